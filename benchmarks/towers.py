@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tiny text model
 
 from woolly.engine.multimodal import Tower, open_tower
 from woolly.gguf import GGUFWriter
-from woolly.multimodal import Piece
+from woolly.multimodal import EncoderInput
 from woolly.quant import GGMLType
 from woolly.quant.encode import quantize
 from woolly.runtime import Options
@@ -262,9 +262,9 @@ def asked(command: list[str]) -> Iterator[Callable[[str], Took]]:
 def measure(shape: Shape, path: Path, given: argparse.Namespace, folder: Path) -> None:
     """Prints what each takes for an image, in turn. The first, which packs weights, does not count."""
     tower = open_tower(path, given.backend, Options(threads=given.threads))
-    pieces = [_noise(shape, seed) for seed in range(given.rounds + 1)]
-    seeds = [str(seed) for seed in range(len(pieces))]
-    askers: dict[str, Callable[[int], Took]] = {"woolly": lambda i: timed(lambda: tower.rows(pieces[i]))}
+    inputs = [_noise(shape, seed) for seed in range(given.rounds + 1)]
+    seeds = [str(seed) for seed in range(len(inputs))]
+    askers: dict[str, Callable[[int], Took]] = {"woolly": lambda i: timed(lambda: tower.rows(inputs[i]))}
     commands = {}
     if given.peer:
         own = [_text(shape, folder), path, given.threads, *shape.size]
@@ -294,7 +294,7 @@ def measure(shape: Shape, path: Path, given: argparse.Namespace, folder: Path) -
         clock, used = (median(one[i] for one in all_took) for i in (0, 1))
         ratio = "" if name == "woolly" else f", {clock / median(one[0] for one in took['woolly']):.2f} times Woolly's"
         print(f"{path.stem}, {where}: {name} {clock:.3f} s by the clock, {used:.2f} s of the processor{ratio}")
-    print(f"{path.stem}: {shares(tower, lambda: tower.rows(pieces[0]))}", flush=True)
+    print(f"{path.stem}: {shares(tower, lambda: tower.rows(inputs[0]))}", flush=True)
     tower.close()
 
 
@@ -317,10 +317,12 @@ def _text(shape: Shape, folder: Path) -> Path:
     return write_tiny(tiny, folder / "text.gguf")
 
 
-def _noise(shape: Shape, seed: int) -> Piece:
+def _noise(shape: Shape, seed: int) -> EncoderInput:
     """An image as a tower gets it: the time of its preparation is not counted, here and there."""
     grid = (1, shape.size[1] // shape.patch, shape.size[0] // shape.patch)
-    return Piece(np.random.default_rng(seed).uniform(-1, 1, (shape.n_patches, 3 * shape.patch**2)).astype("f4"), grid)
+    return EncoderInput(
+        np.random.default_rng(seed).uniform(-1, 1, (shape.n_patches, 3 * shape.patch**2)).astype("f4"), grid
+    )
 
 
 def main() -> None:

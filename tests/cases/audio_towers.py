@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.cases.towers import TEXT, matrix, norm
 from woolly.gguf import GGUFWriter
-from woolly.multimodal import Audio, Prepared
+from woolly.multimodal import Audio, ProcessedItem
 from woolly.multimodal.audio.settings import AudioSettings
 from woolly.multimodal.processing.audio import prepare_audio
 from woolly.quant import GGMLType
@@ -277,6 +277,6 @@ def samples(n: int, seed: int = 0) -> np.ndarray:
     return (0.2 * tones * np.abs(np.sin(2.1 * t + seed)) + 0.01 * noise).astype(np.float32)
 
 
-def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> Prepared:
+def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> ProcessedItem:
     """An audio clip as the tower reads it."""
     return prepare_audio(Audio(samples(n, seed)), tiny.settings)

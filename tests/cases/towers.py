@@ -12,7 +12,7 @@ import numpy as np
 from tests.cases.mobilenets import mobilenet
 from tests.cases.shapes import PATCH, matrix, norm, sam
 from woolly.gguf import GGUFWriter
-from woolly.multimodal import Piece, Prepared
+from woolly.multimodal import EncoderInput, ProcessedItem
 from woolly.quant import GGMLType
 
 SIDE = 8  # patches of a side of the trained image
@@ -387,13 +387,15 @@ def write_tower(tower: TinyTower, path: Path) -> Path:
     return path
 
 
-def piece(grid: tuple[int, int, int], seed: int = 0, patch: int = PATCH) -> Piece:
+def encoder_input(grid: tuple[int, int, int], seed: int = 0, patch: int = PATCH) -> EncoderInput:
     """An image of noise."""
     random = np.random.RandomState(1000 * seed + 100 * grid[1] + grid[2])
-    return Piece(random.uniform(-1, 1, (int(np.prod(grid)), 3 * patch**2)).astype(np.float32), grid)
+    return EncoderInput(random.uniform(-1, 1, (int(np.prod(grid)), 3 * patch**2)).astype(np.float32), grid)
 
 
 def image(
     *grids: tuple[int, int, int], seed: int = 0, tiles: tuple[int, int] = (0, 0), size: tuple[int, int] = (0, 0)
-) -> Prepared:
-    return Prepared.of("image", [piece(grid, seed + i) for i, grid in enumerate(grids)], tiles=tiles, size=size)
+) -> ProcessedItem:
+    return ProcessedItem.of(
+        "image", [encoder_input(grid, seed + i) for i, grid in enumerate(grids)], tiles=tiles, size=size
+    )

@@ -39,8 +39,8 @@ def image(value, where=""):
 
 
 def shade(seen):
-    (piece,) = seen.prepared.pieces
-    return round((float(piece.values.max()) * 0.5 + 0.5) * 255)
+    (encoder_input,) = seen.prepared.inputs
+    return round((float(encoder_input.values.max()) * 0.5 + 0.5) * 255)
 
 
 def asked(*parts, role="user"):

@@ -7,13 +7,13 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import write_tiny
-from tests.cases.towers import TOWERS, piece, write_tower
+from tests.cases.towers import TOWERS, encoder_input, write_tower
 from tests.engine.test_audio import FITTED
 from tests.engine.test_seeing import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
-from woolly.multimodal import Placeholder, Prepared, lay_out
+from woolly.multimodal import Placeholder, ProcessedItem, lay_out
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 
@@ -53,14 +53,14 @@ def opened(tmp_path_factory):
 
 
 def shown(seed):
-    return Prepared.of("image", [piece(GRID, seed, PATCH)])
+    return ProcessedItem.of("image", [encoder_input(GRID, seed, PATCH)])
 
 
 def prompt(engine, *parts):
     """Tokens of texts, images and audio; marks are spelled by bytes."""
     tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
-        settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.vision
+        settings = tower.audio if isinstance(part, ProcessedItem) and part.kind == "audio" else tower.vision
         for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
             out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
@@ -90,8 +90,8 @@ def test_image_rows_end_with_the_end_row_of_the_file(opened):
     assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [
         "\n\n<start_of_image>", (0, 256), (256, 1), "\n\n"
     ]  # fmt: skip
-    rows = engine.encoder_scheduler.tower.rows(shown(0).pieces[0], "image")
+    rows = engine.encoder_scheduler.tower.rows(shown(0).inputs[0], "image")
     assert rows.shape == (257, GEMMA3N.width)
-    assert (rows[256] == engine.encoder_scheduler.tower.rows(shown(7).pieces[0], "image")[256]).all()
+    assert (rows[256] == engine.encoder_scheduler.tower.rows(shown(7).inputs[0], "image")[256]).all()
     with pytest.raises(RequestError, match="16 x 16 patches, not 8 x 16"):
-        engine.encoder_scheduler.tower.check(piece((1, 8, 16), 0, PATCH), "image")
+        engine.encoder_scheduler.tower.check(encoder_input((1, 8, 16), 0, PATCH), "image")

@@ -11,7 +11,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.towers import TOWERS, image, piece, write_tower
+from tests.cases.towers import TOWERS, encoder_input, image, write_tower
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import tower_bytes
@@ -20,7 +20,7 @@ from woolly.engine.request_options import RequestOptions
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.multimodal import Piece, Placeholder, Prepared, lay_out
+from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, lay_out
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
@@ -120,11 +120,11 @@ def test_image_has_the_same_bits_alone_batched_chunked_and_cached(name, opened):
 def test_two_frames_have_the_same_bits_alone_batched_chunked_and_cached(opened):
     moving = TOWERS["qwen3vl"].grids[-1]
     _check_bits("qwen3vl", opened, image(moving), image(moving, seed=7))
-    engine, (piece,) = opened("qwen3vl"), image(moving).pieces
-    n = len(piece.values) // 2
-    still = Prepared.of("image", [Piece(piece.values[:n], (1, *moving[1:]))])
-    twice = Prepared.of("image", [Piece(np.tile(piece.values[:n], (2, 1)), moving)])
-    back = Prepared.of("image", [Piece(np.roll(piece.values, n, axis=0), moving)])
+    engine, (encoder_input,) = opened("qwen3vl"), image(moving).inputs
+    n = len(encoder_input.values) // 2
+    still = ProcessedItem.of("image", [EncoderInput(encoder_input.values[:n], (1, *moving[1:]))])
+    twice = ProcessedItem.of("image", [EncoderInput(np.tile(encoder_input.values[:n], (2, 1)), moving)])
+    back = ProcessedItem.of("image", [EncoderInput(np.roll(encoder_input.values, n, axis=0), moving)])
     answers = [finish(engine, prompt(engine, "See ", one, "what?"))[0] for one in (still, twice, image(moving), back)]
     assert answers[0] == answers[1] and answers[1] != answers[2] != answers[3]  # both frames count, in their order
 
@@ -133,7 +133,7 @@ def test_video_has_the_same_bits_alone_batched_chunked_and_cached(opened):
     grid = TOWERS["qwen2.5vl"].grids[-1]
 
     def clip(*moments, seed=0):
-        return Prepared.of("image", [*image(grid, seed=seed).pieces] * len(moments), moments=moments)
+        return ProcessedItem.of("image", [*image(grid, seed=seed).inputs] * len(moments), moments=moments)
 
     _check_bits("qwen2.5vl", opened, clip(0, 2, 5), clip(0, 2, seed=7))
     engine = opened("qwen2.5vl")
@@ -235,10 +235,10 @@ def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
     monkeypatch.setattr(tower, "start_batch", lambda own, kind: together.append(len(own)) or begin(own, kind))
     assert finish(engine, *asked) == alone
     assert together == [3]
-    work = tower.batch_work([piece((1, 6, 10)), piece((1, 4, 4))])
-    assert work == sum(tower.batch_work([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
-    assert tower.batch_work([piece((1, 6, 10))] * 2000) == math.inf
-    many = [piece((1, 4, 4))] * 30  # rows see those of their own image: one slice is enough
+    work = tower.batch_work([encoder_input((1, 6, 10)), encoder_input((1, 4, 4))])
+    assert work == sum(tower.batch_work([encoder_input(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
+    assert tower.batch_work([encoder_input((1, 6, 10))] * 2000) == math.inf
+    many = [encoder_input((1, 4, 4))] * 30  # rows see those of their own image: one slice is enough
     assert begin(many).advance(1.001 * tower.batch_work(many)) is not None
 
 
@@ -331,7 +331,7 @@ def test_cpu_and_reference_agree(opened, tmp_path):
         loaded = load_model(text, "reference", Options(), projector=tower)
         slow = Engine(loaded.program, loaded.tokenizer, ctx=512, tower=loaded.tower)
         each = prompt(engine, "See ", seen(name), "what?")
-        rows = [one.encoder_scheduler.tower.rows(seen(name).pieces[0]) for one in (engine, slow)]
+        rows = [one.encoder_scheduler.tower.rows(seen(name).inputs[0]) for one in (engine, slow)]
         np.testing.assert_allclose(*rows, rtol=1e-3, atol=1e-4)
         (slow_answer, slow_logs), (answer, logs) = finish(slow, each)[0], finish(engine, each)[0]
         assert slow_answer == answer

@@ -71,7 +71,9 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
     assert answer("What?", audio=[(samples(8_500, 5), 16000)]) not in answers
     assert (
         llm.audio_tokens(Audio(HEARD))
-        > AUDIO_TOWERS["qwen2a"].settings.row_grid(prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500).pieces[0].grid)[2]
+        > AUDIO_TOWERS["qwen2a"].settings.merged_grid(prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500).inputs[0].grid_thw)[
+            2
+        ]
     )
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, tensors, write_audio_tower
-from tests.cases.towers import TOWERS, piece
+from tests.cases.towers import TOWERS, encoder_input
 from tests.cases.towers import tensors as tower_tensors
 from woolly.engine.multimodal import open_tower
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models.towers import trace_towers
-from woolly.multimodal import AUDIO_PROJECTORS, Piece
+from woolly.multimodal import AUDIO_PROJECTORS, EncoderInput
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 
@@ -23,7 +23,7 @@ _BOUNDS = dict.fromkeys(("granite_speech", "gemma3na", "gemma4a", "lfm2a"), 5e-6
 
 
 def rows_of(tower, prepared):
-    return np.concatenate([tower.rows(piece, "audio") for piece in prepared.pieces])
+    return np.concatenate([tower.rows(encoder_input, "audio") for encoder_input in prepared.inputs])
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
@@ -35,7 +35,10 @@ def test_audio_tower_matches_transformers(name, tmp_path):
     for n, length, want in zip(tiny.lengths, lengths, kept, strict=True):
         prepared = prepared_audio(tiny, n)
         after = 2 * bool(tiny.settings.family.filled)  # rows of the file itself
-        assert sum(tiny.settings.row_grid(piece.grid)[2] + after for piece in prepared.pieces) == length
+        assert (
+            sum(tiny.settings.merged_grid(encoder_input.grid_thw)[2] + after for encoder_input in prepared.inputs)
+            == length
+        )
         for which, tower in opened.items():
             if which == "reference" and n != tiny.lengths[0]:
                 continue
@@ -59,7 +62,7 @@ def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_pat
     prepared = prepared_audio(tiny, 24_000)
     want = rows_of(one, prepared)
     np.testing.assert_array_equal(rows_of(two, prepared), want)
-    run, n_stops = one.start_run(prepared.pieces[0], "audio"), 0
+    run, n_stops = one.start_run(prepared.inputs[0], "audio"), 0
     while (got := run.advance(0.0)) is None:
         n_stops += 1
     assert n_stops > 10
@@ -105,8 +108,8 @@ def test_file_may_hold_image_and_audio_towers_with_one_unknown(tmp_path, caplog)
     both = rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
     tower = open_tower(both, "cpu", Options(threads=1))
     assert tower.vision is not None and tower.audio is not None and tower.width == 64
-    assert tower.rows(prepared_audio(tiny, 8_500).pieces[0], "audio").shape == (13, 64)
-    assert tower.rows(piece(eye.grids[0]), "image").shape == (10, 64)
+    assert tower.rows(prepared_audio(tiny, 8_500).inputs[0], "audio").shape == (13, 64)
+    assert tower.rows(encoder_input(eye.grids[0]), "image").shape == (10, 64)
     tower.close()
     odd = vision | {"clip.vision.projector_type": "gemma9v"}
     tower = open_tower(
@@ -211,9 +214,9 @@ def test_mismatched_tables_are_rejected_at_load(name, changes, message, tmp_path
 def test_mismatched_piece_is_rejected(tmp_path):
     tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
-        tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")
+        tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).inputs[0], "audio")
     with pytest.raises(RequestError, match="3001 frames, and the tower hears up to 3000"):
-        tower.check(Piece(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
+        tower.check(EncoderInput(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
     with pytest.raises(RequestError, match="this model does not support images"):
-        tower.check(Piece(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")
+        tower.check(EncoderInput(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")
     tower.close()

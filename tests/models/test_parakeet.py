@@ -23,7 +23,7 @@ from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.parakeet import ParakeetTranscriber, _windows
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
-from woolly.multimodal import Audio, Piece
+from woolly.multimodal import Audio, EncoderInput
 from woolly.multimodal.audio import log_mel_nemo
 from woolly.quant.types import GGMLType
 from woolly.tokens import Tokenizer
@@ -60,7 +60,7 @@ def converted(folder, kind):
 
 
 def rows_of(llm):
-    return llm._loaded[0].source.rows(Piece(SPECTRUM, (1, 1, len(SPECTRUM))), "audio")
+    return llm._loaded[0].source.rows(EncoderInput(SPECTRUM, (1, 1, len(SPECTRUM))), "audio")
 
 
 def check(llm, kind):

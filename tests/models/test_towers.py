@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
-from tests.cases.towers import PATCH, SIDE, TOWERS, piece, tensors, write_tower
+from tests.cases.towers import PATCH, SIDE, TOWERS, encoder_input, tensors, write_tower
 from woolly.engine.multimodal import open_tower, tower_bytes
 from woolly.engine.multimodal.work import row_work
 from woolly.errors import ModelError, RequestError
@@ -31,7 +31,10 @@ def test_tower_matches_transformers(name, tmp_path):
         "cpu of 3 threads": open_tower(path, "cpu", Options(threads=3)),
     }
     for grid, key in zip(tower.grids, golden.files, strict=True):
-        want, got = golden[key], {which: one.rows(piece(grid, patch=tower.patch)) for which, one in opened.items()}
+        want, got = (
+            golden[key],
+            {which: one.rows(encoder_input(grid, patch=tower.patch)) for which, one in opened.items()},
+        )
         for which, rows in got.items():
             assert rows.shape == want.shape
             error = np.linalg.norm(rows - want, axis=1) / np.linalg.norm(want, axis=1)
@@ -48,9 +51,9 @@ def test_every_family_has_a_golden_and_a_layout():
 def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
     tower = TOWERS["qwen2.5vl"]
     one = open_tower(write_tower(tower, tmp_path / "tower.gguf"), "cpu", Options(threads=2))
-    pieces = [piece(grid, seed) for seed, grid in enumerate(tower.grids)]
-    want = [one.rows(each) for each in pieces]
-    for each, rows in zip(reversed(pieces), reversed(want), strict=True):
+    inputs = [encoder_input(grid, seed) for seed, grid in enumerate(tower.grids)]
+    want = [one.rows(each) for each in inputs]
+    for each, rows in zip(reversed(inputs), reversed(want), strict=True):
         run, n_stops = one.start_run(each), 0
         while (got := run.advance(0)) is None:
             n_stops += 1
@@ -62,7 +65,7 @@ def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
 @pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4"])
 def test_long_steps_are_split_by_rows_with_the_same_bits(name, tmp_path):
     one = open_tower(write_tower(TOWERS[name], tmp_path / "tower.gguf"), "cpu", Options(threads=2))
-    large = piece((1, 12, 12) if name == "gemma4" else (1, 20, 16))
+    large = encoder_input((1, 12, 12) if name == "gemma4" else (1, 20, 16))
     want, n_rows = one.rows(large), len(large.values)
     cut, run_part = [], one.programs[0].run_part
 
@@ -93,9 +96,9 @@ def test_rows_are_the_same_after_a_run_cancelled_between_steps(name, tmp_path, m
     monkeypatch.setattr("woolly.models.towers.registry._MAX_ROWS", 77)
     path = tmp_path / "tower.gguf"
     if name in AUDIO_TOWERS:
-        (seen, *_), _ = prepared_audio(AUDIO_TOWERS[name], 4000).pieces, write_audio_tower(AUDIO_TOWERS[name], path)
+        (seen, *_), _ = prepared_audio(AUDIO_TOWERS[name], 4000).inputs, write_audio_tower(AUDIO_TOWERS[name], path)
     else:
-        seen, _ = piece((1, 16, 12)), write_tower(TOWERS[name], path)
+        seen, _ = encoder_input((1, 16, 12)), write_tower(TOWERS[name], path)
     one = open_tower(path, "cpu", Options(threads=1))
     want, run, n_stops = one.rows(seen), one.start_run(seen), 0
     while run.advance(0) is None:
@@ -123,7 +126,7 @@ def test_rows_are_the_same_after_a_run_cancelled_between_steps(name, tmp_path, m
 
 def test_rows_are_the_same_after_a_run_cancelled_within_a_step(tmp_path, monkeypatch):
     one = open_tower(write_tower(TOWERS["qwen2.5vl"], tmp_path / "tower.gguf"), "reference", Options())
-    want, run = one.rows(piece((1, 4, 4))), one.start_run(piece((1, 4, 4)))
+    want, run = one.rows(encoder_input((1, 4, 4))), one.start_run(encoder_input((1, 4, 4)))
     for _ in range(3):
         run.advance(0)
     plain = REFERENCE_OPS["attention"]
@@ -136,7 +139,7 @@ def test_rows_are_the_same_after_a_run_cancelled_within_a_step(tmp_path, monkeyp
 
 def test_work_is_measured_in_flops(tmp_path):
     one = open_tower(write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
-    plan, run = one.programs[0].running_plan, one.start_run(piece((1, 20, 16)))
+    plan, run = one.programs[0].running_plan, one.start_run(encoder_input((1, 20, 16)))
     by_op = {}
     for step, work in zip(plan.steps, row_work(plan, 320), strict=True):
         by_op.setdefault(step.op, []).append(work)
@@ -151,7 +154,7 @@ def test_work_is_measured_in_flops(tmp_path):
 
 def test_partial_rows_are_rejected_for_steps_that_compute_all(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
-    run = one.start_run(piece((1, 8, 8)))
+    run = one.start_run(encoder_input((1, 8, 8)))
     run.advance(0)
     state = run._stages[0].state(64)
     first, attend = (
@@ -185,7 +188,7 @@ def test_quantized_towers_run(tmp_path):
     tower = replace(TOWERS["gemma3"], type=GGMLType.Q8_0, ffn=64)
     exact = open_tower(write_tower(replace(tower, type=GGMLType.F32), tmp_path / "exact.gguf"), "cpu", Options())
     small = open_tower(write_tower(tower, tmp_path / "small.gguf"), "cpu", Options())
-    want, got = (one.rows(piece(tower.grids[0])) for one in (exact, small))
+    want, got = (one.rows(encoder_input(tower.grids[0])) for one in (exact, small))
     assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
 
 
@@ -199,7 +202,7 @@ def test_old_files_with_swapped_names_are_read(tmp_path):
         swapped[other] = array
     path = rewritten(tower, swapped, tmp_path / "swapped.gguf")
     one = open_tower(path, "cpu", Options())
-    np.testing.assert_array_equal(one.rows(piece(tower.grids[0])), plain.rows(piece(tower.grids[0])))
+    np.testing.assert_array_equal(one.rows(encoder_input(tower.grids[0])), plain.rows(encoder_input(tower.grids[0])))
 
 
 def rewritten(tower, arrays, path):
@@ -260,15 +263,15 @@ def test_mismatched_filters_are_rejected(name, shape, sentence, tmp_path):
 
 def test_mismatched_piece_is_rejected(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options())
-    one.check(piece((1, 8, 8)))
+    one.check(encoder_input((1, 8, 8)))
     with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 8"):
-        one.check(piece((1, 4, 8)))
+        one.check(encoder_input((1, 4, 8)))
     dynamic = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 100})
     one = open_tower(write_tower(dynamic, tmp_path / "dynamic.gguf"), "cpu", Options())
     with pytest.raises(RequestError, match="120 patches of 4 x 4 pixels, but the tower takes 100"):
-        one.check(piece((1, 10, 12)))
+        one.check(encoder_input((1, 10, 12)))
     with pytest.raises(RequestError, match="3 x 4 patches cannot be merged by 2"):
-        one.check(piece((1, 3, 4)))
+        one.check(encoder_input((1, 3, 4)))
 
 
 def test_feature_layers_outside_the_tower_are_rejected(tmp_path):
@@ -300,5 +303,5 @@ def test_too_small_position_table_is_reported_at_the_piece(tmp_path):
     odd = replace(TOWERS["qwen3vl"], extra={**TOWERS["qwen3vl"].extra, "vision.image_size": 8 * PATCH * SIDE})
     tower = open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match=r"position_embd.weight has 64 places, and the piece needs more"):
-        tower.check(piece((1, 4, 6)))
+        tower.check(encoder_input((1, 4, 6)))
     tower.close()

@@ -18,7 +18,7 @@ from woolly.llm.speech.transcriber import DecodeRequest
 from woolly.llm.speech.whisper import WhisperTranscriber
 from woolly.llm.speech.whisper_tokens import WhisperTokens
 from woolly.models import trace, trace_encoder
-from woolly.multimodal import Audio, Piece, Placeholder, Prepared
+from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams
@@ -42,7 +42,7 @@ def llm(path):
 @pytest.fixture(scope="module")
 def window():
     frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
-    return Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
+    return ProcessedItem.of("audio", [EncoderInput(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
 
 
 class Row:
@@ -71,7 +71,7 @@ def logits(llm, window, prompt=PROMPT, n=1, beside=0):
 
 
 def test_encoder_matches_transformers(llm, window):
-    rows = llm._loaded[0].source.rows(window.pieces[0], "audio")
+    rows = llm._loaded[0].source.rows(window.inputs[0], "audio")
     want = GOLDEN["rows"]
     assert rows.shape == (1500, 32)
     assert np.linalg.norm(rows[::50] - want) < 1e-6 * np.linalg.norm(want) * 10

@@ -13,7 +13,7 @@ from woolly.llm.speech import whisper
 from woolly.llm.speech.alignment import align, alignment_heads, dtw
 from woolly.llm.speech.transcriber import DecodeRequest
 from woolly.llm.speech.word_timestamps import WordAligner, split_words
-from woolly.multimodal import Piece, Placeholder, Prepared
+from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.sampling import SamplingParams
 
@@ -29,7 +29,7 @@ def llm(tmp_path_factory):
 
 def test_token_start_times_match_transformers(llm):
     frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
-    window = Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
+    window = ProcessedItem.of("audio", [EncoderInput(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
     aligner = WordAligner(llm._loaded[0], is_english=False)
     hooked, hooks = aligner.hooks()
     ask = DecodeRequest((Placeholder(window, 0, 0, 1500), *SPOKEN), SamplingParams(temperature=0, max_tokens=1), hooks)

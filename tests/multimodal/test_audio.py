@@ -193,14 +193,14 @@ def test_mutated_files_are_decoded_or_give_a_one_line_error(kind):
 def test_audio_is_laid_out_between_its_markers(name):
     tiny = AUDIO_TOWERS[name]
     prepared = prepare_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
-    assert len(prepared.pieces) > 1
+    assert len(prepared.inputs) > 1
     parts = lay_out(prepared, tiny.settings).parts
     family = tiny.settings.family
     texts = [part for part in parts if isinstance(part, str)]
-    n_marked = len(prepared.pieces) if family.filled else 1  # each piece, or all together
+    n_marked = len(prepared.inputs) if family.filled else 1  # each piece, or all together
     assert "".join(texts) == (family.begin + family.end) * n_marked
     assert [part.n for part in parts if not isinstance(part, str) and part.first == 0] == [
-        tiny.settings.row_grid(piece.grid)[2] for piece in prepared.pieces
+        tiny.settings.merged_grid(piece.grid_thw)[2] for piece in prepared.inputs
     ]
     short = [prepare_audio(Audio(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
     assert short[0] == short[1] != short[2]
@@ -211,7 +211,7 @@ def test_too_short_audio_is_rejected():
         prepare_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
         prepared = prepare_audio(Audio(samples(800)), tiny.settings)
-        assert all(tiny.settings.row_grid(piece.grid)[2] >= 1 for piece in prepared.pieces)
+        assert all(tiny.settings.merged_grid(piece.grid_thw)[2] >= 1 for piece in prepared.inputs)
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
@@ -231,11 +231,11 @@ def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
         2 * piece + 1,
     ):
         audio = Audio(np.zeros(n, np.float32))
-        grids = [one.grid for one in prepare_audio(audio, tiny).pieces]
+        grids = [one.grid_thw for one in prepare_audio(audio, tiny).inputs]
         parts = [part for part in measure_audio(audio, tiny).parts if not isinstance(part, str)]
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
-        assert [one.source.pieces[one.piece].grid for one in measured] == grids, n
-        assert [one.n for one in measured] == [tiny.row_grid(grid)[2] for grid in grids], n
+        assert [one.source.inputs[one.index].grid_thw for one in measured] == grids, n
+        assert [one.n for one in measured] == [tiny.merged_grid(grid)[2] for grid in grids], n
     with pytest.raises(RequestError, match=r"the minimum is 0\.05 s"):
         measure_audio(Audio(samples(790)), tiny)
 

@@ -9,9 +9,9 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.multimodal import (
     VISION_PROJECTORS,
     AudioSettings,
-    Piece,
+    EncoderInput,
     Placeholder,
-    Prepared,
+    ProcessedItem,
     VisionSettings,
     encode_prompt,
     lay_out,
@@ -32,8 +32,8 @@ KEYS = {
 
 
 def image(*grids, tiles=(0, 0), fill=0.0):
-    pieces = [Piece(np.full((int(np.prod(grid)), 12), fill, np.float32), grid) for grid in grids]
-    return Prepared.of("image", pieces, tiles=tiles)
+    inputs = [EncoderInput(np.full((int(np.prod(grid)), 12), fill, np.float32), grid) for grid in grids]
+    return ProcessedItem.of("image", inputs, tiles=tiles)
 
 
 def settings(projector, merge):
@@ -41,7 +41,7 @@ def settings(projector, merge):
 
 
 def shown(layout):
-    return [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in layout.parts]
+    return [part if isinstance(part, str) else (part.index, part.first, part.n) for part in layout.parts]
 
 
 def test_gemma_3_has_markers_and_bidirectional_rows():
@@ -95,7 +95,7 @@ def test_settings_are_read_from_the_keys_of_the_file():
     read = read_vision_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
     assert (read.projector, read.merge, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
     assert read_vision_settings(KEYS).merge == VISION_PROJECTORS["gemma3"].merge == 4
-    assert read.row_grid((1, 8, 8)) == (1, 4, 4)
+    assert read.merged_grid((1, 8, 8)) == (1, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,14 @@ def test_invalid_file_is_rejected_by_name(change, error, says):
 
 def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     grid = (1, 2, 2)
-    tiles = Prepared.of("image", [Piece(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40))
+    tiles = ProcessedItem.of(
+        "image", [EncoderInput(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40)
+    )
     tiled = VisionSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
     end = (0, 4, 1)  # the row of the file after the overview's own
     # 4 to 1 in 4 x 2 patches: one line of the middle is the image, and half a line is cut from neither side.
     assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
-    high = Prepared.of("image", tiles.pieces, tiles=(2, 1), size=(90, 30))
+    high = ProcessedItem.of("image", tiles.inputs, tiles=(2, 1), size=(90, 30))
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
 
 
@@ -180,9 +182,9 @@ def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
 
 def test_gemma_3n_pads_each_audio_piece_and_ends_it_with_a_row():
     audio = AudioSettings("audio", "gemma3na", 16)
-    frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
+    frames = [EncoderInput(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
     mark, after = "\n\n<start_of_audio>", "\n\n"
-    assert shown(lay_out(Prepared.of("audio", frames), audio)) == [
+    assert shown(lay_out(ProcessedItem.of("audio", frames), audio)) == [
         mark, (0, 0, 188), (0, 189, 1), after + mark, (1, 0, 3), *[(1, 3, 1)] * 185, (1, 4, 1), after
     ]  # fmt: skip
 

@@ -49,10 +49,10 @@ SETTINGS = {
 }
 
 
-def image_of(piece, patch):
+def image_of(encoder_input, patch):
     """The image [3, height, width] that patches make up."""
-    _, height, width = piece.grid
-    cut = piece.values.reshape(height, width, 3, patch, patch).transpose(2, 0, 3, 1, 4)
+    _, height, width = encoder_input.grid_thw
+    cut = encoder_input.values.reshape(height, width, 3, patch, patch).transpose(2, 0, 3, 1, 4)
     return cut.reshape(3, height * patch, width * patch)
 
 
@@ -67,10 +67,10 @@ def test_preprocessing_matches_transformers(record, family, size):
     settings = SETTINGS[family]
     prepared = prepare(Image(made(*size)), settings)
     wanted = {name: values for name, values in record.items() if name.startswith(f"{family} {size[0]}x{size[1]} ")}
-    assert len(wanted) == len(prepared.pieces)
+    assert len(wanted) == len(prepared.inputs)
     step = 1.01 / 255 / min(settings.std)  # one of 256 values: Pillow's versions may round differently
-    for number, piece in enumerate(prepared.pieces):
-        shown = image_of(piece, settings.patch_size)
+    for number, encoder_input in enumerate(prepared.inputs):
+        shown = image_of(encoder_input, settings.patch_size)
         values = wanted[f"{family} {size[0]}x{size[1]} {number} {shown.shape[1]}x{shown.shape[2]}"]
         apart = np.abs(sampled(shown) - values)
         assert apart.max() <= step
@@ -82,7 +82,7 @@ def test_preprocessing_matches_transformers(record, family, size):
         "deepseekocr",
         "hunyuanvl",
     ):  # whose padding is left out, and whose lines have ends
-        assert n_rows == sum(np.prod(piece.grid) for piece in prepared.pieces) // settings.merge**2
+        assert n_rows == sum(np.prod(encoder_input.grid_thw) for encoder_input in prepared.inputs) // settings.merge**2
 
 
 def test_every_supported_projector_is_preprocessed():
@@ -108,8 +108,8 @@ def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
 
 def test_file_that_allows_more_pixels_than_the_tower_is_capped():
     wide = VisionSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
-    (piece,) = prepare(Image(made(300, 280)), wide).pieces
-    assert 16_000 < len(piece.values) <= MAX_PATCHES
+    (encoder_input,) = prepare(Image(made(300, 280)), wide).inputs
+    assert 16_000 < len(encoder_input.values) <= MAX_PATCHES
 
 
 def test_unsupported_shapes_are_rejected():
@@ -140,8 +140,8 @@ def test_rows_are_counted_without_pixels(family, size):
     counted = measure((size[1], size[0]), settings)
     prepared = prepare(Image(np.zeros((size[1], size[0], 3), np.uint8)), settings)
     shown = lay_out(prepared, settings)
-    assert [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in counted.parts] == [
-        part if isinstance(part, str) else (part.piece, part.first, part.n) for part in shown.parts
+    assert [part if isinstance(part, str) else (part.index, part.first, part.n) for part in counted.parts] == [
+        part if isinstance(part, str) else (part.index, part.first, part.n) for part in shown.parts
     ]
 
 
@@ -156,8 +156,8 @@ def test_images_are_split_like_their_processors_do():
     kimi = replace(SETTINGS["kimivl"], max_pixels=None)
     assert PREPARING["kimivl"].cut(30, 60, kimi).sizes == ((56, 84),)
     assert PREPARING["kimivl"].cut(2000, 1000, kimi).sizes == ((1288, 644),)
-    (piece,) = prepare(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).pieces
-    shown = image_of(piece, 14)
+    (encoder_input,) = prepare(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).inputs
+    shown = image_of(encoder_input, 14)
     assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
     with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
         PREPARING["kimivl"].cut(30, 8000, kimi)
@@ -166,6 +166,6 @@ def test_images_are_split_like_their_processors_do():
 
 
 def test_values_are_rounded_as_in_bfloat16():
-    (piece,) = prepare(Image(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).pieces
-    assert set(piece.values.view(np.uint32).reshape(-1) & 0xFFFF) == {0}
-    assert abs(piece.values[0, 0] - (100 / 255 - 0.5) / 0.5) < 0.004
+    (encoder_input,) = prepare(Image(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).inputs
+    assert set(encoder_input.values.view(np.uint32).reshape(-1) & 0xFFFF) == {0}
+    assert abs(encoder_input.values[0, 0] - (100 / 255 - 0.5) / 0.5) < 0.004

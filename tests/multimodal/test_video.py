@@ -121,7 +121,7 @@ def test_frames_are_laid_out_with_the_text_of_the_processor(clip):
     assert texts[1:] == [*(f"\nFrame from 00:0{i}:" for i in (1, 2, 3, 4)), "\n\n", "what?"]
     assert sum(isinstance(part, ImagePart) for part in parts) == 5
     prepared = process_media([Message("user", parts)], Modalities(SMOL))
-    assert [len(one.pieces) for one in prepared] == [1] * 5  # squashed, not cut
+    assert [len(one.inputs) for one in prepared] == [1] * 5  # squashed, not cut
     layout = lay_out(prepared[0], SMOL)
     assert layout.n_rows == 4 and layout.parts[0] == "<fake_token_around_image><global-img>"
     assert [_words(n) for n in (1, 12, 20, 64)] == ["one", "twelve", "twenty", "sixty-four"]
@@ -147,9 +147,12 @@ def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
     for i, pair in enumerate((seen[:2], seen[[2, 2]])):
         frame = Frame(0.0, 64, 32, zlib.compress(pair.tobytes()), 2)
         prepared = prepare_frame(frame, QWEN)
-        (piece,) = prepared.pieces
-        assert piece.grid == (2, high, wide) and measure_frames([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
-        cut = piece.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
+        (encoder_input,) = prepared.inputs
+        assert (
+            encoder_input.grid_thw == (2, high, wide)
+            and measure_frames([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
+        )
+        cut = encoder_input.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         want = record["patches"].reshape(2, high * wide, -1)[i]
         np.testing.assert_allclose(sampled(cut.reshape(high * wide, -1)), want, rtol=0, atol=2e-7)
 
@@ -160,8 +163,8 @@ def test_resized_frames_match_the_patches_of_the_processor(record):
     _, high, wide = grid = record["resized grid"].tolist()
     assert grid == [3, height // 16, width // 16]
     for i, pair in enumerate((seen[:2], seen[2:4], seen[[4, 4]])):
-        (piece,) = prepare_frame(Frame(0.0, width, height, zlib.compress(pair.tobytes()), 2), QWEN).pieces
-        cut = piece.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
+        (encoder_input,) = prepare_frame(Frame(0.0, width, height, zlib.compress(pair.tobytes()), 2), QWEN).inputs
+        cut = encoder_input.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         apart = np.abs(sampled(cut.reshape(high * wide, -1)) - record["resized"].reshape(3, high * wide, -1)[i])
         assert apart.max() < 1.01 * 2 / 255 and apart.mean() < 0.1 / 255  # a level of 255 here and there
 
@@ -185,7 +188,9 @@ def test_qwen_gets_pairs_of_frames_with_their_times(clip):
     assert texts == ["<0.2 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.5 seconds>", "<4.7 seconds>", "what?"]
     assert [isinstance(part, ImagePart) for part in parts] == [False, True] * 5 + [False]
     prepared = process_media([Message("user", parts)], Modalities(QWEN))
-    assert [one.pieces[0].grid for one in prepared] == [(2, 4, 4)] * 5  # 48 lines become 64: the nearest even multiple
+    assert [one.inputs[0].grid_thw for one in prepared] == [
+        (2, 4, 4)
+    ] * 5  # 48 lines become 64: the nearest even multiple
     assert len({one.digest for one in prepared}) == 5
 
 
@@ -225,8 +230,8 @@ def pair(pixels, rate=2.0):
 def test_qwen_2_video_is_cut_into_patches_like_its_processor(record):
     seen = np.ascontiguousarray(frames()[:, :28, :28])
     prepared = prepare_clip(Clip((pair(seen[:2]), pair(seen[[2, 2]]))), QWEN2["qwen2"])
-    assert record["qwen2 grid"].tolist() == [2, 2, 2] and [one.grid for one in prepared.pieces] == [(2, 2, 2)] * 2
-    cut = np.stack([one.values.reshape(2, 4, 3, 196).transpose(1, 2, 0, 3) for one in prepared.pieces])
+    assert record["qwen2 grid"].tolist() == [2, 2, 2] and [one.grid_thw for one in prepared.inputs] == [(2, 2, 2)] * 2
+    cut = np.stack([one.values.reshape(2, 4, 3, 196).transpose(1, 2, 0, 3) for one in prepared.inputs])
     np.testing.assert_allclose(sampled(cut.reshape(8, -1)), record["qwen2 patches"], rtol=0, atol=2e-7)
 
 

@@ -13,7 +13,7 @@ from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPa
 from woolly.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:
-    from woolly.multimodal import AudioSettings, Kind, Prepared, VisionSettings
+    from woolly.multimodal import AudioSettings, Modality, ProcessedItem, VisionSettings
     from woolly.templates import ChatTemplate
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
@@ -42,14 +42,14 @@ class Modalities:
     ctx: int | None = None  # tokens that a prompt may have; None: any number
     transcribes: bool = False  # writes what it hears, and holds no conversations
 
-    def settings_of(self, kind: Kind) -> VisionSettings | AudioSettings:
+    def settings_of(self, kind: Modality) -> VisionSettings | AudioSettings:
         """How images, or audio, are prepared and laid out; RequestError if the model takes none."""
         settings = self.vision if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
-    def mark(self, kind: Kind) -> re.Pattern[str]:
+    def mark(self, kind: Modality) -> re.Pattern[str]:
         """What chat templates write in place of an image, or of an audio clip."""
         settings = self.vision if kind == "image" else self.audio
         written = () if settings is None else settings.family.written
@@ -60,7 +60,7 @@ class Modalities:
 class MediaPlaceholder:
     """An image, or an audio clip, and the characters of the prompt that it replaces."""
 
-    prepared: Prepared
+    prepared: ProcessedItem
     start: int
     end: int
 
@@ -71,7 +71,7 @@ class _CachedMedia:
 
     given: multimodal.ImageInput | multimodal.AudioInput
     settings: VisionSettings | AudioSettings
-    prepared: Prepared
+    prepared: ProcessedItem
     n_rows: int
     seconds: float  # of an audio clip
 
@@ -119,7 +119,7 @@ def check_media(
         raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
     parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
     for part in parts:
-        kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
+        kind: Modality = "image" if isinstance(part, ImagePart) else "audio"
         if modalities is None or (modalities.vision if kind == "image" else modalities.audio) is None:
             raise _given(part).request_error(cannot_take(kind, modalities))
     for one, name in ((ImagePart, "images"), (AudioPart, "audio")):
@@ -141,7 +141,7 @@ def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.Au
     return part.image if isinstance(part, ImagePart) else part.audio
 
 
-def without_projector(kind: Kind, model: str = "this model") -> str:
+def without_projector(kind: Modality, model: str = "this model") -> str:
     """Returns the sentence about an image, or an audio clip, that comes to a model without a projector."""
     others = _HEARING if kind == "audio" else ""
     return (
@@ -150,18 +150,18 @@ def without_projector(kind: Kind, model: str = "this model") -> str:
     )
 
 
-def cannot_take(kind: Kind, modalities: Modalities | None, model: str = "this model") -> str:
+def cannot_take(kind: Modality, modalities: Modalities | None, model: str = "this model") -> str:
     """Returns the sentence about an image, or an audio clip, that comes to a model without a tower for it."""
     return without_projector(kind, model) if modalities is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
-def _lack(kind: Kind) -> str:
+def _lack(kind: Modality) -> str:
     return "does not support images" if kind == "image" else "does not support audio"
 
 
 def process_media(
     messages: Sequence[Message], modalities: Modalities | None, media_cache: MediaCache | None = None
-) -> list[Prepared]:
+) -> list[ProcessedItem]:
     """Returns the images and audio of a conversation as towers read them, in order; errors as `check_media`.
 
     One at a time: the pixels of an image are freed before the next one is decoded. What `media_cache` hold is not read
@@ -171,7 +171,7 @@ def process_media(
     if modalities is None:
         return []
     media_cache = MediaCache() if media_cache is None else media_cache
-    prepared: list[Prepared] = []
+    prepared: list[ProcessedItem] = []
     n_pixels, n_rows, seconds = 0, 0, 0.0
     for one in given:
         its = media_cache.find(one, modalities) or media_cache.keep(
@@ -209,7 +209,7 @@ def _read(
 
 def _prepared(
     given: multimodal.ImageInput, modalities: Modalities, n_before: int, deadline: float
-) -> tuple[Prepared, int]:
+) -> tuple[ProcessedItem, int]:
     """Returns an image as the tower reads it, and its rows with those of the images and audio before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
@@ -241,7 +241,7 @@ def _prepared(
 
 def _read_audio(
     given: multimodal.AudioInput, modalities: Modalities, n_before: int, before: float
-) -> tuple[Prepared, int, float]:
+) -> tuple[ProcessedItem, int, float]:
     """Returns an audio clip, and its rows and seconds with those before it; both are checked before it is prepared."""
     audio = given.read()
     assert modalities.audio is not None
@@ -316,7 +316,7 @@ def _shown(message: Message, modalities: Modalities, known: Sequence[str]) -> Me
     return replace(message, content="\n".join(_written(part, modalities) for part in parts))
 
 
-def _type(part: ImagePart | AudioPart) -> Kind:
+def _type(part: ImagePart | AudioPart) -> Modality:
     return "image" if isinstance(part, ImagePart) else "audio"
 
 
@@ -328,7 +328,9 @@ def _written(part: Part, modalities: Modalities) -> str:
     raise TemplateError("a message with an image has a part that is neither text nor an image; send these alone")
 
 
-def find_placeholders(text: str, images: Sequence[Prepared], modalities: Modalities) -> tuple[MediaPlaceholder, ...]:
+def find_placeholders(
+    text: str, images: Sequence[ProcessedItem], modalities: Modalities
+) -> tuple[MediaPlaceholder, ...]:
     """Returns each image and audio with its place in a prompt, in order; TemplateError if one is not shown."""
     placed: list[MediaPlaceholder] = []
     for kind, name in (("image", "images"), ("audio", "audio clips")):

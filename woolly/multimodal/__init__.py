@@ -1,8 +1,7 @@
 """IMAGES AND AUDIO: images and audio as neutral data, from a caller's file to rows of a prompt.
 
-An image or an audio clip is decoded, prepared for a tower (`Prepared`: pieces of patches, or of frames), and laid out
-(`Layout`: marks and rows, in the order of the prompt). The engine runs the tower on the pieces and puts its rows among
-the tokens.
+An image or an audio clip is decoded, processed into the inputs of an encoder (`ProcessedItem`) and laid out as marks
+and placeholders in the prompt (`Layout`). The engine runs the encoder and injects its output at the placeholders.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
     from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
-    from woolly.multimodal.prepared import Kind, Piece, Prepared
+    from woolly.multimodal.processed_item import EncoderInput, Modality, ProcessedItem
     from woolly.multimodal.processing import measure, prepare
     from woolly.multimodal.processing.audio import measure_audio, prepare_audio
     from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
@@ -40,16 +39,16 @@ __all__ = [
     "AudioProjector",
     "AudioSettings",
     "Clip",
+    "EncoderInput",
     "FileInput",
     "Frame",
     "Image",
     "ImageInput",
-    "Kind",
     "Layout",
+    "Modality",
     "Page",
-    "Piece",
     "Placeholder",
-    "Prepared",
+    "ProcessedItem",
     "ProjectorSettings",
     "Prompt",
     "VideoInput",
@@ -83,7 +82,7 @@ __getattr__ = later(
         "layout": "Layout Placeholder Prompt encode_prompt lay_out",
         "pdf": "Page is_pdf",
         "image": "Image read_image",
-        "prepared": "Kind Piece Prepared",
+        "processed_item": "EncoderInput Modality ProcessedItem",
         "processing": "measure prepare",
         "processing.audio": "measure_audio prepare_audio",
         "processing.video": "measure_frames prepare_clip prepare_frame",

@@ -10,7 +10,7 @@ from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio.settings import AudioSettings
-    from woolly.multimodal.prepared import Prepared
+    from woolly.multimodal.processed_item import ProcessedItem
     from woolly.multimodal.vision_settings import VisionSettings
 
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Placeholder:
     """Some rows that a tower makes of a piece, in place of tokens."""
 
-    source: Prepared
-    piece: int  # the index in `source.pieces`
+    source: ProcessedItem
+    index: int  # in `source.inputs`
     first: int  # the first of the piece's rows
     n: int
     # Frames, height and width of all rows of the piece, if each row has a position of its line and column; the text
     # goes on after the largest of them. None: rows have positions as tokens do.
-    grid: tuple[int, int, int] | None = None
+    grid_thw: tuple[int, int, int] | None = None
     sees_all: bool = False  # each row sees all of them, also later ones
     # Line, first column and number of the image, if rows turn by these beside their place in the text (XD-RoPE).
     cell: tuple[int, int, int] | None = None
@@ -63,12 +63,14 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
     return tuple(out)
 
 
-def lay_out(prepared: Prepared, settings: VisionSettings | AudioSettings, index: int = 0) -> Layout:
+def lay_out(prepared: ProcessedItem, settings: VisionSettings | AudioSettings, index: int = 0) -> Layout:
     """What an image or an audio clip becomes in a prompt; `index` counts the images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
-        return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
+        return Layout(_joined(part for i in range(len(prepared.inputs)) for part in _filled(prepared, i, settings)))
     if isinstance(settings, multimodal.AudioSettings):
-        own = (Placeholder(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
+        own = (
+            Placeholder(prepared, i, 0, settings.merged_grid(one.grid_thw)[2]) for i, one in enumerate(prepared.inputs)
+        )
         return Layout(_joined((settings.family.begin, *own, settings.family.end)))
     family = settings.family
     if settings.projector in _MARKED:
@@ -78,41 +80,41 @@ def lay_out(prepared: Prepared, settings: VisionSettings | AudioSettings, index:
     elif settings.pinpoints:
         parts = _unpadded(prepared, settings)
     elif family.line_end:
-        parts = [part for i in range(len(prepared.pieces)) for part in _lines(prepared, i, settings)]
+        parts = [part for i in range(len(prepared.inputs)) for part in _lines(prepared, i, settings)]
     else:
-        parts = [_whole(prepared, i, settings) for i in range(len(prepared.pieces))]
+        parts = [_whole(prepared, i, settings) for i in range(len(prepared.inputs))]
     return Layout(_joined((family.begin, *parts, family.end)))
 
 
-def _filled(prepared: Prepared, piece: int, settings: AudioSettings) -> list[str | Placeholder]:
+def _filled(prepared: ProcessedItem, i: int, settings: AudioSettings) -> list[str | Placeholder]:
     """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
-    family, n = settings.family, settings.row_grid(prepared.pieces[piece].grid)[2]
-    own = [Placeholder(prepared, piece, 0, n), *[Placeholder(prepared, piece, n, 1)] * (family.filled - n)]
-    return [family.begin, *own, Placeholder(prepared, piece, n + 1, 1), family.end]
+    family, n = settings.family, settings.merged_grid(prepared.inputs[i].grid_thw)[2]
+    own = [Placeholder(prepared, i, 0, n), *[Placeholder(prepared, i, n, 1)] * (family.filled - n)]
+    return [family.begin, *own, Placeholder(prepared, i, n + 1, 1), family.end]
 
 
-def _whole(prepared: Prepared, piece: int, settings: VisionSettings) -> Placeholder:
+def _whole(prepared: ProcessedItem, i: int, settings: VisionSettings) -> Placeholder:
     """All rows of a piece."""
-    frames, height, width = grid = settings.row_grid(prepared.pieces[piece].grid)
+    frames, height, width = grid = settings.merged_grid(prepared.inputs[i].grid_thw)
     family = settings.family
     n = frames * height * width
-    moment = (piece, prepared.moments[piece]) if prepared.moments else None
-    return Placeholder(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
+    moment = (i, prepared.moments[i]) if prepared.moments else None
+    return Placeholder(prepared, i, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
 
 
-def _lines(prepared: Prepared, piece: int, settings: VisionSettings) -> list[str | Placeholder]:
+def _lines(prepared: ProcessedItem, i: int, settings: VisionSettings) -> list[str | Placeholder]:
     """Rows line by line, with a text after each line but the last."""
-    _, height, width = settings.row_grid(prepared.pieces[piece].grid)
-    lines = [Placeholder(prepared, piece, y * width, width) for y in range(height)]
+    _, height, width = settings.merged_grid(prepared.inputs[i].grid_thw)
+    lines = [Placeholder(prepared, i, y * width, width) for y in range(height)]
     return [part for line in lines for part in (line, settings.family.line_end)][:-1]
 
 
-def _unpadded(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _unpadded(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """LLaVA 1.6: the overview, then lines that go through all tiles, without those that show the padding.
 
     A row that the tower's file has ends each line: it comes after the rows of a piece.
     """
-    _, side, _ = settings.row_grid(prepared.pieces[0].grid)
+    _, side, _ = settings.merged_grid(prepared.inputs[0].grid_thw)
     high, wide = (one * side for one in prepared.tiles)
     height, width = prepared.size
     top = left = 0
@@ -125,13 +127,13 @@ def _unpadded(prepared: Prepared, settings: VisionSettings) -> list[str | Placeh
         for column in range(prepared.tiles[1]):
             first, last = max(left, column * side), min(wide - left, (column + 1) * side)
             if first < last:
-                piece = 1 + y // side * prepared.tiles[1] + column
-                parts.append(Placeholder(prepared, piece, y % side * side + first % side, last - first))
+                i = 1 + y // side * prepared.tiles[1] + column
+                parts.append(Placeholder(prepared, i, y % side * side + first % side, last - first))
         parts.append(Placeholder(prepared, 0, side * side, 1))
     return parts
 
 
-def _with_tile_marks(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _with_tile_marks(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """Idefics 3: each tile after its line and column, the overview last, or a whole image as overview alone."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
@@ -140,30 +142,30 @@ def _with_tile_marks(prepared: Prepared, settings: VisionSettings) -> list[str |
         for x in range(columns):
             parts += [f"{fence}<row_{y + 1}_col_{x + 1}>", _whole(prepared, y * columns + x, settings)]
         parts.append("\n")
-    last = _whole(prepared, len(prepared.pieces) - 1, settings)
+    last = _whole(prepared, len(prepared.inputs) - 1, settings)
     return [*parts, "\n" * bool(lines), f"{fence}{overview}", last, fence]
 
 
-def _with_numbered_tiles(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _with_numbered_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """LFM2-VL: each tile after its line and column, then the overview; a whole image has no mark."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
         parts += [f"<|img_row_{i // columns + 1}_col_{i % columns + 1}|>", _whole(prepared, i, settings)]
-    return [*parts, "<|img_thumbnail|>" * bool(lines), _whole(prepared, len(prepared.pieces) - 1, settings)]
+    return [*parts, "<|img_thumbnail|>" * bool(lines), _whole(prepared, len(prepared.inputs) - 1, settings)]
 
 
-def _with_separators(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _with_separators(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """Llama 4: tiles with a mark between columns and one after each line, then the overview after its own."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
         is_last = i % columns == columns - 1
         parts += [_whole(prepared, i, settings), "<|tile_y_separator|>" if is_last else "<|tile_x_separator|>"]
-    return [*parts, "<|image|>", _whole(prepared, len(prepared.pieces) - 1, settings)]
+    return [*parts, "<|image|>", _whole(prepared, len(prepared.inputs) - 1, settings)]
 
 
-def _sliced(prepared: Prepared, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+def _sliced(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
     """MiniCPM-V: the image's number, the overview, then slices with a line end after each line but the last."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
@@ -172,9 +174,9 @@ def _sliced(prepared: Prepared, settings: VisionSettings, index: int) -> list[st
     return parts
 
 
-def _with_cells(prepared: Prepared, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+def _with_cells(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
     """Hunyuan VL: rows of the tower's file before and after the image, and at each line's end."""
-    _, height, width = settings.row_grid(prepared.pieces[0].grid)
+    _, height, width = settings.merged_grid(prepared.inputs[0].grid_thw)
     n = height * width
     parts: list[str | Placeholder] = [Placeholder(prepared, 0, n + 1, 1)]
     for y in range(height):
@@ -188,24 +190,24 @@ _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_ce
 
 
 # Families whose tiles have marks of their own.
-def _with_end(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _with_end(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """Gemma 3n: all rows, then the one of the tower's file that ends them."""
     rows = _whole(prepared, 0, settings)
     return [rows, Placeholder(prepared, 0, rows.n, 1)]
 
 
-def _with_lines_of_tiles(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
 
     A second row of that file ends the image. Both come after the rows of a piece.
     """
     lines, columns = prepared.tiles
-    last = len(prepared.pieces) - 1
-    _, height, width = settings.row_grid(prepared.pieces[last].grid)
+    last = len(prepared.inputs) - 1
+    _, height, width = settings.merged_grid(prepared.inputs[last].grid_thw)
     end = Placeholder(prepared, last, height * width, 1)
     parts: list[str | Placeholder] = []
     for i in range(lines):
-        _, high, wide = settings.row_grid(prepared.pieces[i * columns].grid)
+        _, high, wide = settings.merged_grid(prepared.inputs[i * columns].grid_thw)
         for y in range(high):
             parts += [Placeholder(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
             parts.append(end)
@@ -214,7 +216,7 @@ def _with_lines_of_tiles(prepared: Prepared, settings: VisionSettings) -> list[s
     return [*parts, Placeholder(prepared, last, height * width + 1, 1)]
 
 
-def _between_ends(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
+def _between_ends(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
     rows = _whole(prepared, 0, settings)
     first, last = (Placeholder(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))

@@ -12,7 +12,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import text_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.prepared import Kind
+    from woolly.multimodal.processed_item import Modality
 
 # Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
 MAX_PATCHES = 16384
@@ -121,7 +121,7 @@ _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 class VisionSettings:
     """How images are prepared for a tower. None: the file does not say, the family's usual value counts."""
 
-    kind: Kind
+    kind: Modality
     projector: str  # `clip.projector_type`, a key of VISION_PROJECTORS
     image_size: int  # of a side of an image, or of a tile, in pixels
     patch_size: int
@@ -143,7 +143,7 @@ class VisionSettings:
         """The row of the table of projectors."""
         return VISION_PROJECTORS[self.projector]
 
-    def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """Frames, height and width of the rows that a tower makes of a piece of this grid."""
         if self.n_queries:
             return 1, 1, self.n_queries

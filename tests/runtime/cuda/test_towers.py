@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import write_tiny
-from tests.cases.towers import TOWERS, piece, write_tower
+from tests.cases.towers import TOWERS, encoder_input, write_tower
 from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
@@ -43,7 +43,7 @@ def test_images_of_a_known_size_run_as_a_graph(emulated, tmp_path, monkeypatch):
     captured, capture = [], EmulatedDevice.capture
     monkeypatch.setattr(EmulatedDevice, "capture", lambda *own: captured.append(own) or capture(*own))
     tower = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cuda", Options())
-    one = piece(min(TOWERS["gemma3"].grids, key=math.prod))
+    one = encoder_input(min(TOWERS["gemma3"].grids, key=math.prod))
     rows, n_captured = [], []
     for _ in range(3):
         rows.append(tower.rows(one))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
-from tests.cases.towers import TOWERS, piece, write_tower
+from tests.cases.towers import TOWERS, encoder_input, write_tower
 from woolly.engine.multimodal import open_tower
 from woolly.runtime import Options
 
@@ -23,14 +23,16 @@ def check(name: str, folder: Path) -> None:
     path = folder / "tower.gguf"
     if name in AUDIO_TOWERS:
         write_audio_tower(AUDIO_TOWERS[name], path)
-        pieces = prepared_audio(AUDIO_TOWERS[name], 4000).pieces[:1]
+        inputs = prepared_audio(AUDIO_TOWERS[name], 4000).inputs[:1]
     else:
         write_tower(TOWERS[name], path)
-        pieces = (piece(min(TOWERS[name].grids, key=math.prod)),)  # an emulated GPU takes seconds for hundreds of rows
+        inputs = (
+            encoder_input(min(TOWERS[name].grids, key=math.prod)),
+        )  # an emulated GPU takes seconds for hundreds of rows
     own, exact = (open_tower(path, backend, Options()) for backend in ("cuda", "reference"))
     try:
         assert own.bits.startswith("cuda ") and own.identity != exact.identity
-        for one in pieces:
+        for one in inputs:
             got, want = own.rows(one), exact.rows(one)
             error = float((np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)).max())
             assert error < ERROR, f"{name}: {error}"

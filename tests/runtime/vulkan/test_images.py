@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.tiny import write_tiny
-from tests.cases.towers import TOWERS, piece, write_tower
+from tests.cases.towers import TOWERS, encoder_input, write_tower
 from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import open_tower
@@ -68,11 +68,11 @@ def test_tower_rows_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, c
     path = tmp_path / "tower.gguf"
     if name in SHORT_AUDIO_TOWERS:
         write_audio_tower(AUDIO_TOWERS[name], path)
-        one = prepared_audio(AUDIO_TOWERS[name], 4000).pieces[0]
+        one = prepared_audio(AUDIO_TOWERS[name], 4000).inputs[0]
     else:
         tower = FEWER if name == "gemma3n" else TOWERS[name]
         write_tower(tower, path)
-        one = piece(min(tower.grids, key=math.prod), patch=tower.patch)
+        one = encoder_input(min(tower.grids, key=math.prod), patch=tower.patch)
     towers = [open_tower(path, backend, Options(threads=1)) for backend in ("vulkan", "cpu")]
     rows = [tower.rows(one).copy() for tower in towers]
     np.testing.assert_array_equal(rows[0].view(np.uint32), rows[1].view(np.uint32))

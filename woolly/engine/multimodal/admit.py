@@ -35,9 +35,9 @@ def read_multimodal_prompt(
     tokens, inputs = read_prompt(prompt, tower.identity)
     for place in inputs.placeholders:
         rows = place.placeholder
-        piece = rows.source.pieces[rows.piece]
-        tower.check(piece, rows.source.kind)
-        n_rows = tower.n_rows(piece, rows.source.kind)
+        encoder_input = rows.source.inputs[rows.index]
+        tower.check(encoder_input, rows.source.kind)
+        n_rows = tower.n_rows(encoder_input, rows.source.kind)
         if not 0 <= rows.first < rows.first + rows.n <= n_rows:
             raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
         if rows.sees_all and rows.n > max_rows:

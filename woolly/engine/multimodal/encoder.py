@@ -16,7 +16,7 @@ from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import Arrangement, TracedTower
-from woolly.multimodal import Piece, Placeholder, Prepared, Prompt
+from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, Prompt
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
 
 if TYPE_CHECKING:
@@ -49,28 +49,29 @@ class TextEncoder:
                 given=len(ids),
                 names=(),
             )
-        piece = Piece(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
-        rows = Placeholder(Prepared.of("text", [piece]), 0, 0, len(ids))
+        encoder_input = EncoderInput(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
+        rows = Placeholder(ProcessedItem.of("text", [encoder_input]), 0, 0, len(ids))
         prompt, inputs = read_prompt((rows, self._start), b"", is_source=True)
         inputs.source_ids = tuple(ids)
         return prompt, inputs
 
-    def n_rows(self, piece: Piece, _kind: object = None) -> int:
+    def n_rows(self, encoder_input: EncoderInput, _kind: object = None) -> int:
         """Rows of a text: one of each token."""
-        return len(piece.values)
+        return len(encoder_input.values)
 
-    def start_batch(self, pieces: Sequence[Piece], _kind: object = None) -> EncoderRun:
+    def start_batch(self, inputs: Sequence[EncoderInput], _kind: object = None) -> EncoderRun:
         """Starts texts on their way. Those before must be done, or dropped."""
-        self.n_runs += len(pieces)
-        orders = [np.arange(len(piece.values), dtype=np.int32) for piece in pieces]
+        self.n_runs += len(inputs)
+        orders = [np.arange(len(encoder_input.values), dtype=np.int32) for encoder_input in inputs]
         arranged = [
-            ([Arrangement(rows, rows, is_text=True)], piece.values) for rows, piece in zip(orders, pieces, strict=True)
+            ([Arrangement(rows, rows, is_text=True)], encoder_input.values)
+            for rows, encoder_input in zip(orders, inputs, strict=True)
         ]
         return EncoderRun([self._stage], arranged, self.program.plan.width)
 
-    def batch_work(self, pieces: Sequence[Piece], _kind: object = None) -> float:
+    def batch_work(self, inputs: Sequence[EncoderInput], _kind: object = None) -> float:
         """Multiply-adds of all rows of some texts; infinite if they do not fit one batch."""
-        lengths = [len(piece.values) for piece in pieces]
+        lengths = [len(encoder_input.values) for encoder_input in inputs]
         if sum(lengths) > self.program.max_rows:
             return math.inf
         return sum(n * sum(row_work(self.program.running_plan, n)) for n in lengths)
@@ -123,7 +124,7 @@ class AudioEncoder(Tower):
             )
         for part in given[:1]:
             if isinstance(part, Placeholder):
-                self.check(part.source.pieces[part.piece], "audio")
+                self.check(part.source.inputs[part.index], "audio")
         prompt, inputs = read_prompt(given, self.identity, is_source=True)
         inputs.source_ids = tuple(prompt[inputs.n_source :])
         return prompt, inputs

@@ -54,11 +54,11 @@ class EncoderRun:
     def __init__(
         self,
         stages: Sequence[RunningStage],
-        pieces: Sequence[tuple[Sequence[Arrangement], Float32]],
+        inputs: Sequence[tuple[Sequence[Arrangement], Float32]],
         width: int,
         constants: Float32 | None = None,
     ) -> None:
-        """`pieces` are the arrangement for each stage, and patches. Several must fit the rows of each stage.
+        """`inputs` are the arrangement for each stage, and patches. Several must fit the rows of each stage.
 
         Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
         `constants` are rows that come after those of each piece.
@@ -66,8 +66,8 @@ class EncoderRun:
         self._width = width
         self._constants = constants
         self._stages = stages
-        self._arrangements = [own for own, _ in pieces]
-        self._values = [values for _, values in pieces]  # patches, or results of the stage before
+        self._arrangements = [own for own, _ in inputs]
+        self._values = [values for _, values in inputs]  # patches, or results of the stage before
         self._stage = self._row = self._step = 0
         self._batch: Batch | None = None  # of the rows that are under way
         self._work: Sequence[float] = ()  # of a row of each step's result, for that batch

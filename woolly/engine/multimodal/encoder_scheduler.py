@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.multimodal_input import Key, MultimodalInput, PlaceholderRange
     from woolly.engine.multimodal.tower import Tower
-    from woolly.multimodal import Piece
+    from woolly.multimodal import EncoderInput
 
 Float32 = npt.NDArray[np.float32]
 
@@ -107,16 +107,16 @@ class EncoderScheduler:
     def _start(self, wanted: dict[Key, PlaceholderRange]) -> tuple[dict[Key, int], EncoderRun]:
         """The first piece, with others as long as all of their work fits one slice."""
         (first, place), *others = wanted.items()
-        kind, pieces = place.placeholder.source.kind, {first: _piece_of(place)}
+        kind, inputs = place.placeholder.source.kind, {first: _piece_of(place)}
         for key, other in others:
-            together = pieces | {key: _piece_of(other)}
+            together = inputs | {key: _piece_of(other)}
             if other.placeholder.source.kind != kind:
                 continue
             if self.tower.batch_work(list(together.values()), kind) > self._work:
                 break
-            pieces = together
-        counts = {key: self.tower.n_rows(piece, kind) for key, piece in pieces.items()}
-        return counts, self.tower.start_batch(list(pieces.values()), kind)
+            inputs = together
+        counts = {key: self.tower.n_rows(encoder_input, kind) for key, encoder_input in inputs.items()}
+        return counts, self.tower.start_batch(list(inputs.values()), kind)
 
     def abandon(self) -> None:
         """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
@@ -158,5 +158,5 @@ def _is_next(request: EncoderRequest, keys: Container[Key]) -> bool:
     return place is not None and place.key in keys
 
 
-def _piece_of(place: PlaceholderRange) -> Piece:
-    return place.placeholder.source.pieces[place.placeholder.piece]
+def _piece_of(place: PlaceholderRange) -> EncoderInput:
+    return place.placeholder.source.inputs[place.placeholder.index]

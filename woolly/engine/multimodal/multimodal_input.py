@@ -36,7 +36,7 @@ class PlaceholderRange:
     @property
     def key(self) -> Key:
         """What their tower makes them of."""
-        return self.placeholder.source.digest, self.placeholder.piece
+        return self.placeholder.source.digest, self.placeholder.index
 
 
 @dataclass(eq=False)
@@ -153,8 +153,8 @@ class MultimodalInput:
 
     def _digest(self, place: PlaceholderRange) -> bytes:
         """Names all rows of a piece: the image, the piece, and the tower."""
-        digest, piece = place.key
-        return hashlib.blake2b(digest + struct.pack("<I", piece) + self.identity, digest_size=20).digest()
+        digest, index = place.key
+        return hashlib.blake2b(digest + struct.pack("<I", index) + self.identity, digest_size=20).digest()
 
 
 def has_placeholders(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
@@ -186,7 +186,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
         turns.append(own + begun)
         at = max(at, begun + int(own.max()) + 1)
     has_grid = any(
-        one.grid is not None or one.cell is not None or one.is_point for one in (p.placeholder for p in places)
+        one.grid_thw is not None or one.cell is not None or one.is_point for one in (p.placeholder for p in places)
     )
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
     return tokens, MultimodalInput(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
@@ -205,8 +205,8 @@ def _turns(rows: Placeholder, n_axes: int) -> Int32:
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
     if rows.is_point:
         return np.zeros((n_axes, rows.n), np.int32)
-    if rows.grid is None:
+    if rows.grid_thw is None:
         return np.tile(numbers - rows.first, (n_axes, 1))
-    _, height, width = rows.grid
+    _, height, width = rows.grid_thw
     frames = numbers // (height * width) if rows.moment is None else np.full(rows.n, rows.moment[1])
     return np.stack([frames, numbers // width % height, numbers % width]).astype(np.int32)

@@ -17,7 +17,7 @@ from woolly.engine.multimodal.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
-from woolly.multimodal import AudioSettings, Kind, Piece, VisionSettings, read_projector
+from woolly.multimodal import AudioSettings, EncoderInput, Modality, VisionSettings, read_projector
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,
@@ -61,7 +61,9 @@ class Tower:
 
     def __init__(self, file: GGUFFile, towers: list[tuple[TracedTower, list[Program]]]) -> None:
         self.file = file
-        self._encoders: dict[Kind, _Encoder] = {traced.settings.kind: _Encoder(traced, own) for traced, own in towers}
+        self._encoders: dict[Modality, _Encoder] = {
+            traced.settings.kind: _Encoder(traced, own) for traced, own in towers
+        }
         self._identity: bytes | None = None
         self.n_runs = 0  # that were begun
 
@@ -106,49 +108,49 @@ class Tower:
         """What computes rows, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
         return " and ".join(dict.fromkeys(program.about.place for program in self.programs))
 
-    def check(self, piece: Piece, kind: Kind | None = None) -> None:
+    def check(self, encoder_input: EncoderInput, kind: Modality | None = None) -> None:
         """RequestError for a piece that the tower cannot read."""
         encoder = self._encoder(kind)
         settings, patch = encoder.traced.settings, encoder.traced.params.patch
         what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
-        if piece.values.shape[1] != patch:
-            raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
+        if encoder_input.values.shape[1] != patch:
+            raise RequestError(f"a {part} has {encoder_input.values.shape[1]} numbers, but the tower reads {patch}")
         most = (
             encoder.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, VisionSettings) else 0)
         )
-        if isinstance(settings, VisionSettings) and (n := piece.grid[1] * piece.grid[2]) > most:
+        if isinstance(settings, VisionSettings) and (n := encoder_input.grid_thw[1] * encoder_input.grid_thw[2]) > most:
             raise RequestError(
                 f"the image has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
                 f" but the tower takes {most}; send a smaller one"
             )
         try:
-            settings.row_grid(piece.grid)
-            encoder.traced.arrange(piece.grid)
+            settings.merged_grid(encoder_input.grid_thw)
+            encoder.traced.arrange(encoder_input.grid_thw)
         except (ArithmeticError, LookupError, ValueError) as error:
             raise RequestError(f"the {what} does not fit the tower: {error}") from None
 
-    def n_rows(self, piece: Piece, kind: Kind | None = None) -> int:
+    def n_rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> int:
         """Rows of a piece, with those that the file holds after them."""
         traced = self._encoder(kind).traced
-        return math.prod(traced.settings.row_grid(piece.grid)) + (
+        return math.prod(traced.settings.merged_grid(encoder_input.grid_thw)) + (
             0 if traced.constants is None else len(traced.constants)
         )
 
-    def start_run(self, piece: Piece, kind: Kind | None = None) -> EncoderRun:
+    def start_run(self, encoder_input: EncoderInput, kind: Modality | None = None) -> EncoderRun:
         """Starts a piece on its way. The one before must be done, or dropped: they share the values of the programs."""
-        return self.start_batch([piece], kind)
+        return self.start_batch([encoder_input], kind)
 
-    def start_batch(self, pieces: Sequence[Piece], kind: Kind | None = None) -> EncoderRun:
+    def start_batch(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> EncoderRun:
         """Starts several pieces that `batch_work` has counted."""
         encoder = self._encoder(kind)
-        self.n_runs += len(pieces)
-        arranged = [(encoder.traced.arrange(piece.grid), piece.values) for piece in pieces]
+        self.n_runs += len(inputs)
+        arranged = [(encoder.traced.arrange(encoder_input.grid_thw), encoder_input.values) for encoder_input in inputs]
         return EncoderRun(encoder.stages, arranged, self.width, encoder.traced.constants)
 
-    def batch_work(self, pieces: Sequence[Piece], kind: Kind | None = None) -> float:
+    def batch_work(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> float:
         """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
         encoder = self._encoder(kind)
-        arranged = [encoder.traced.arrange(piece.grid) for piece in pieces]
+        arranged = [encoder.traced.arrange(encoder_input.grid_thw) for encoder_input in inputs]
         work = 0.0
         for stage, own in zip(encoder.stages, zip(*arranged, strict=True), strict=True):
             lengths = [len(arrangement.order) for arrangement in own]
@@ -157,9 +159,9 @@ class Tower:
             work += sum(n * sum(row_work(stage.program.running_plan, n)) for n in lengths)
         return work
 
-    def rows(self, piece: Piece, kind: Kind | None = None) -> Float32:
+    def rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> Float32:
         """All rows of a piece, [n, width], line by line."""
-        run = self.start_run(piece, kind)
+        run = self.start_run(encoder_input, kind)
         while (rows := run.advance(math.inf)) is None:
             pass
         return rows
@@ -187,7 +189,7 @@ class Tower:
         """The programs of all stages."""
         return [stage.program for encoder in self._encoders.values() for stage in encoder.stages]
 
-    def _encoder(self, kind: Kind | None) -> _Encoder:
+    def _encoder(self, kind: Modality | None) -> _Encoder:
         if kind is None:
             return next(iter(self._encoders.values()))
         if kind not in self._encoders:

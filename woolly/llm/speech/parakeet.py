@@ -16,7 +16,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
 from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
-from woolly.multimodal import Audio, Piece, Placeholder, Prepared
+from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import conv_length
 from woolly.sampling import SamplingParams
@@ -103,7 +103,7 @@ class ParakeetTranscriber:
             inside = positions < n
             rows[0][positions[inside]] = values[inside]
 
-        rows_of_window = Placeholder(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
+        rows_of_window = Placeholder(ProcessedItem.of("audio", [EncoderInput(frames, (1, 1, len(frames)))]), 0, 0, n)
         params = SamplingParams(temperature=0.0, max_tokens=1)
         yield DecodeRequest((rows_of_window, self._decoder.blank), params, {self._encoder_step: keep})
         self._n_prompt += n

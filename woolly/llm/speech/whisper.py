@@ -19,7 +19,7 @@ from woolly.llm.speech.timestamp_rules import StartProbe, TimestampRules
 from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
 from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord, split_segments
 from woolly.llm.speech.word_timestamps import WordAligner, split_words
-from woolly.multimodal import Audio, Piece, Placeholder, Prepared, Prompt
+from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem, Prompt
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_whisper
 from woolly.sampling import SamplingParams
 
@@ -109,7 +109,7 @@ class WhisperTranscriber:
             size = min(_WINDOW, n_frames - seek)
             values = np.zeros((_WINDOW, self._n_mels), np.float32)
             values[:size] = frames[seek : seek + size]
-            rows = Placeholder(Prepared.of("audio", [Piece(values, (1, 1, _WINDOW))]), 0, 0, _WINDOW // 2)
+            rows = Placeholder(ProcessedItem.of("audio", [EncoderInput(values, (1, 1, _WINDOW))]), 0, 0, _WINDOW // 2)
             decoded = yield from self._decode(rows)
             if decoded.no_speech_prob > _NO_SPEECH_THRESHOLD and decoded.avg_logprob <= _LOGPROB_THRESHOLD:
                 seek += size

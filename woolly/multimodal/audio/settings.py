@@ -10,7 +10,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import text_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.prepared import Kind
+    from woolly.multimodal.processed_item import Modality
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
 class AudioSettings:
     """Audio parameters of a projector file."""
 
-    kind: Kind
+    kind: Modality
     projector: str  # `clip.projector_type`, a key of AUDIO_PROJECTORS
     n_mels: int  # mel bins
     stack: int = 1  # encoder rows per embedding
@@ -96,7 +96,7 @@ class AudioSettings:
         """Row of AUDIO_PROJECTORS."""
         return AUDIO_PROJECTORS[self.projector]
 
-    def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return (1, 1, rows) of the encoder output for a chunk of this grid."""
         return 1, 1, self.family.rows(grid[2], self)
 

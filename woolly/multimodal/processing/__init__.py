@@ -23,7 +23,7 @@ from woolly.multimodal.processing import (
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.prepared import Prepared
+    from woolly.multimodal.processed_item import ProcessedItem
     from woolly.multimodal.processing.cut import Cut
     from woolly.multimodal.vision_settings import VisionSettings
 
@@ -36,7 +36,7 @@ class Preparing(Protocol):
     def cut(self, height: int, width: int, settings: VisionSettings) -> Cut:
         """Returns the pieces of an image of this size; RequestError for a shape that the family does not take."""
 
-    def prepare(self, image: Image, settings: VisionSettings) -> Prepared:
+    def prepare(self, image: Image, settings: VisionSettings) -> ProcessedItem:
         """Returns the image in these pieces."""
 
 
@@ -68,7 +68,7 @@ PREPARING: Mapping[str, Preparing] = {
 }
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns an image as the tower reads it; RequestError if the family cannot take one of its shape."""
     return PREPARING[settings.projector].prepare(image, settings)
 

@@ -21,7 +21,7 @@ from woolly.multimodal.audio import (
 from woolly.multimodal.audio.decode import RATE
 from woolly.multimodal.audio.settings import AudioSettings, conv_length
 from woolly.multimodal.layout import Layout, lay_out
-from woolly.multimodal.prepared import Piece, Prepared
+from woolly.multimodal.processed_item import EncoderInput, ProcessedItem
 
 Float32 = npt.NDArray[np.float32]
 
@@ -31,14 +31,14 @@ _MIN_SAMPLES = int(_MIN_SECONDS * RATE)
 _CHUNK = 30 * RATE  # samples of 30 s
 
 
-def prepare_audio(audio: Audio, settings: AudioSettings) -> Prepared:
+def prepare_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
     """Return the input features of an audio clip; RequestError if it is too short. At most two threads run this."""
     _check_length(audio)
     with DECODE_SEMAPHORE:
         try:
             frames = [np.ascontiguousarray(one) for one in AUDIO_PROCESSORS[settings.projector](audio, settings)]
-            pieces = [Piece(one, (1, 1, len(one))) for one in frames]
-            return replace(Prepared.of("audio", pieces), seconds=audio.seconds)
+            inputs = [EncoderInput(one, (1, 1, len(one))) for one in frames]
+            return replace(ProcessedItem.of("audio", inputs), seconds=audio.seconds)
         except MemoryError:
             raise RequestError("the audio does not fit into memory; send a shorter clip") from None
 
@@ -46,11 +46,11 @@ def prepare_audio(audio: Audio, settings: AudioSettings) -> Prepared:
 def measure_audio(audio: Audio, settings: AudioSettings) -> Layout:
     """Return the layout of an audio clip from its length alone; RequestError if it is too short."""
     _check_length(audio)
-    pieces = [
-        Piece(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # no memory
+    inputs = [
+        EncoderInput(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # no memory
         for n in _CHUNK_FRAMES[settings.projector](len(audio.samples), settings)
     ]
-    return lay_out(Prepared("audio", tuple(pieces), b""), settings)
+    return lay_out(ProcessedItem("audio", tuple(inputs), b""), settings)
 
 
 def _check_length(audio: Audio) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.multimodal.prepared import Piece, Prepared
+from woolly.multimodal.processed_item import EncoderInput, ProcessedItem
 
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
@@ -30,12 +30,12 @@ class Cut:
             return cls(((size, size),))
         return cls(((size, size),) * (lines * columns + 1), (lines, columns))
 
-    def emptied(self, size: tuple[int, int], settings: VisionSettings) -> Prepared:
+    def emptied(self, size: tuple[int, int], settings: VisionSettings) -> ProcessedItem:
         """Returns what an image of this height and width becomes, without its values: for counting its rows."""
         patch = settings.patch_size
-        pieces = []
+        inputs = []
         for height, width in self.sizes:
             grid = (1, height // patch, width // patch)
             nothing = np.broadcast_to(np.float32(0), (grid[1] * grid[2], 3 * patch**2))  # takes no memory
-            pieces.append(Piece(nothing, grid))
-        return Prepared("image", tuple(pieces), b"", self.tiles, size)
+            inputs.append(EncoderInput(nothing, grid))
+        return ProcessedItem("image", tuple(inputs), b"", self.tiles, size)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.multimodal.image import Image, check_pillow
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.internvl import choose_grid
 from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
@@ -29,13 +29,13 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the pieces of `cut`."""
     (lines, columns), tile = cut(image.height, image.width, settings).tiles, settings.tile_size
     tiles = tiles_of(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
     shown = [*tiles, _within(image.pixels, settings)]
-    pieces = [piece_of(one, settings) for one in shown]
-    return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
+    inputs = [piece_of(one, settings) for one in shown]
+    return ProcessedItem.of("image", inputs, tiles=(lines, columns), size=image.size)
 
 
 def _within(pixels: Pixels, settings: VisionSettings) -> Pixels:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
@@ -21,8 +21,8 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((settings.image_size, settings.image_size),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one square piece."""
     side = settings.image_size
     square = resize(image.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
-    return Prepared.of("image", [piece_of(square, settings)], size=image.size)
+    return ProcessedItem.of("image", [piece_of(square, settings)], size=image.size)

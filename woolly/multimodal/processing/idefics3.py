@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
@@ -24,7 +24,7 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut.into_tiles(whole[0] // size, whole[1] // size, size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size, longest = settings.image_size, _max_side(settings)
     # Each size is a resize of its own, as in the processor: two filters in a row are not one.
@@ -32,10 +32,10 @@ def prepare(image: Image, settings: VisionSettings) -> Prepared:
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
     if (lines, columns) == (1, 1):
-        return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
+        return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
     tiles = [*tiles_of(pixels, size), resize(pixels, size, size, "lanczos")]
-    pieces = [piece_of(tile, settings) for tile in tiles]
-    return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
+    inputs = [piece_of(tile, settings) for tile in tiles]
+    return ProcessedItem.of("image", inputs, tiles=(lines, columns), size=image.size)
 
 
 def _max_side(settings: VisionSettings) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
@@ -22,16 +22,16 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size = settings.image_size
     tiles = cut(image.height, image.width, settings).tiles
     lines, columns = tiles if any(tiles) else (1, 1)
     pixels = resize(image.pixels, lines * size, columns * size, "bicubic")
     if not any(tiles):
-        return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
+        return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
     shown = [*tiles_of(pixels, size), resize(image.pixels, size, size, "bicubic")]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=image.size)
+    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=image.size)
 
 
 def choose_grid(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:

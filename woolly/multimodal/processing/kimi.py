@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
@@ -32,13 +32,13 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((high, wide),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece, with black below and to its right."""
     high, wide = cut(image.height, image.width, settings).sizes[0]
     pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)
     filled[: len(pixels), : pixels.shape[1]] = pixels
-    return Prepared.of("image", [piece_of(filled, settings)], size=image.size)
+    return ProcessedItem.of("image", [piece_of(filled, settings)], size=image.size)
 
 
 def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.internvl import choose_grid
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
@@ -35,11 +35,11 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((_TILE, _TILE),) * (lines * columns) + (whole,), (lines, columns))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the pieces of `cut`."""
     found = cut(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[-1], "bilinear")]
     if any(found.tiles):
         lines, columns = found.tiles
         shown = [*tiles_of(resize(image.pixels, lines * _TILE, columns * _TILE, "bilinear"), _TILE), *shown]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
+    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)

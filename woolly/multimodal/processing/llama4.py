@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
@@ -24,7 +24,7 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the pieces of `cut`."""
     found, side = cut(image.height, image.width, settings), settings.image_size
     lines, columns = found.tiles if any(found.tiles) else (1, 1)
@@ -35,8 +35,8 @@ def prepare(image: Image, settings: VisionSettings) -> Prepared:
     shown = tiles_of(filled, side)
     if any(found.tiles):
         shown.append(resize(image.pixels, side, side, "bilinear"))
-    pieces = [piece_of(one, settings, in_bfloat16=True) for one in shown]
-    return Prepared.of("image", pieces, tiles=found.tiles, size=image.size)
+    inputs = [piece_of(one, settings, in_bfloat16=True) for one in shown]
+    return ProcessedItem.of("image", inputs, tiles=found.tiles, size=image.size)
 
 
 def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:

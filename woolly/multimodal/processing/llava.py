@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
 
@@ -37,17 +37,17 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((side, side),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the pieces of `cut`."""
     found, side = cut(image.height, image.width, settings), settings.image_size
     if not settings.pinpoints:
         high = max(image.size)
         filled = _centred(image.pixels, high, high, [int(one * 255) for one in settings.mean])
-        return Prepared.of("image", [piece_of(resize(filled, side, side, "bicubic"), settings)], size=image.size)
+        return ProcessedItem.of("image", [piece_of(resize(filled, side, side, "bicubic"), settings)], size=image.size)
     high, wide = found.tiles[0] * side, found.tiles[1] * side
     fitted = resize(image.pixels, *_fit(image.height, image.width, high, wide), "bicubic")
     shown = [resize(image.pixels, side, side, "bicubic"), *tiles_of(_centred(fitted, high, wide, [0, 0, 0]), side)]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
+    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
 def best_size(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:

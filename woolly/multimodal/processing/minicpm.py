@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
@@ -43,7 +43,7 @@ def _cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut((overview, *([one] * (lines * columns))), (lines, columns))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the pieces of `cut`."""
     found = cut(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[0], "bicubic")]
@@ -53,7 +53,7 @@ def prepare(image: Image, settings: VisionSettings) -> Prepared:
         shown += [
             pixels[y * high : (y + 1) * high, x * wide : (x + 1) * wide] for y in range(lines) for x in range(columns)
         ]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
+    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
 def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:

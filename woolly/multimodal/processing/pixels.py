@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.multimodal.image import check_pillow
-from woolly.multimodal.prepared import Piece
+from woolly.multimodal.processed_item import EncoderInput
 
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
@@ -33,7 +33,7 @@ def tiles_of(pixels: Pixels, size: int) -> list[Pixels]:
     return [pixels[y : y + size, x : x + size] for y in range(0, height, size) for x in range(0, width, size)]
 
 
-def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> Piece:
+def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> EncoderInput:
     """Returns pixels from 0 to 1, less the mean, by the deviation, as patches line by line.
 
     In float32, and divided by 255 first: the order of transformers, so that the last bits are the same. `in_bfloat16`
@@ -50,7 +50,7 @@ def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = Fa
     values = np.empty(cut.shape, np.float32)
     for colour in range(3):
         values[:, colour] = table[cut[:, colour], colour]
-    return Piece(values.reshape(height * width, -1), (1, height, width))
+    return EncoderInput(values.reshape(height * width, -1), (1, height, width))
 
 
 def _rounded(values: npt.NDArray[np.float32], in_bfloat16: bool) -> npt.NDArray[np.float32]:

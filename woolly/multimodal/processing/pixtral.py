@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
@@ -23,7 +23,7 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece."""
     pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
-    return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
+    return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 from woolly.multimodal.vision_settings import MAX_PATCHES, VisionSettings
@@ -40,10 +40,10 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return Cut((fit_sides(height, width, side, least, most),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece."""
     pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
-    return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
+    return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
 
 
 def max_pixels(settings: VisionSettings) -> int:

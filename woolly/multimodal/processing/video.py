@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.multimodal.prepared import Piece, Prepared
+from woolly.multimodal.processed_item import EncoderInput, ProcessedItem
 from woolly.multimodal.processing import measure, prepare
 from woolly.multimodal.processing.pixels import piece_of
 from woolly.multimodal.processing.qwen import MAX_RATIO, fit_sides, max_pixels
@@ -67,31 +67,31 @@ def _measured(frame: Frame, settings: VisionSettings) -> int:
     return (frame.height // side) * (frame.width // side)
 
 
-def prepare_frame(frame: Frame, settings: VisionSettings) -> Prepared:
+def prepare_frame(frame: Frame, settings: VisionSettings) -> ProcessedItem:
     """Returns frames as the tower reads them: one as an image, two as both halves of one piece's patches."""
     if frame.depth == 1:
         return prepare(frame.image, _one_tile(settings))
-    return Prepared.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
+    return ProcessedItem.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
 
 
-def prepare_clip(clip: Clip, settings: VisionSettings) -> Prepared:
+def prepare_clip(clip: Clip, settings: VisionSettings) -> ProcessedItem:
     """Returns all frames of a video: a piece for each two, and the moment of each.
 
     Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
     """
-    pieces = [_both(frame, settings) for frame in clip.frames]
-    first, numbers = clip.frames[0], np.arange(len(pieces), dtype=np.float32)
+    inputs = [_both(frame, settings) for frame in clip.frames]
+    first, numbers = clip.frames[0], np.arange(len(inputs), dtype=np.float32)
     if settings.projector == "qwen2.5vl_merger":
         numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(first.depth / first.rate)  # f32, as the processor's
     moments = tuple(numbers.astype(np.int64).tolist())
     size = sum(frame.depth * frame.height for frame in clip.frames), first.width
-    return Prepared.of("image", pieces, size=size, moments=moments)
+    return ProcessedItem.of("image", inputs, size=size, moments=moments)
 
 
-def _both(frame: Frame, settings: VisionSettings) -> Piece:
-    pieces = [piece_of(one.pixels, settings) for one in frame.images]
-    _, height, width = pieces[0].grid
-    return Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
+def _both(frame: Frame, settings: VisionSettings) -> EncoderInput:
+    inputs = [piece_of(one.pixels, settings) for one in frame.images]
+    _, height, width = inputs[0].grid_thw
+    return EncoderInput(np.concatenate([one.values for one in inputs]), (len(inputs), height, width))
 
 
 def _one_tile(settings: VisionSettings) -> VisionSettings:

@@ -1,0 +1,67 @@
+"""A processed image or audio clip: the inputs of the encoder and a digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Modality = Literal["image", "audio", "text"]
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderInput:
+    """One input of an encoder: an image, a tile, the frames of a video patch, an audio chunk or a text.
+
+    Each row of `values` is one patch, resized and normalized: red values line by line, then green, then blue.
+    Patches are in raster order. A still image has one frame, a video input two.
+    An audio row is a frame of the spectrogram, with the grid (1, 1, frames). A text row is a token id, with the grid
+    (1, 1, tokens).
+    """
+
+    values: npt.NDArray[np.float32] = field(repr=False)  # [n_patches, 3 * patch_size ** 2]
+    grid_thw: tuple[int, int, int]  # frames, height and width, in patches
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.dtype != np.float32 or len(self.values) != np.prod(self.grid_thw):
+            raise ValueError(
+                f"an input with the grid {self.grid_thw} got {self.values.dtype} of shape {self.values.shape}; float32"
+                " with a row for each patch was expected"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessedItem:
+    """Encoder inputs in the order of their placeholders in the prompt. `ProcessedItem.of` makes the digest."""
+
+    kind: Modality
+    inputs: tuple[EncoderInput, ...]
+    # Equal for what gives equal rows: a digest of all that a tower and a layout read.
+    digest: bytes
+    # Lines and columns of tiles; (0, 0): the image is whole. An overview is one more input.
+    tiles: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # height and width of the image in pixels, before it was prepared
+    seconds: float = 0.0  # length of the audio, before it was prepared
+    moments: tuple[int, ...] = ()  # of a video whose inputs are its frames: what rows of each turn by in time
+
+    @classmethod
+    def of(
+        cls,
+        kind: Modality,
+        inputs: Sequence[EncoderInput],
+        *,
+        tiles: tuple[int, int] = (0, 0),
+        size: tuple[int, int] = (0, 0),
+        moments: tuple[int, ...] = (),
+    ) -> ProcessedItem:
+        """Return the inputs with their digest."""
+        head = (kind, tiles, size, moments) if moments else (kind, tiles, size)
+        hashed = hashlib.blake2b(repr(head).encode(), digest_size=32, person=b"woolly prepared")
+        for encoder_input in inputs:
+            hashed.update(repr((encoder_input.grid_thw, encoder_input.values.shape)).encode())
+            hashed.update(np.ascontiguousarray(encoder_input.values).data)
+        return cls(kind, tuple(inputs), hashed.digest(), tiles, size, moments=moments)
