@@ -11,6 +11,7 @@ from docs.tools import generate
 from tests.docs.blocks import PAGES, ROOT, prose_of
 from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
+from woolly.llm.options import ChatOptions
 from woolly.quantize import MIXES
 
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
@@ -33,16 +34,18 @@ def test_generate_check_names_the_file_and_the_command(monkeypatch, capsys):
     assert "docs/reference/cli.md is not up to date: run `scripts/generate`" in capsys.readouterr().err
 
 
-def test_library_page_has_every_llm_option():
-    section = LIBRARY.partition("## Opening a model")[2].partition("## Asking")[0]
+@pytest.mark.parametrize(
+    ("title", "known"),
+    [
+        ("Opening a model", set(signature(LLM).parameters)),
+        ("Sampling", {field.name for field in fields(SamplingParams)}),
+        ("Chat options", set(ChatOptions.__annotations__)),
+    ],
+)
+def test_options_on_the_library_page_exist(title, known):
+    section = LIBRARY.partition(f"## {title}\n")[2].partition("\n## ")[0]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
-    assert set(named) == set(signature(LLM).parameters) - {"model"}
-
-
-def test_sampling_options_on_the_library_page_exist():
-    section = LIBRARY.partition("## Asking")[2].partition("Names, defaults")[0]
-    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
-    assert set(named) <= {field.name for field in fields(SamplingParams)} | {"SamplingParams"}
+    assert named and set(named) <= known
 
 
 def test_types_on_the_speed_page_can_be_written():
