@@ -214,7 +214,7 @@ def _thought(marks: ReasoningMarks, tokenizer: Tokenizer, *, is_open: bool, may_
 
 
 def _must_close(request: ChatRequest, source: str, marks: ReasoningMarks) -> bool:
-    """Whether the prompt ends with a thought of nothing: no thoughts are wanted, and the template has no switch."""
+    """Return True if the prompt must end with an empty thought: none is wanted, and the template has no switch."""
     is_off = request.reasoning.effort == "none" and not marks.has_channels
     return is_off and not re.search(r"\benable_thinking\b", source)
 

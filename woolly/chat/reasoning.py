@@ -29,11 +29,11 @@ class ReasoningMarks:
         return [mark for text in (self.start, self.end) for mark in re.findall(r"<[^<>\s]+>|\[/?[A-Z]+\]", text)]
 
     def is_open(self, prompt: str) -> bool:
-        """Whether a prompt ends with the start mark, so that the answer begins with reasoning."""
+        """Return True if a prompt ends with the start mark, so that the answer begins with reasoning."""
         return prompt.rstrip().endswith(self.start)
 
     def are_in(self, template: str) -> bool:
-        """Whether a chat template's source has these marks."""
+        """Return True if a chat template's source has these marks."""
         if self.signs:
             return all(sign in template for sign in self.signs)
         return self.end in template or self.start in template

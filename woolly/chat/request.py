@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReasoningOptions:
-    """How much a model thinks, and what becomes of it."""
+    """Reasoning effort and budget, and whether reasoning is shown."""
 
     effort: str | None = (
         None  # "none" to switch it off, or a word that the template knows; None: as the template has it

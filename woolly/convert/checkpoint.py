@@ -16,7 +16,7 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a folder holds: the configuration, and tensors that are mapped and not read yet."""
+    """Configuration and memory-mapped tensors of a folder, none of them read yet."""
 
     folder: Path
     config: Hyperparameters
@@ -25,7 +25,7 @@ class Checkpoint:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder looks like a model of the hub in safetensors."""
+    """Return True if a folder looks like a hub model in safetensors."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 

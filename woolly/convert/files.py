@@ -32,7 +32,7 @@ _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written."""
+    """Summary of a conversion: path, size, types."""
 
     path: Path
     n_bytes: int

@@ -56,7 +56,7 @@ class Hyperparameters:
         return default
 
     def has(self, *names: str) -> bool:
-        """Whether one of these is given, and is not null, false or 0."""
+        """Return True if one of these is given, and is not null, false or 0."""
         self._read.update(names)
         return any(self._values.get(name) for name in names)
 
@@ -113,7 +113,7 @@ class Hyperparameters:
         return value
 
     def inner(self, values: Mapping[str, Any]) -> Hyperparameters:
-        """The same access to an object within."""
+        """Return the same typed access to a nested object."""
         return Hyperparameters(values, self.where)
 
     def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:

@@ -153,7 +153,7 @@ def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> N
 
 
 def _fit(a: Tensor, b: Tensor, base: Tensor) -> bool:
-    """Whether the product of two halves has the shape of a weight, or of that of each expert."""
+    """Return True if the product of A and B has the shape of a weight, or of that of each expert."""
     if not len(a.shape) == len(b.shape) == len(base.shape) in (2, 3):
         return False
     return (*b.shape[:-1], a.shape[-1]) == base.shape and a.shape[:-2] == b.shape[:-2] and a.shape[-2] == b.shape[-1]

@@ -173,7 +173,7 @@ MTP: Mapping[str, str] = {
 
 
 def find_name(path: str, own: Mapping[str, str]) -> str | None:
-    """What a path of a block becomes, by the model's own names before the common ones; None if nobody knows it."""
+    """Return the GGUF name of a path within a block, None if unknown; the model's own names come first."""
     tails = [path]
     first, _, rest = path.partition(".")
     if rest and first in _PLACES:

@@ -1,4 +1,4 @@
-"""What becomes of a tensor between a checkpoint and a GGUF file: moved rows, turned axes, a little arithmetic.
+"""Operations between a checkpoint's tensor and GGUF's: row permutations, transpositions, simple arithmetic.
 
 Each op says the shape that it makes before it runs, so that a file can be laid out before a weight is read.
 """
@@ -42,7 +42,7 @@ TRANSPOSED = TensorOp(lambda x: x.T, lambda s: s[::-1], rows=False)
 
 
 def reshaped(*shape: int) -> TensorOp:
-    """The same numbers in another shape; one length may be -1."""
+    """Reshape; one length may be -1."""
 
     def made(old: Shape) -> Shape:
         known = math.prod(n for n in shape if n > 0)
@@ -90,7 +90,7 @@ def _divisible(n: int, what: str, axis: int = 0) -> Callable[[Shape], Shape]:
 
 
 def one_of(index: int, n: int, axis: int = -2, *, interleaved: bool = False) -> TensorOp:
-    """One of n equal parts along an axis, or each n-th of its items."""
+    """Take one of n equal parts along an axis, or each n-th item."""
 
     def apply(x: Array) -> Array:
         moved = np.moveaxis(x, axis, 0)
@@ -135,7 +135,7 @@ def rows_of_heads(n_groups: int, head: int, first: int = 0) -> TensorOp:
 
 
 def columns_of_heads(n_groups: int, head: int) -> TensorOp:
-    """The same for the columns of a matrix."""
+    """Apply `rows_of_heads` to the columns of a matrix."""
 
     def apply(x: Array) -> Array:
         parts: Array = x.reshape(x.shape[0], n_groups, -1, head)

@@ -1,4 +1,4 @@
-"""How a checkpoint reads texts: the pooling that makes one vector of them, and the labels of its scores."""
+"""Pooling and labels of a checkpoint that embeds or classifies text."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class StoredTensor:
         return math.prod(self.shape) * STORED[self.dtype].itemsize
 
     def array(self) -> NDArray[Any]:
-        """Its values, a read-only view into the file; BF16 and FP8 as integers of their bits."""
+        """Values, a read-only view into the file; BF16 and FP8 as integers of their bits."""
         data = self.file.bytes[self.offset : self.offset + self.n_bytes]
         if self.offset % STORED[self.dtype].itemsize:  # a header of odd length: rare, and only views must be aligned
             data = data.copy()

@@ -21,21 +21,21 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint."""
+        """Name in the checkpoint."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape as numbers."""
+        """Shape as a tuple of lengths."""
 
     @property
     def type(self) -> GGMLType:
-        """What `array` gives: F32, F16, BF16 (as 16-bit integers), or rows of blocks (as bytes)."""
+        """Type of `array`: F32, F16, BF16 (as 16-bit integers), or rows of blocks (as bytes)."""
 
     def array(self) -> NDArray[Any]:
-        """Its values as `type` stores them."""
+        """Return the values as `type` stores them."""
 
     def floats(self) -> NDArray[np.float32]:
-        """Its values as numbers."""
+        """Return the values as F32."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Plain:
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint."""
+        """Name in the checkpoint."""
         return self.stored.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape."""
         return self.stored.shape
 
     @property
@@ -87,11 +87,11 @@ class Computed:
     make: Callable[[], NDArray[Any]]  # as `type` stores them
 
     def array(self) -> NDArray[Any]:
-        """Its values, or rows of its blocks."""
+        """Return the values, or rows of blocks."""
         return self.make()
 
     def floats(self) -> NDArray[np.float32]:
-        """Its values as numbers."""
+        """Return the values as F32."""
         array = self.make()
         if self.type is GGMLType.BF16:
             return (array.astype(np.uint32) << 16).view(np.float32)

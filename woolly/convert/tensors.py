@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint make which tensor of a GGUF file."""
+"""Assignment of a checkpoint's tensors to tensors of a GGUF file."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Fragment:
 
     @property
     def computes(self) -> bool:
-        """Whether numbers change, not only their places."""
+        """True if values change, not only their positions."""
         return any(op.floats for op in self.ops)
 
     def array(self, as_floats: bool) -> NDArray[Any]:
-        """Its values: numbers, or what the source stores."""
+        """Return the values as F32, or as the source stores them."""
         array = self.source.floats() if as_floats else self.source.array()
         for op in self.ops:
             array = op.apply(array)
@@ -182,7 +182,7 @@ Wanted = list[tuple[str, str, int, tuple[TensorOp, ...]]]  # name, kind ("", "jo
 
 
 def _wanted(inside: str, family: CheckpointFamily, block: int | None) -> Wanted | None:
-    """What a tensor becomes, None if nobody knows it."""
+    """Return the GGUF tensor that a tensor belongs to, None if unknown."""
     if block is not None and (expert := _EXPERT.fullmatch(inside)) and expert[3] in _EXPERT_PARTS:
         kind = "chexps" if expert[1] else "exps"
         return [(f"ffn_{_EXPERT_PARTS[expert[3]]}_{kind}.{expert[4]}", "stack", int(expert[2]), ())]

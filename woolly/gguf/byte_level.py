@@ -1,4 +1,4 @@
-"""How byte-level vocabularies write bytes: each as one printable character."""
+"""Byte-level vocabularies: each byte as one printable character."""
 
 from __future__ import annotations
 

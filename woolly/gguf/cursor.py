@@ -40,7 +40,7 @@ class Cursor:
         return GGUFError(f"{self.map.path}: at byte {self.offset if at is None else at}: {problem}")
 
     def of_owner(self) -> str:
-        """Whose part is being read, for an error message."""
+        """Name the part that is being read, for an error message."""
         return f" of {quote(self.owner)}" if self.owner else ""
 
     def skip(self, n_bytes: int, what: str) -> int:

@@ -15,7 +15,7 @@ class Described(Protocol):
 
     @property
     def path(self) -> Path:
-        """Its name, for sentences about it."""
+        """Path of the file, for error messages."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ _MAX_TEXT_BYTES = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
 
 
 def is_ggml_bin(file: FileMap) -> bool:
-    """Whether a file begins as ggml's did before GGUF."""
+    """Return True if a file begins as ggml's did before GGUF."""
     return file.bytes[:4].tobytes() == _MAGIC
 
 

@@ -47,7 +47,7 @@ _WITHDRAWN = {
 
 @dataclass
 class ShardAllowance:
-    """What is left of the limits that all shards of one model share."""
+    """Remaining limits that all shards of one model share."""
 
     n_tensors: int = MAX_TENSORS
     n_name_bytes: int = MAX_NAMES
@@ -55,7 +55,7 @@ class ShardAllowance:
 
 @dataclass(frozen=True)
 class Header:
-    """What one file says about itself."""
+    """Facts that one file states about itself."""
 
     version: int
     alignment: int

@@ -106,5 +106,5 @@ class LateMap(MemoryMap):
         return self._bytes
 
     def check(self) -> None:
-        """That of the file."""
+        """Check the file that the map belongs to."""
         self._source.check()

@@ -46,12 +46,12 @@ class Tensor:
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """Its bytes, a read-only view into the file of shape (*shape[:-1], bytes per row)."""
+        """Bytes of the tensor, a read-only view into the file of shape (*shape[:-1], bytes per row)."""
         flat = self.file.bytes[self.offset : self.offset + self.n_bytes]
         return flat.reshape(*self.shape[:-1], self.type.row_bytes(self.shape[-1] if self.shape else 1))
 
     def dequantize(self, rows: slice | NDArray[np.integer] | list[int] | None = None) -> NDArray[np.float32]:
-        """Its values, or those of some rows of the first axis, in an array of their own."""
+        """Dequantize all values, or some rows of the first axis, into a new array."""
         if not can_dequantize(self.type):
             supported = ", ".join(type.name for type in GGMLType if can_dequantize(type))
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""What other programs and the disk take from a measurement."""
+"""Load that other programs and the disk put on a measurement."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ abandoned: ContextVar[Event | None] = ContextVar("woolly_abandoned", default=Non
 
 
 def can_start() -> bool:
-    """Whether there is an interpreter to start."""
+    """Return True if there is an interpreter to start."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 

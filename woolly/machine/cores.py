@@ -1,4 +1,4 @@
-"""How many threads a computation should use by default."""
+"""Default number of threads of a computation."""
 
 from __future__ import annotations
 

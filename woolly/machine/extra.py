@@ -1,4 +1,4 @@
-"""How to add an optional package to this copy of Woolly: the command depends on what installed it."""
+"""Install commands of optional packages: they depend on how Woolly was installed."""
 
 from __future__ import annotations
 

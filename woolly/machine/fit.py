@@ -1,4 +1,4 @@
-"""Whether a model of some size fits this machine."""
+"""Estimate of whether a model of some size fits this machine."""
 
 from __future__ import annotations
 

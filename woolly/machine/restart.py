@@ -31,7 +31,7 @@ _MAX_RESTARTS, _SECONDS = 5, 1800.0
 
 
 def can_restart() -> bool:
-    """Whether the system can replace a process by another one, and this one has not done it again and again."""
+    """Return True if the system can replace a process, and this one was not replaced too often."""
     return (
         sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MAX_RESTARTS
     )

@@ -23,7 +23,7 @@ class Approvals:
         self._decided: dict[str, bool] = {}
 
     def allow(self, tool: OfferedTool, arguments: str) -> bool:
-        """Whether a call may run."""
+        """Return True if a call may run."""
         if (decided := self.decided(tool)) is not None:
             return decided
         reply = self._ask(tool, arguments)
@@ -32,7 +32,7 @@ class Approvals:
         return reply in ("once", "always")
 
     def decided(self, tool: OfferedTool) -> bool | None:
-        """Whether calls of a tool may run; None if the person is asked about each."""
+        """Return the decision for calls of a tool; None if the user is asked about each."""
         if tool.name in self._decided:
             return self._decided[tool.name]
         is_free = self._policy == "all" or (self._policy == "read-only" and tool.is_read_only)

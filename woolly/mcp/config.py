@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """How one server is started (`command`) or reached (`url`): exactly one of the two is given."""
+    """Command that starts one server (`command`), or its address (`url`): exactly one of the two is given."""
 
     name: str
     command: str | None = None

@@ -47,7 +47,7 @@ class OfferedTool:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """How far a server is. `reason` says in one sentence why it failed."""
+    """State of a server. `reason` is one sentence about a failure."""
 
     name: str
     state: Literal["starting", "up", "failed"] = "starting"
@@ -73,7 +73,7 @@ class Toolbox:
 
     @property
     def servers(self) -> tuple[ServerStatus, ...]:
-        """How far each server is."""
+        """State of each server."""
         return tuple(self._statuses.values())
 
     def open(self) -> list[ToolError]:

@@ -17,7 +17,7 @@ from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
 @dataclass(frozen=True)
 class Workload:
-    """What to measure: a prompt, or tokens one by one for several sequences at once, after `depth` cached tokens."""
+    """Benchmark: a prompt, or tokens one by one for several concurrent sequences, after `depth` cached tokens."""
 
     kind: Literal["prompt", "generation"]
     n_tokens: int  # of each sequence
@@ -26,7 +26,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """As in llama-bench's table: pp512, tg128, tg128 @ d4096; tg128x8 for 8 sequences at once."""
+        """Name as in llama-bench's table: pp512, tg128, tg128 @ d4096; tg128x8 for 8 concurrent sequences."""
         name = f"{'pp' if self.kind == 'prompt' else 'tg'}{self.n_tokens}"
         name += f"x{self.n_sequences}" if self.n_sequences > 1 else ""
         return name + (f" @ d{self.depth}" if self.depth else "")

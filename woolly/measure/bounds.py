@@ -60,7 +60,7 @@ class Bounds:
         return Limits(n_bytes / n_runs / self.bandwidth, arithmetic / n_runs)
 
     def _reads(self, cost: StepCost) -> float:
-        """How many times a step reads its weights in all runs."""
+        """Return the number of times that a step reads its weights in all runs."""
         whole = sum(weight.n_bytes for weight in cost.step.matrices)
         # A step may read a part of its experts only.
         return (

@@ -1,4 +1,4 @@
-"""How far a model is from another one with the same vocabulary, token by token."""
+"""KL divergence between two models of one vocabulary, token by token."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _MAX_REPACKED_BYTES = (
 
 @dataclass(frozen=True)
 class Examination:
-    """What was measured, with the names of the model and the machine."""
+    """Measurements, with the names of the model and the machine."""
 
     model: str
     cpu: str

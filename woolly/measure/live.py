@@ -154,7 +154,7 @@ def _batches(test: str, program: Program) -> Iterable[Batch]:
 
 
 def _repeats(test: str) -> int:
-    """How many times one batch runs in an iteration."""
+    """Return the number of runs of one batch in an iteration."""
     return _NORM_RUNS if test == "rms_norm" else 1
 
 
@@ -178,7 +178,7 @@ def _slice(program: Program, rows: int) -> tuple[int | None, int]:
 
 
 def _begins(program: Program, index: int, layer: int) -> bool:
-    """Whether a step is the first that reads weights of its layer."""
+    """Return True if a step is the first that reads weights of its layer."""
     before = program.running_plan.steps[:index]
     return not any(w.name.startswith(f"blk.{layer}.") for step in before for w in step.weights)
 

@@ -196,5 +196,5 @@ class GpuProbe(Probe):
         return self._rates[key]
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
-        """None: a GPU has all weights prepared."""
+        """None: a GPU prepares all weights when it loads them."""
         return 0.0

@@ -44,7 +44,7 @@ def head(title: str, notes: Sequence[str]) -> list[str]:
 
 
 def plot_top(notes: Sequence[str]) -> int:
-    """Where the plot begins, below the notes."""
+    """Y coordinate of the plot's top edge, below the notes."""
     return 56 + 17 * len(notes)
 
 

@@ -42,7 +42,7 @@ def read(keys: Keys) -> DFlashParams:
 
 
 def build_features(p: Tracer, hp: DFlashParams) -> None:
-    """What the model's rows bring: the inputs of some layers side by side, made as narrow as one."""
+    """Build the features of the model's rows: inputs of some layers side by side, projected to one width."""
     x = p.linear(p.hidden(width=len(hp.layers) * hp.common.width), "fc", width=hp.common.width)
     p.output(p.rms_norm(x, "enc.output_norm", eps=hp.common.eps))
 

@@ -34,7 +34,7 @@ def read(keys: Keys) -> Eagle3Params:
 
 
 def build_features(p: Tracer, hp: Eagle3Params) -> None:
-    """What the model's rows bring: the inputs of three layers side by side, made as narrow as the head."""
+    """Build the features of the model's rows: inputs of three layers side by side, projected to the head's width."""
     x = p.hidden(width=len(hp.layers) * hp.read_width)
     x = p.rms_norm(x, "enc.output_norm", eps=hp.common.eps) if hp.is_read_normed else x
     p.output(p.linear(x, "fc", width=hp.common.width))

@@ -40,7 +40,7 @@ def read(keys: Keys) -> AssistantParams:
 
 
 def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> Handle:
-    """All of it; gives what the row of a further guess brings. `entries`: K and V of the model, by window or none."""
+    """Build the draft; returns the features of a further draft token. `entries`: K and V of the model, by window."""
     common, eps = hp.common, hp.common.eps
     e = p.embed("/token_embd", width=hp.read_width) * hp.read_width**0.5
     x = p.linear(p.join(e, p.hidden("/output_norm", eps=eps)), "nextn.pre_projection", width=common.width)

@@ -44,7 +44,7 @@ def read_granite(keys: Keys, period: int | None = None) -> GraniteParams:
 
 
 def read_logit_scale(keys: Keys, default: float | None = None) -> float:
-    """What logits are divided by."""
+    """Return the divisor of the logits."""
     scale = keys.number("logit_scale", default)
     if scale == 0:
         raise ModelError(f"metadata key {keys.architecture}.logit_scale is 0, but logits are divided by it")

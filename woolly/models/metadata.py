@@ -25,7 +25,7 @@ class Keys:
         return self.positive("context_length") if self._ctx is None else self._ctx
 
     def without(self, name: str) -> Keys:
-        """The same keys but one."""
+        """Return the keys without one of them."""
         left = f"{self.architecture}.{name}"
         return Keys({k: v for k, v in self._metadata.items() if k != left}, self.architecture, self._ctx)
 
@@ -95,11 +95,11 @@ class Keys:
         return () if _is_whole(value) else tuple(_listed(value))
 
     def has(self, name: str) -> bool:
-        """Whether the file gives this key."""
+        """Return True if the file has this key."""
         return f"{self.architecture}.{name}" in self._metadata
 
     def is_set(self, name: str) -> bool:
-        """Whether the file gives this key, and not as zero or false."""
+        """Return True if the file has this key, and not as zero or false."""
         value = self._metadata.get(f"{self.architecture}.{name}")
         return value is not None and bool(np.any(np.asarray(value) != 0))
 
@@ -112,7 +112,7 @@ class Keys:
         return tuple(int(one) for one in values[:n])
 
     def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
-        """Which of n layers have what the key names: all but each p-th for a period p, or as an array says.
+        """Return which of n layers have the property of a key: all but each p-th for a period p, or as an array lists.
 
         With `dense_first` all but the first of each period.
         """

@@ -38,7 +38,7 @@ class _AudioSettings(AudioSettings):
 
     @property
     def family(self) -> AudioProjector:
-        """How many rows frames become."""
+        """Return the number of rows that frames become."""
         return _FAMILY
 
 
@@ -84,7 +84,7 @@ def read(keys: Keys) -> ParakeetParams:
 
 
 def build(p: Tracer, hp: ParakeetParams) -> None:
-    """What is said in a row, whatever the text before: rows of an audio clip stand in place of all tokens."""
+    """Build the prediction network and joint network; rows of an audio clip replace all tokens."""
     if p.pooling is not None:
         raise UnsupportedError("a Parakeet model transcribes audio and produces no embeddings")
     if hp.decoder_type == "ctc":

@@ -91,7 +91,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What recurrent layers have in common."""
+    """Parameters that recurrent layers have in common."""
 
     kernel: int  # rows that the convolution sees
     inner: int  # columns of all heads
@@ -107,7 +107,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class TransformerParams:
-    """What decoder-only transformers have in common."""
+    """Parameters that decoder-only transformers have in common."""
 
     width: int
     eps: float
@@ -142,7 +142,7 @@ class TransformerParams:
         return self.n_layers - self.n_shared
 
     def sharing(self, n: int) -> TransformerParams:
-        """The same with n last layers that look at K and V of the last one of their kind before them."""
+        """Return a copy whose n last layers attend to K and V of the last layer of their kind before them."""
         kinds = {layer.window > 0 for layer in self.layers}
         if not 0 <= n < self.n_layers or {layer.window > 0 for layer in self.layers[: self.n_layers - n]} != kinds:
             raise ModelError(
@@ -156,11 +156,11 @@ class TransformerParams:
         return self.layers[0].ffn
 
     def without_ropes(self) -> TransformerParams:
-        """The same without rotary positions."""
+        """Return a copy without rotary positions."""
         return self.with_ropes(*(False,) * self.n_layers)
 
     def with_ropes(self, *turned: bool) -> TransformerParams:
-        """The same with rotary positions only in some layers."""
+        """Return a copy with rotary positions in some layers only."""
         pairs = zip(self.layers, turned, strict=True)
         return replace(self, layers=tuple(x if yes else replace(x, rope=None) for x, yes in pairs))
 

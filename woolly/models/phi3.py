@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def divided(p: Tracer, hp: TransformerParams) -> TransformerParams:
-    """The same, without divisors if the file has none. Only its tensors say so: converters write no type of scaling."""
+    """Return the tensor of divisors, None if the file has none: converters write no scaling type."""
     chosen, other = ("long", "short") if hp.layers[0].divisors == "/rope_factors_long" else ("short", "long")
     if p.has(f"rope_factors_{chosen}"):
         p.skip(f"rope_factors_{other}")

@@ -130,7 +130,7 @@ def _normed(p: Tracer, x: Handle, name: str, hp: TransformerParams) -> Handle:
 
 
 def _mixed(p: Tracer, x: Handle, name: str, params: Qwen4Params, inject: str = "") -> tuple[Handle, Handle]:
-    """What streams give a layer, the mean of them by gates, and what it gives each of them."""
+    """Compute the input of a layer, a gated mean of the streams, and the gates of its output."""
     hp, n = params.common, params.streams
     normed = _normed(p, x, f"{name}_norm", hp)
     low = p.act(p.linear(normed, f"{name}_down", width=p.rows(f"{name}_down")) * (1 / n), "silu")

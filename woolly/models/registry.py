@@ -1,4 +1,4 @@
-"""Which architectures there are, and the one way from a file to its plan.
+"""Registry of architectures, and the one way from a file to its plan.
 
 Every module of this folder that has `read` and `build` is an architecture of the module's name. A module whose GGUF
 name is not a Python name, or that serves several, lists them in `ARCHITECTURES`.
@@ -89,7 +89,7 @@ def trace(
 
 
 def transcribes(architecture: object) -> bool:
-    """Whether models of an architecture write what they hear, and nothing else."""
+    """Return True if models of an architecture only transcribe speech."""
     if not isinstance(architecture, str) or not architecture.isidentifier():
         return False
     try:  # such a model is in the file of its name: no other is imported to know
@@ -103,7 +103,7 @@ def _transcribes(module: Any) -> bool:
 
 
 def is_block(file: Described) -> bool:
-    """Whether a file holds the blocks that guess tokens, without the layers of the model they guess for."""
+    """Return True if a file holds draft blocks (MTP) without the layers of the model they draft for."""
     blocks = {".".join(tensor.split(".", 2)[:2]) for tensor in file.tensors if tensor.startswith("blk.")}
     guessing = {tensor.removesuffix(_PROJECTION) for tensor in file.tensors if tensor.endswith(_PROJECTION)}
     return bool(guessing) and "blk.0" not in blocks
@@ -138,7 +138,7 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
 
 
 def is_head(file: Described) -> bool:
-    """Whether a file is a head of an architecture of its own, which guesses tokens for a model of another file."""
+    """Return True if a file is a draft head, whose model is in another file."""
     name = file.metadata.get("general.architecture")
     return isinstance(name, str) and name in _HEADS
 
@@ -210,7 +210,7 @@ def _block(tensor: str) -> int:
 
 @dataclass(frozen=True)
 class TracedEncoder:
-    """What reads the prompts of a decoder that has a source (`Plan.has_source`)."""
+    """Plan of the encoder that reads the prompts of an encoder-decoder (`Plan.has_source`)."""
 
     plan: Plan  # a row of each token, as the decoder takes it
     start: int  # the token that the decoder begins with
@@ -240,7 +240,7 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
 
 
 def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pooling | None:
-    """How vectors are asked for; None: as the model does it. Type 0 of a file says nothing about decoders."""
+    """Return the requested pooling; None: the model's own. Type 0 of a file says nothing about decoders."""
     if result == "logits":
         return None
     kind = keys.integer("pooling_type", 0)

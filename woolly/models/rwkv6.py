@@ -59,7 +59,7 @@ def log_decay(p: Tracer, x: Handle) -> Handle:
 
 
 def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
-    """What the state before each row gives, and the row itself by weights of its own.
+    """Time mixing of RWKV-6: the output of the state before each row, plus the row itself by weights of its own.
 
     The state before a row is RWKV-7's after it, if that is changed by the rows before and along no other vector.
     """

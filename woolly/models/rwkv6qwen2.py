@@ -45,7 +45,7 @@ def build(p: Tracer, hp: DistilledParams) -> None:
 
 
 def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
-    """What the state after each row gives: RWKV-7's, if it is changed along no other vector than the key.
+    """Time mixing of RWKV-7 without a separate removal key: the output of the state after each row.
 
     A key counts as much as the state that it replaces fades.
     """

@@ -46,7 +46,7 @@ def build(p: Tracer, hp: RwkvParams) -> None:
 
 
 def time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Handle, Handle]:
-    """What the state gives, and v; later layers mix their v with that of the first.
+    """Return the output of the state, and v; later layers mix their v with the first layer's.
 
     Files of distilled models may lack the gate, and the norm of each head.
     """

@@ -1,4 +1,4 @@
-"""What the bytes of the IQ1, IQ2 and IQ3 types mean: ranks of points in a codebook, signs, and odd sub-scales."""
+"""Byte layout of the IQ1, IQ2 and IQ3 types: codebook indices, signs and odd sub-scales."""
 
 from __future__ import annotations
 

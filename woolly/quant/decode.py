@@ -1,4 +1,4 @@
-"""What the bytes of each tensor type mean, in NumPy: the oracle of every kernel."""
+"""Dequantization of each tensor type in NumPy: the oracle of every kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 
 
 def can_dequantize(type: GGMLType) -> bool:
-    """Whether `dequantize` knows this type."""
+    """Return True if `dequantize` supports this type."""
     return type in _DECODERS
 
 

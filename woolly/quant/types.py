@@ -1,4 +1,4 @@
-"""How the numbers of a tensor are stored: one row per type."""
+"""Tensor types: storage format of numbers, one row per type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights of the mixes below three bits get more: the rules that GGUF files of these names were made by."""
+"""Tensors of the mixes below three bits that get more bits, as in published GGUF files of these names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _THREE = ("IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M")
 
 @dataclass(frozen=True)
 class WeightPlace:
-    """Where a weight stands in its model."""
+    """Position of a weight in its model."""
 
     name: str
     layer: int

@@ -31,7 +31,7 @@ _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written."""
+    """Summary of a quantization."""
 
     path: Path
     n_bytes: int  # of the file
@@ -145,7 +145,7 @@ def _parts(
 def encode_slab(
     change: Change, slab: NDArray[np.uint8], threads: int, importance: NDArray[np.float32] | None, first: int
 ) -> NDArray[np.uint8]:
-    """Some rows of a tensor, from row `first` on, in their type to be; GGUFError names a row that it cannot hold."""
+    """Encode rows of a tensor, from row `first` on, in their new type; GGUFError names a row that does not fit it."""
     tensor, type = change.tensor, change.type
     columns = tensor.shape[-1]
     out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)

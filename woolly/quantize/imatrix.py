@@ -28,7 +28,7 @@ _MIN_IMPORTANCE = np.float32(1e-6)
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """What the inputs of one weight were."""
+    """Squared sums of the input columns of one weight."""
 
     sums: NDArray[np.float32]  # (matrices, columns): sums of squares; a weight with experts has a matrix for each
     counts: NDArray[np.float32]  # (matrices,): rows that were summed

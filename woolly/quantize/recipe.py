@@ -1,4 +1,4 @@
-"""Which type each tensor of a file gets.
+"""Recipe: the type of each tensor of a quantized file.
 
 The rules of the mixes are those that GGUF files in the wild were made by, so that a name means the same everywhere:
 which tensors get more bits than the rest, and which type stands in if a row is no whole number of blocks.
@@ -58,19 +58,19 @@ class Change:
 
     @property
     def is_change(self) -> bool:
-        """Whether the type differs from the one in the file."""
+        """True if the type differs from the one in the file."""
         return self.type is not self.tensor.type
 
     @property
     def is_loss_free(self) -> bool:
-        """Whether every number of the tensor stays what it is, whatever it is."""
+        """True if the type stores the tensor without loss."""
         holds = {GGMLType.F16: (GGMLType.F32,), GGMLType.BF16: (GGMLType.F32,)}.get(self.tensor.type, ())
         return not self.is_change or self.type in holds
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What becomes of each tensor, in file order."""
+    """Type of each tensor, in file order."""
 
     mix: Mix
     changes: tuple[Change, ...]
@@ -87,12 +87,12 @@ class Recipe:
 
     @property
     def is_loss_free(self) -> bool:
-        """Whether no tensor loses anything."""
+        """True if no tensor loses precision."""
         return all(change.is_loss_free for change in self.changes)
 
     @property
     def n_misfits(self) -> int:
-        """How many weights could not have the mix's own type, for rows that are no whole number of its blocks."""
+        """Number of weights whose rows are no multiple of the block size, so that they get another type."""
         block = self.mix.type.block_size
         return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if is_weight(c.tensor))
 
@@ -152,12 +152,12 @@ def make_recipe(
 
 
 def is_kept(name: str) -> bool:
-    """Whether a tensor of this name stays as it is, in F32."""
+    """Return True if a tensor of this name stays in F32."""
     return _KEPT.search(name) is not None
 
 
 def is_weight(tensor: Tensor) -> bool:
-    """Whether a mix gives this tensor a type: a matrix that is not kept."""
+    """Return True if a mix gives this tensor a type: a matrix that is not kept."""
     if len([size for size in tensor.shape if size > 1]) < 2 or not tensor.name.endswith("weight"):
         return False
     return can_dequantize(tensor.type) and not is_kept(tensor.name)
@@ -182,7 +182,7 @@ def _largest(value: Any) -> int:
 
 
 class _Rules:
-    """Which weights of a mix get other bits than most."""
+    """Tensors of a mix with more or fewer bits than the others."""
 
     def __init__(self, file: Described, mix: Mix, has_imatrix: bool) -> None:
         def number(key: str) -> int:

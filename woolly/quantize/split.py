@@ -29,7 +29,7 @@ def quantize_split(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Summary:
-    """As `quantize_file`, with each tensor in the file of the number that it has in `source`.
+    """Like `quantize_file`, but writes each tensor to the shard that it has in `source`.
 
     The first file has the metadata. If one cannot be written, those before it are removed.
     """

@@ -1,4 +1,4 @@
-"""What one render of a chat template may cost, and the functions that charge for it.
+"""Limits of one render of a chat template, and the functions that charge for it.
 
 A template is a program from a downloaded file. Everything that it can repeat or grow is paid for *before* it happens,
 from the `Budget` of the current render. Two currencies:
@@ -41,7 +41,7 @@ _SCALARS = frozenset({int, float, bool, type(None)})
 
 
 class Budget:
-    """What one render may still spend; `work` and `memory` only ever decrease."""
+    """Remaining cost of one render; `work` and `memory` only decrease."""
 
     __slots__ = ("_deadline", "_mark", "depth", "memory", "work")
 

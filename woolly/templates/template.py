@@ -101,12 +101,12 @@ class ChatTemplate:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether the template shows content that comes as a list of parts."""
+        """True if the template shows content that is a list of parts."""
         return self._takes_parts
 
     @property
     def takes_text(self) -> bool:
-        """Whether the template shows content that comes as text."""
+        """True if the template shows content that is a string."""
         return not self._needs_parts
 
     @property
@@ -115,11 +115,11 @@ class ChatTemplate:
         return self if self._for_tools is None else self._for_tools
 
     def reads(self, variable: str) -> bool:
-        """Whether the template has a variable of this name."""
+        """Return True if the template has a variable of this name."""
         return variable in self._compiled.variables
 
     def takes(self, *roles: str) -> bool:
-        """Whether the template shows every message of a conversation of these roles; tried once."""
+        """Return True if the template shows every message of a conversation of these roles; tried once."""
         if (known := self._taken.get(roles)) is None:
             texts = [f"{_PROBE}-{number}" for number in range(len(roles))]
             messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""How byte-pair vocabularies split text into words before merging, by `tokenizer.ggml.pre`.
+"""Pre-tokenizers: splitting text into words before byte pairs merge, by `tokenizer.ggml.pre`.
 
 The patterns are those that the vocabularies were trained with, written for Oniguruma. Each pattern splits the pieces
 that the previous pattern left; text that a pattern does not match stays one piece.

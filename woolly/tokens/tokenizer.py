@@ -168,13 +168,13 @@ class Tokenizer:
         return self._text(id)
 
     def is_special(self, id: int) -> bool:
-        """Whether a token is a control or unknown token, which `skip_special` leaves out."""
+        """Return True if a token is a control or unknown token, which `skip_special` leaves out."""
         self._check(id)
         return self._types[id] in _HIDDEN
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens there are: ids run from 0 to n_vocab - 1."""
+        """Vocabulary size: ids run from 0 to n_vocab - 1."""
         return len(self._texts)
 
     @property

@@ -78,7 +78,7 @@ class Vocabulary:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether merges follow from the order of the tokens, as in whisper.cpp's files."""
+        """True if merges follow from the order of the tokens, as in whisper.cpp's files."""
         is_whisper = self.text("general.architecture") == "whisper"
         return is_whisper and "tokenizer.ggml.merges" not in self.metadata
 

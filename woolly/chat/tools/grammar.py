@@ -74,7 +74,7 @@ class _Grammar:
         return name.partition("[")[0]
 
     def is_token(self, mark: str) -> bool:
-        """Whether a mark is a control token, which no text can match."""
+        """Return True if a mark is a control token, which no text can match."""
         return bool(mark_ids(self._tokenizer, [mark]))
 
     def mark(self, text: str) -> str:
@@ -170,7 +170,7 @@ def _fault(schema: str) -> str | None:
 
 
 def _is_marked(format: Format) -> bool:
-    """Whether calls are written with marks; some formats only accept them."""
+    """Return True if calls are written with marks; some formats only accept them."""
     return bool(format.marks) and not format.is_bare
 
 

@@ -13,7 +13,7 @@ _MAX_LABEL = 256
 
 @dataclass(frozen=True)
 class Label:
-    """What stands before the arguments. `{n}` in a written text stands for a number."""
+    """Text before the arguments of a call. `{n}` stands for a number."""
 
     pattern: str  # of all of it, with the groups `name` and, if the model writes one, `id`
     before: str = ""  # written before the name

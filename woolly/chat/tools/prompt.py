@@ -20,7 +20,7 @@ To call one, answer with nothing but a JSON object: {{"name": <its name>, "argum
 
 
 def knows_tools(template: str) -> bool:
-    """Whether a chat template's source reads the tools that it is given."""
+    """Return True if a chat template's source reads the `tools` variable."""
     return re.search(r"\btools\b|\{\{-?\s*functions\b", template) is not None
 
 

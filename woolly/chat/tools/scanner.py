@@ -49,7 +49,7 @@ class ObjectScanner:
         self._in_string = self._escaped = False
 
     def push(self, character: str) -> bool:
-        """Whether this character closes it."""
+        """Return True if this character closes the value."""
         if self._in_string:
             if self._escaped:
                 self._escaped = False
@@ -68,7 +68,7 @@ class ObjectScanner:
 
 
 class Unread:
-    """What scanners of calls have in common: the arguments' characters since the last `take`, and an id."""
+    """Base of call scanners: characters of the arguments since the last `take`, and an id."""
 
     def __init__(self) -> None:
         self._unread: list[str] = []

@@ -97,7 +97,7 @@ class ToolChoice:
 
     @property
     def is_enforced(self) -> bool:
-        """Whether a grammar must enforce the choice."""
+        """True if a grammar must enforce the choice."""
         if self.mode == "none":
             return False
         return self.mode == "required" or self.only is not None or any(tool.strict for tool in self.callable)

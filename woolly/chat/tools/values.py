@@ -16,7 +16,7 @@ def to_json(value: object) -> str:
 
 
 def is_text(schema: object) -> bool:
-    """Whether a schema takes strings only, so that no value needs to be complete to be known as one."""
+    """Return True if a schema accepts strings only, so that a value needs no end to be known as one."""
     if not isinstance(schema, Mapping):
         return False
     if isinstance(options := schema.get("enum"), list) and options:
@@ -46,7 +46,7 @@ def python_json(raw: str) -> str:
 
 
 def _may_be_text(schema: object) -> bool:
-    """Whether a schema takes strings and null, but nothing else."""
+    """Return True if a schema accepts strings and null, but nothing else."""
     if not isinstance(schema, Mapping):
         return False
     kinds: Any = schema.get("type")

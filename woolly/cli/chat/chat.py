@@ -218,7 +218,7 @@ class Chat:
         return self._stream(asked)
 
     def _stream_after_note(self, asked: dict[str, Any] | None) -> ChatStream:
-        """As `_stream`; turns that a note was written of are left out if they do not fit beside it."""
+        """Like `_stream`, but leaves out summarized turns that do not fit next to their summary."""
         try:
             return self._stream(asked)
         except RequestError as error:
@@ -261,7 +261,7 @@ class Chat:
         return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
 
     def _try_to_compact(self) -> bool:
-        """Whether a note stands for older turns; says why not."""
+        """Summarize older turns; returns False, with the reason printed, if that fails."""
         try:
             self.compact()
         except WoollyError as error:

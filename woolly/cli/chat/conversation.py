@@ -192,7 +192,7 @@ def _short(value: Any) -> str:
 
 
 def _is_message(message: Any) -> bool:
-    """Whether a message has a role and a text; calls of tools are in OpenAI's shape."""
+    """Return True if a message has a role and a text; tool calls are in OpenAI's shape."""
     if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
         return False
     for name in ("images", "audio", *_OLD_KEYS):
@@ -210,7 +210,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _is_note(note: Any, most: int) -> bool:
-    """Whether a note is a text, with the number of messages that were forgotten before it."""
+    """Return True if a note is a text with the number of messages forgotten before it."""
     if not isinstance(note, list) or len(note) != 2:
         return False
     return type(note[0]) is int and 0 <= note[0] <= most and isinstance(note[1], str)

@@ -54,7 +54,7 @@ class Record:
 
     @property
     def kind(self) -> str:
-        """What computes, in large letters: CPU, or the kind of GPU."""
+        """Device in capitals: CPU, or the kind of GPU."""
         return self.backend.upper() if self.device else "CPU"
 
     @property

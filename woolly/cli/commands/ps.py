@@ -80,7 +80,7 @@ def _first_key(path: Path) -> str:
 
 
 def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
-    """What a server says about its models, loaded or not."""
+    """Return what a server reports about its models, loaded or not."""
     models = ask(f"{url}/api/v1/models", key)
     if not isinstance(models, list):
         raise RequestError(f"{url} answers, but not as Woolly's server does: give the address of a `woolly serve`")

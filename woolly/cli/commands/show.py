@@ -87,7 +87,7 @@ def _here(model: str) -> Path | None:
 
 
 def _images(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
-    """What the projector beside a model is, nothing if there is none; its tower is added to what the model takes."""
+    """Describe the projector next to a model, "" without one; its tower is added to the model's inputs."""
     from woolly.engine.multimodal import tower_backend, tower_bytes
     from woolly.llm.projector import describe_projector
 

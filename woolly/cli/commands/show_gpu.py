@@ -1,4 +1,4 @@
-"""What a GPU of this machine would have of a model, for `woolly show`."""
+"""The part of a model that would fit the GPU of this machine, for `woolly show`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_card() -> tuple[Gpu | None, str]:
 
 
 def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None = None) -> dict[str, Any]:
-    """What is known of the GPU, and what it would have of the model with a cache of `ctx` tokens."""
+    """Describe the GPU and the part of the model that fits it with a cache of `ctx` tokens."""
     facts: dict[str, Any] = {
         "name": card.name,
         "level": card.level,

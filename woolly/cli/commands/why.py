@@ -140,7 +140,7 @@ def _screen(found: Examination, width: int) -> list[str]:
 
 
 def _machine(found: Examination) -> list[str]:
-    """What computes, and its limits."""
+    """Describe the device and its limits."""
     s, rows = found.situation, counted(found.many, "row")
     if found.device:
         driver = f" ({found.driver})" if found.driver else ""

@@ -1,3 +1,3 @@
-"""What `woolly launch` starts: coding agents, and a server for them."""
+"""Coding agents that `woolly launch` starts, and a server for them."""
 
 __all__: list[str] = []

@@ -27,7 +27,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Setup:
-    """What one start of an agent needs. Files are written to a folder that is removed when the agent ends."""
+    """Command, environment and files of one start of an agent. Its files are removed when it ends."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     without: Sequence[str] = ()  # variables that would lead the agent elsewhere

@@ -26,7 +26,7 @@ _LOOK = "look at its log, or take a smaller model"
 
 
 def is_running(url: str, key: str | None) -> bool:
-    """Whether a server answers at an address; waits while it loads its model.
+    """Return True if a server answers at an address; waits while it loads its model.
 
     RequestError if it refuses the key, or is not Woolly's.
     """

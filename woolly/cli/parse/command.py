@@ -98,7 +98,7 @@ class Command(click.Command):
             raise
 
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
-        """The same error with flags for names of fields: a UsageError if a field that has a flag is at fault."""
+        """Return the error with flags in place of field names: a UsageError if a field that has a flag is wrong."""
         flags = self.flags(ctx)
         kind = UsageError if error.field in flags else type(error)
         return error.retold(error.worded(flags), kind)
@@ -158,7 +158,7 @@ class Command(click.Command):
 
 
 def _is_pair(value: str) -> bool:
-    """Whether a value is A:B with a number B."""
+    """Return True if a value is A:B with a number B."""
     return re.fullmatch(r".+:[-+]?[\d.]+(e[-+]?\d+)?", value) is not None
 
 
@@ -236,7 +236,7 @@ class Group(click.Group):
             ctx.exit(130)
 
     def main(self, args: Sequence[str] | None = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """As click's, but the caller shows the errors."""
+        """Run as click's `main` does, but let the caller show errors."""
         if "_WOOLLY_COMPLETE" in os.environ:  # the Tab key asks: click knows our kind of bash once it is imported
             import_module("woolly.cli.parse.completion")
         # The name also if Python was given a script, or -m.

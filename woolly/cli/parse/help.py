@@ -1,4 +1,4 @@
-"""What --help prints: groups of commands, sections of arguments and options, plain or in boxes."""
+"""Output of --help: groups of commands, sections of arguments and options, plain or in boxes."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def typed_name(parameter: click.Parameter | None, context: click.Context | None)
 
 
 def shown_help(parameter: click.Parameter) -> str:
-    """What an option or an argument does."""
+    """Return the help text of an option or an argument."""
     return str(getattr(parameter, "about", None) or getattr(parameter, "help", None) or "")
 
 
@@ -163,7 +163,7 @@ def shown_default(parameter: click.Parameter) -> str:
 
 
 def _completing(complete: Completer | None) -> Any:
-    """What click asks for the Tab key: names, and files beside them."""
+    """Return click's shell completion: names, and matching files."""
     if complete is None:
         return None
 

@@ -93,7 +93,7 @@ def _refuse_command(word: str) -> None:
 
 
 def is_conversation() -> bool:
-    """Whether a person types and reads: standard input and output are terminals."""
+    """Return True if standard input and output are terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -120,7 +120,7 @@ def name_and_words(words: list[str], named: str | None, text: str | None) -> tup
 
 
 def _is_model(word: str) -> bool:
-    """Whether a single word is a model rather than a prompt; StoreError if it resembles one."""
+    """Return True if a single word is a model rather than a prompt; StoreError if it resembles one."""
     if not word.strip() or word == "-":
         return False
     try:
@@ -205,7 +205,7 @@ def _waiting_input() -> str:
 if sys.platform == "win32":
 
     def _sends(number: int, seconds: float) -> bool:
-        """Whether a pipe sends a byte, or ends, within `seconds`. Windows can only be polled."""
+        """Return True if a pipe sends a byte, or ends, within `seconds`. Windows can only be polled."""
         until = time.monotonic() + seconds
         handle, n_bytes = ctypes.c_void_p(msvcrt.get_osfhandle(number)), ctypes.c_ulong()
         while ctypes.windll.kernel32.PeekNamedPipe(handle, None, 0, None, ctypes.byref(n_bytes), None):
@@ -219,7 +219,7 @@ if sys.platform == "win32":
 else:
 
     def _sends(number: int, seconds: float) -> bool:
-        """Whether a pipe or a socket sends a byte, or ends, within `seconds`."""
+        """Return True if a pipe or a socket sends a byte, or ends, within `seconds`."""
         return bool(select.select([number], [], [], seconds)[0])
 
 

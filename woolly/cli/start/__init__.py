@@ -1,3 +1,3 @@
-"""What a first answer needs: what this machine could run, and what to try next."""
+"""First answer: models that this machine could run, and what to try next."""
 
 __all__: list[str] = []

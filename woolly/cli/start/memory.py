@@ -1,4 +1,4 @@
-"""What Woolly remembers of a person's first answers: `start.json` in its home."""
+"""State of a user's first answers: `start.json` in Woolly's home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAUSE = 3600  # seconds after which a hub that was not reached is asked again
 
 @dataclass(frozen=True)
 class Start:
-    """What is known from earlier starts."""
+    """Record of earlier starts."""
 
     has_answered: bool = False  # whether a person at a terminal has had an answer
     model: str | None = None  # what answers if no model is named; None: nothing was chosen yet

@@ -31,7 +31,7 @@ def visible(text: str) -> str:
 
 
 def is_assumed_in_vain(template: ChatTemplate, text: str) -> bool:
-    """Whether an answer is empty, probably because the file has no chat template of its own."""
+    """Return True if an answer is empty, probably because the file has no chat template."""
     return template.is_fallback and not text.strip()
 
 

@@ -49,7 +49,7 @@ class Keyboard:
         return text
 
     def answer(self, question: str) -> str:
-        """What a person answers to a question, without completion or history; nothing if input ends."""
+        """Read a user's reply to a question, without completion or history; "" at the end of input."""
         if self._session is None:
             return ""
         from prompt_toolkit import prompt
@@ -65,7 +65,7 @@ class Keyboard:
 
 
 class _Entries:
-    """What was typed, in a file that only its owner can read: an entry is a line of JSON, or a plain line."""
+    """Input history in a file that only its owner can read: an entry is a line of JSON, or a plain line."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -103,7 +103,7 @@ def _entry(line: str) -> str:
 
 
 def _is_open(text: str) -> bool:
-    """Whether triple quotes wait for their end."""
+    """Return True while triple quotes are open."""
     return text.lstrip().startswith(_QUOTES) and text.count(_QUOTES) % 2 == 1
 
 

@@ -19,7 +19,7 @@ _HONOURED = ("temperature", "seed")
 
 
 def find_transcribing(name: str | None) -> bool:
-    """Whether a name is that of a model that transcribes: on this machine, or in the catalogue.
+    """Return True if a name is that of a speech recognition model, on this machine or in the catalogue.
 
     GGUFError if it is a file that cannot be read as a model.
     """
@@ -40,7 +40,7 @@ def find_transcribing(name: str | None) -> bool:
 
 
 def is_named_transcriber(name: str) -> bool:
-    """Whether the catalogue has a model that transcribes by this name; StoreError for a tag that a family lacks."""
+    """Return True if the catalogue has a speech recognition model by this name; StoreError for an unknown tag."""
     from woolly.models import transcribes
     from woolly.store import find_in_catalogue, is_path
 

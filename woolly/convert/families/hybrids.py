@@ -145,7 +145,7 @@ def _falcon_h1(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _falcon_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Its many factors are multiplied into the weights."""
+    """Multiply the model's many factors into the weights."""
     gate, down = c.get("mlp_multipliers", default=(1.0, 1.0))
     attention, ssm = c.number("attention_in_multiplier", default=1.0), c.number("ssm_in_multiplier", default=1.0)
     factors = {

@@ -124,7 +124,7 @@ def _in_window(c: Hyperparameters) -> Hyperparameters:
 
 
 def _kinds(c: Hyperparameters) -> list[bool]:
-    """Whether each layer has a window."""
+    """Return, for each layer, whether it has a window."""
     if c.get("layer_types") is None:
         return [i >= 2 and i % 4 != 1 for i in range(c.n_layers)]
     return [kind == "sliding_attention" for kind in layer_kinds(c)]
@@ -172,7 +172,7 @@ def _dots3note(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _dots3note_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """What multiplies latents goes into the norms before. A block that guesses is as those with a window."""
+    """Fold factors of latents into the norms before them. A draft block counts as a layer with a window."""
     windows = _kinds(c)
     own = _in_window(c) if block >= len(windows) or windows[block] else c
     ranks = {"attn_q_a_norm.weight": "q_lora_rank", "attn_kv_a_norm.weight": "kv_lora_rank"}

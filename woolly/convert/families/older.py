@@ -179,7 +179,7 @@ def _phi2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _qkv(kv: Callable[[Hyperparameters], int]) -> Changes:
-    """What becomes of q, k and v in one tensor, by the number of heads of k."""
+    """Split fused q, k and v, by the number of key heads."""
 
     def changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
         return (_split(c, kv(c)),) if name.startswith("attn_qkv.") else ()

@@ -110,7 +110,7 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deepseek_ocr(c: Hyperparameters, keys: Keys) -> Keys:
-    """Its class can have latent attention, too, which its checkpoint has not."""
+    """Reject the latent attention that this class can have and its checkpoint lacks."""
     c.refuse("use_mla")
     c.refuse("topk_method", unless=(None, "greedy"))
     return _deepseek(c, keys)

@@ -101,7 +101,7 @@ def _gated(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _gated_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Its shares for receptance, key, value, decay and gate come in the order of RWKV-6, the decay's first."""
+    """Reorder the mixing shares: from receptance, key, value, decay, gate to RWKV-6's order, decay first."""
     if name not in ("time_mix_w1.weight", "time_mix_w2.weight"):
         return _sixth_changes(c, name, block)
     return (SWAPPED, TensorOp(lambda x: x.reshape(5, -1, x.shape[-1])[[3, 1, 2, 0, 4]].reshape(x.shape)))
@@ -113,7 +113,7 @@ def _distilled(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _distilled_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Its small matrices are the other way round, its vectors have axes of one item."""
+    """Transpose the small matrices, and drop axes of length 1 from vectors."""
     stem = name.removeprefix("time_mix_").removesuffix(".weight")
     if stem in {f"{x}{i}" for x in "wavg" for i in (1, 2)}:
         return (SWAPPED,)

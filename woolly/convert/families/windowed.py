@@ -60,7 +60,7 @@ def _muse_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, 
 
 
 def _step_rope(c: Hyperparameters) -> Hyperparameters:
-    """Its list of bases, one of each layer, as those of the two kinds of layers."""
+    """Turn the list of rope bases, one per layer, into those of the two kinds of layers."""
     if not isinstance(c.get("rope_theta"), list):
         return c
     kinds = layer_kinds(c)

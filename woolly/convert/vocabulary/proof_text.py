@@ -120,7 +120,7 @@ _CODE = (
 
 
 def proof_lines(n: int = 1500) -> list[str]:
-    """The same lines at each call, in composed form: byte-level vocabularies are not normalized here."""
+    """Return the test lines in composed form, equal at each call: byte-level vocabularies are not normalized here."""
     chance = random.Random(7)
     lines = ["", " ", "\n", *_CODE, *_WORDS, *_NUMBERS, *(f" {word}" for word in _WORDS)]
     kinds = (_WORDS, _WORDS, _WORDS, _NUMBERS, _MARKS)

@@ -59,7 +59,7 @@ def _ids(values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> list[in
 
 
 def _ends(settings: Mapping[str, Any], fast: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether texts begin and end with their tokens: as the settings say, else as tokenizer.json's last step does."""
+    """Return whether BOS and EOS are added: by the settings, else by tokenizer.json's last post-processor."""
     out = {}
     for key, role in (("add_bos_token", "bos_token_id"), ("add_eos_token", "eos_token_id")):
         index = roles.get(f"tokenizer.ggml.{role}")

@@ -25,7 +25,7 @@ _GPT2 = "gpt-2"
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a folder says about its vocabulary."""
+    """Vocabulary of a checkpoint folder."""
 
     keys: Keys  # tokenizer.ggml.*, without tokenizer.ggml.pre if several splits are possible
     splits: tuple[str, ...]  # names for tokenizer.ggml.pre, the likeliest first; empty: it has none

@@ -115,7 +115,7 @@ def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
 
 
 def judge(row: PromptRow, text: str) -> bool:
-    """Whether a generated text is right."""
+    """Return True if a generated text is right."""
     if row.match == "regex":
         return re.search(str(row.answer), text) is not None
     if row.match == "number":

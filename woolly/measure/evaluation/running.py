@@ -20,7 +20,7 @@ _PART = 16
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one row."""
+    """Result of one row."""
 
     key: str
     right: bool

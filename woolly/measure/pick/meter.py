@@ -34,7 +34,7 @@ _KEPT = 1 << 30
 
 @dataclass(frozen=True)
 class Loss:
-    """How far a file is from the original."""
+    """KL divergence and perplexity of a file compared with the original."""
 
     kl: float  # mean over the scored tokens, in nats
     same_top: float  # share of tokens that both rank first

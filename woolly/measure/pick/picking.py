@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Picked:
-    """What was found."""
+    """Result of the search."""
 
     best: Candidate
     known: tuple[Candidate, ...]  # largest first

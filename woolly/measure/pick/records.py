@@ -35,7 +35,7 @@ class Records:
             )
 
     def get(self, part: str, types: Types) -> Loss | None:
-        """What was measured on a part of the text with these types, if it was."""
+        """Return the measurement on a part of the text with these types, None if there is none."""
         found = self._losses.get(_key(part, types))
         return None if found is None else Loss(*found)
 

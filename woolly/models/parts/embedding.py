@@ -1,4 +1,4 @@
-"""What encoders add to the rows of their tokens."""
+"""Embedding inputs of encoders: positions and token types."""
 
 from __future__ import annotations
 

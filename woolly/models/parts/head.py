@@ -21,7 +21,7 @@ def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
 
 
 def pooling_of(p: Tracer) -> Pooling:
-    """How an encoder makes vectors: as asked for; else by its head, if the file has one, or not at all."""
+    """Return the pooling of an encoder: as requested; else by its head, if the file has one, or none."""
     return p.pooling or ("rank" if _has_head(p) else "none")
 
 

@@ -22,7 +22,7 @@ class Index:
     own: tuple[bool, ...] = ()  # by layer: whether it chooses, or takes the choice before; empty: as its tensors say
 
     def is_own(self, p: Tracer, layer: int | None) -> bool:
-        """Whether the layer chooses for itself; a block that guesses, which is no layer, if it has the tensors."""
+        """Return True if the layer selects tokens by its own index; a draft block does if it has the tensors."""
         if layer is None or (layer > 0 and not self.own):
             return p.has("indexer.attn_k")
         return layer == 0 or self.own[layer]

@@ -1,4 +1,4 @@
-"""What each layer gets of a token besides the hidden state, as small Gemma models have it."""
+"""Per-layer token embeddings, as small Gemma models have them."""
 
 from __future__ import annotations
 
