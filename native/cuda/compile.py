@@ -46,10 +46,10 @@ BY_KIND = (
     "linear_gemv",
     "linear_rows32",
     "linear_wgmma",
-    "moe_few",
-    "moe_many",
-    "moe_one",
-    "moe_wide",
+    "moe_rows8",
+    "moe_mma",
+    "moe_down_gemv",
+    "moe_wgmma",
 )
 
 
@@ -200,7 +200,7 @@ def unit_of(kernel: str) -> tuple[Path, str] | None:
     found = [(head, source) for head, name, source in _names() if name.fullmatch(kernel)]
     if not found:
         return None
-    # The longest beginning: moe_one_pairs__ is of moe_few.cu, and moe_one_ of moe_one.cu.
+    # The longest beginning: moe_gemv_glu__ is of moe_rows8.cu, and moe_one_ of moe_down_gemv.cu.
     source = max(found, key=lambda one: len(one[0]))[1]
     if source.stem not in BY_KIND:
         return source, ""

@@ -1,25 +1,25 @@
 // Mixtures of experts without the products of tiles: rows made ready, the choice of experts, rows in the order of
 // experts, what stands between the products, and the sum. For few rows moe_route.cu does all that comes first.
-#include "experts/moe_choose.cuh"
 #include "experts/moe_rows.cuh"
+#include "experts/moe_topk.cuh"
 
 // Rows normed, as f32 and halved; a block of 256 threads for each. Without a norm they are halved alone, and `normed`
 // is null. Shared: a row.
-KERNEL(moe_rows)
-(const Batch* b, int kind, const float* x, const float* norm, float eps, int n, int n_padded, float* normed, u8* halves,
- float* backs) {
+KERNEL(moe_prepare)
+(const Batch* b, int kind, const float* x, const float* norm, float eps, int n, int n_padded, float* normed, u8* x_f16,
+ float* inv_scales) {
     DYNAMIC_SHARED(shared);
     float* here = reinterpret_cast<float*>(shared);
-    const RowNorm normer(norm, eps, n);
+    const RowNormalizer normer(norm, eps, n);
     wait_for_previous_kernel();
     launch_dependents();
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
-    const float largest = normer.apply(x + u64(row) * n, here);
+    const float row_max = normer.apply(x + u64(row) * n, here);
     __syncthreads();
     if (normed != nullptr)
         for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
-    halve([&](int k) { return here[k]; }, largest, n, n_padded, halves + u64(row) * n_padded * 2, backs + row);
+    to_f16([&](int k) { return here[k]; }, row_max, n, n_padded, x_f16 + u64(row) * n_padded * 2, inv_scales + row);
 }
 
 // Logits: a warp takes four outputs and eight rows. grid: outputs by 32, rows by 8.
@@ -35,12 +35,12 @@ KERNEL_BOUNDS(256, 2, moe_logits)
     for (int k = 4 * lane; k < n; k += 128) {
         float4 weights[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) weights[i] = four_of(w + u64(min(out + i, n_out - 1)) * n, k, n);
+        for (int i = 0; i < 4; i++) weights[i] = load_four(w + u64(min(out + i, n_out - 1)) * n, k, n);
 #pragma unroll
         for (int r = 0; r < 8; r++) {
-            const float4 v = four_of(x + u64(min(r, n_rows - 1)) * n, k, n);  // rows behind the last repeat it
+            const float4 v = load_four(x + u64(min(r, n_rows - 1)) * n, k, n);  // rows behind the last repeat it
 #pragma unroll
-            for (int i = 0; i < 4; i++) sums[r][i] = add_products(weights[i], v, sums[r][i]);
+            for (int i = 0; i < 4; i++) sums[r][i] = dot4(weights[i], v, sums[r][i]);
         }
     }
 #pragma unroll
@@ -56,29 +56,29 @@ KERNEL_BOUNDS(256, 2, moe_logits)
 
 // The experts of a row and their weights: a warp for each row, four in a block. Shared: three numbers for each expert
 // and warp.
-KERNEL(moe_choose)(const Batch* b, int kind, const float* logits, CHOICE, int* experts, float* shares) {
+KERNEL(moe_topk)(const Batch* b, int kind, const float* logits, ROUTER_PARAMS, int* experts, float* shares) {
     wait_for_previous_kernel();
     launch_dependents();
     DYNAMIC_SHARED(shared);
     const int warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
     if (row >= b->rows(kind)) return;
-    choose_experts(CHOICE_OF, logits + u64(row) * n_experts, reinterpret_cast<float*>(shared) + warp * 3 * n_experts,
-                   experts + row * n_used, shares + row * n_used);
+    topk_experts(ROUTER_ARGS, logits + u64(row) * n_experts, reinterpret_cast<float*>(shared) + warp * 3 * n_experts,
+                 experts + row * n_used, shares + row * n_used);
 }
 
 // Entries in the order of their experts. One block. Shared: two numbers for each expert.
-KERNEL(moe_group)
-(const Batch* b, int kind, const int* experts, int n_experts, int n_used, int n_bundle, int n_apart, int* members,
- int* places, Bundle* items) {
+KERNEL(moe_sort)
+(const Batch* b, int kind, const int* experts, int n_experts, int n_used, int max_item_rows, int row_alignment,
+ int* members, int* places, ExpertRows* items) {
     wait_for_previous_kernel();
     launch_dependents();
     DYNAMIC_SHARED(shared);
-    group_entries(experts, b->rows(kind) * n_used, n_experts, n_bundle, n_apart, reinterpret_cast<int*>(shared),
-                  members, places, items);
+    group_entries(experts, b->rows(kind) * n_used, n_experts, max_item_rows, row_alignment,
+                  reinterpret_cast<int*>(shared), members, places, items);
 }
 
 // Eight places of a row of n columns, times a power of two: two columns of each lane of mma.
-__device__ __forceinline__ Words4 eight_halves(const float* row, int place, int n, float times) {
+__device__ __forceinline__ Words4 to_half8(const float* row, int place, int n, float times) {
     const int first = column_at(place);
     float2 v[4];
 #pragma unroll
@@ -95,78 +95,79 @@ __device__ __forceinline__ Words4 eight_halves(const float* row, int place, int 
 
 // Rows to the places of their entries, in the order of prepared_at: a block for each. `x` has them normed, `backs` the
 // inverses of their powers of two.
-KERNEL(moe_spread)
-(const Batch* b, int kind, int n_used, const int* places, const float* x, const float* backs, int n, int n_padded,
- int n_stride, u16* prepared, float* place_backs) {
+KERNEL(moe_permute)
+(const Batch* b, int kind, int n_used, const int* places, const float* x, const float* inv_scales, int n, int n_padded,
+ int n_stride, u16* prepared, float* place_inv_scales) {
     wait_for_previous_kernel();
     launch_dependents();
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
-    const float back = __ldcg(backs + row);
+    const float inv_scale = __ldcg(inv_scales + row);
     places += row * n_used;
     for (int at = 8 * threadIdx.x; at < n_padded; at += 8 * blockDim.x) {
-        const Words4 v = eight_halves(x + u64(row) * n, at, n, 1.0f / back);
+        const Words4 v = to_half8(x + u64(row) * n, at, n, 1.0f / inv_scale);
         for (int i = 0; i < n_used; i++)
             *reinterpret_cast<Words4*>(prepared + prepared_at(__ldcg(places + i), at, n_stride)) = v;
     }
-    for (int i = threadIdx.x; i < n_used; i += blockDim.x) place_backs[__ldcg(places + i)] = back;
+    for (int i = threadIdx.x; i < n_used; i += blockDim.x) place_inv_scales[__ldcg(places + i)] = inv_scale;
 }
 
-// What stands between the products to its places, as moe_spread: a warp for each entry, eight in a block.
-KERNEL(moe_ready)
+// What stands between the products to its places, as moe_permute: a warp for each entry, eight in a block.
+KERNEL(moe_permute_hidden)
 (const Batch* b, int kind, int n_used, const int* places, const float* hidden, int n, int n_padded, int n_stride,
- u16* prepared, float* place_backs) {
+ u16* prepared, float* place_inv_scales) {
     wait_for_previous_kernel();
     launch_dependents();
     const int lane = threadIdx.x % 32, entry = blockIdx.x * 8 + threadIdx.x / 32;
     if (entry >= b->rows(kind) * n_used) return;
     const float* row = hidden + u64(entry) * n;
     const int place = __ldcg(places + entry);
-    float largest = 0.0f;
+    float row_max = 0.0f;
     if ((n & 3) == 0) {
         for (int k = 4 * lane; k < n; k += 128) {
             const float4 v = __ldcg(reinterpret_cast<const float4*>(row + k));
-            largest = fmaxf(fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+            row_max = fmaxf(fmaxf(row_max, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
         }
     } else {
-        for (int k = lane; k < n; k += 32) largest = fmaxf(largest, fabsf(__ldcg(row + k)));
+        for (int k = lane; k < n; k += 32) row_max = fmaxf(row_max, fabsf(__ldcg(row + k)));
     }
-    for (int i = 16; i; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, i));
-    const RowScale row_scale = row_scale_for(largest);
+    for (int i = 16; i; i /= 2) row_max = fmaxf(row_max, __shfl_xor_sync(ALL_LANES, row_max, i));
+    const RowScale row_scale = row_scale_for(row_max);
     for (int at = 8 * lane; at < n_padded; at += 256)
-        *reinterpret_cast<Words4*>(prepared + prepared_at(place, at, n_stride)) =
-            eight_halves(row, at, n, row_scale.value);
-    if (lane == 0) place_backs[place] = row_scale.inverse;
+        *reinterpret_cast<Words4*>(prepared + prepared_at(place, at, n_stride)) = to_half8(row, at, n, row_scale.value);
+    if (lane == 0) place_inv_scales[place] = row_scale.inverse;
 }
 
 // act(gate) * up or act(up) of each entry, as f32 and halved, and its largest magnitude: a block for each. In pairs,
 // rows of `up` have those of the gate eight before them, and both are in `gate`.
-KERNEL(moe_hidden)
-(const Batch* b, int kind, int n_used, const int* experts, const float* gate, const float* up, BETWEEN, int is_paired,
- int stride, int n, int n_padded, float* hidden, u32* largests, u8* halves, float* backs) {
+KERNEL(moe_activation)
+(const Batch* b, int kind, int n_used, const int* experts, const float* gate, const float* up, GLU_PARAMS,
+ int is_paired, int stride, int n, int n_padded, float* hidden, u32* max_abs, u8* x_f16, float* inv_scales) {
     wait_for_previous_kernel();
     launch_dependents();
     const int entry = blockIdx.x;
     if (entry >= b->rows(kind) * n_used) return;
-    const Between between = BETWEEN_OF;
+    const GluParams glu = GLU_ARGS;
     const int expert = experts[entry];
     const float share = shares == nullptr ? 1.0f : shares[entry];
     const float* second = is_paired ? gate : up;
     hidden += u64(entry) * n;
-    float largest = 0.0f;
+    float row_max = 0.0f;
     for (int k = 2 * threadIdx.x; k < n; k += 2 * blockDim.x)
         for (int i = k; i < min(k + 2, n); i++) {
             const u64 at = u64(entry) * stride + (is_paired ? i / 8 * 16 + i % 8 : i);
             const float u = second[is_paired ? at + 8 : at];
-            const float v = gate == nullptr
-                                ? activation(act, given(u, share, expert, up_scale, up_bias, u64(expert) * n + i))
-                                : between.of(gate[at], u, entry, expert, n, i);
+            const float v =
+                gate == nullptr
+                    ? activation(act, scaled_and_biased(u, share, expert, up_scale, up_bias, u64(expert) * n + i))
+                    : glu.of(gate[at], u, entry, expert, n, i);
             hidden[i] = v;
-            largest = fmaxf(largest, fabsf(v));
+            row_max = fmaxf(row_max, fabsf(v));
         }
-    largest = block_largest(largest);
-    if (threadIdx.x == 0) largests[entry] = __float_as_uint(largest);
-    halve([&](int k) { return hidden[k]; }, largest, n, n_padded, halves + u64(entry) * n_padded * 2, backs + entry);
+    row_max = block_max(row_max);
+    if (threadIdx.x == 0) max_abs[entry] = __float_as_uint(row_max);
+    to_f16([&](int k) { return hidden[k]; }, row_max, n, n_padded, x_f16 + u64(entry) * n_padded * 2,
+           inv_scales + entry);
 }
 
 // The entries of a row, summed by ascending expert. grid: rows, columns by 256.
@@ -180,7 +181,8 @@ KERNEL(moe_sum)
     float sum = 0.0f;
     for (int entry = row * n_used; entry < (row + 1) * n_used; entry++) {
         const int expert = experts[entry];
-        const float v = given(down[u64(entry) * stride + column], 1.0f, expert, scale, bias, u64(expert) * n + column);
+        const float v =
+            scaled_and_biased(down[u64(entry) * stride + column], 1.0f, expert, scale, bias, u64(expert) * n + column);
         sum += weigh_input ? v : shares[entry] * v;
     }
     const u64 at = u64(row) * n + column;

@@ -1,4 +1,4 @@
-// What kernels of many rows on Hopper share (linear_wgmma.cu, moe_wide.cu): two rings of stages in shared memory
+// What kernels of many rows on Hopper share (linear_wgmma.cu, moe_wgmma.cu): two rings of stages in shared memory
 // between producers, a warp that copies tiles of weights and one that copies rows of activations, and consumers, eight
 // warps that open tiles in registers and multiply. Each kernel has its own loop of products: ptxas serializes wgmma of
 // 16 and 32 rows (C7515) if they share one that also zeroes the sum of an empty slice.

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
 # PTX, for machine code would take several times as long: of the generation with all instructions in use. The oldest is
 # rare, for the emulated GPU has its branches; but some sources have kernels for that one alone.
 TARGET = "compute_90a"
-OLDEST = [path for path in compiling.sources() if path.stem in ("linear_mma", "moe_many")]
+OLDEST = [path for path in compiling.sources() if path.stem in ("linear_mma", "moe_mma")]
 UNITS = [
     *((path, compiling.PORTABLE if path in OLDEST else TARGET) for path in compiling.sources()),
     *(
@@ -47,7 +47,7 @@ def test_source_with_an_error_is_rejected_with_its_line(compiler, tmp_path):
 
 
 def test_tile_type_is_compiled_separately(compiler):
-    source = compiling.HERE / "experts" / "moe_one.cu"
+    source = compiling.HERE / "experts" / "moe_down_gemv.cu"
     assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "weights" / "pack.cu") == [""]
     _, whole, _ = compiler.compile(source, TARGET, quick=True)
     _, kernels, log = compiler.compile(source, TARGET, "q4_k", quick=True)

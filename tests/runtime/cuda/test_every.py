@@ -33,7 +33,7 @@ def test_hopper_kernels_are_launched():
     launched = set().union(*(kernels_of(cases[name], device) for name in ("every-Q4_K-512", "every-Q4_K-4096")))
     assert {"linear_rows32__q4_k_16_regs", "linear_rows32__q4_k_32_regs", "linear_wgmma__q4_k_160"} <= launched
     launched = kernels_of(cases["every-moe-Q4_K"], device)
-    assert {f"moe_wide_{kind}__q4_k_{n}" for kind in ("pairs", "rows") for n in (64, 128)} <= launched
+    assert {f"moe_wgmma_{kind}__q4_k_{n}" for kind in ("glu", "plain") for n in (64, 128)} <= launched
     launched = kernels_of(cases["attend-every-128-f16"], device)
     assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
 

@@ -27,7 +27,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def device():
-    names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_many")
+    names = ("pack", "embed", "moe", "moe_route", "moe_rows8", "moe_down_gemv", "moe_mma")
     device = EmulatedDevice(*(source(name) for name in names))
     yield device
     device.close()
@@ -81,7 +81,7 @@ def test_one_row_without_memory_for_the_sum_over_its_experts(device, tmp_path, m
     file, plan = mixture(tmp_path, Experts(16, 8, (T.F16,) * 3, width=16, ffn=8))
     with file:
         check(device, plan, file, 2e-3)
-    assert "moe_few_hidden__f16" in launched and "moe_one__f16" not in launched
+    assert "moe_rows8_down__f16" in launched and "moe_down_gemv__f16" not in launched
 
 
 def test_expert_with_more_rows_than_one_block_takes(device, tmp_path):
@@ -116,7 +116,7 @@ def test_rows_are_in_the_order_of_their_experts(device):
         at[name] = at.get(name) or device.allocate(array.nbytes)
         device.upload(at[name], array)
     args = (at["batch"], 0, at["experts"], n_experts, n_used, 2, 8, at["members"], at["places"], at["items"])
-    device.launch("moe_group", (1,), 1024, 8 * n_experts, args)
+    device.launch("moe_sort", (1,), 1024, 8 * n_experts, args)
     places = np.empty(experts.size, np.int32)
     device.download(at["places"], places)
     for expert in range(n_experts):
@@ -139,9 +139,9 @@ def test_rows_are_in_the_order_of_their_experts(device):
         assert not rows[:, n:].any()
         return rows[:, :n] * powers[places][:, None]
 
-    rows = lying("moe_spread", (n_rows,), at["x"], at["backs"], n, n_padded, n_stride)
+    rows = lying("moe_permute", (n_rows,), at["x"], at["backs"], n, n_padded, n_stride)
     np.testing.assert_allclose(rows, np.repeat(x, n_used, axis=0), rtol=1e-3, atol=1e-6)
-    rows = lying("moe_ready", (n_rows,), at["hidden"], n, n_padded, n_stride)
+    rows = lying("moe_permute_hidden", (n_rows,), at["hidden"], n, n_padded, n_stride)
     np.testing.assert_allclose(rows, hidden, rtol=1e-3, atol=1e-6)
     for address in at.values():
         device.free(address)

@@ -33,7 +33,7 @@ __device__ inline int best_of(const u32* keys, const int* taken, int n, int lane
 }
 
 // How experts are chosen.
-struct Choice {
+struct RouterParams {
     const float* select;
     int n_experts, n_used, scoring, normalize;
     float weights_scale;
@@ -41,14 +41,14 @@ struct Choice {
     float cap;   // logits are bounded by it, 0: by nothing
     int shared;  // experts in turn that have one matrix
 };
-#define CHOICE                                                                                                     \
+#define ROUTER_PARAMS                                                                                              \
     const float *select, int n_experts, int n_used, int scoring, int normalize, float weights_scale, int n_groups, \
         int groups_used, int group_top, float cap, int n_shared
-#define CHOICE_OF \
+#define ROUTER_ARGS \
     {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top, cap, n_shared}
 
 // Over the lanes of a warp.
-__device__ __forceinline__ u32 warp_largest(u32 x) {
+__device__ __forceinline__ u32 warp_max(u32 x) {
 #ifdef WOOLLY_EMULATED
     for (int i = 16; i; i /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
     return x;
@@ -58,7 +58,7 @@ __device__ __forceinline__ u32 warp_largest(u32 x) {
 }
 // Marks the experts of the highest keys as taken: of 32 N at most, of equal ones those of the lowest index.
 template <int N>
-__device__ __forceinline__ void take_best(const u32* keys, int* taken, int n_experts, int n_used) {
+__device__ __forceinline__ void take_topk(const u32* keys, int* taken, int n_experts, int n_used) {
     const int lane = threadIdx.x % 32;
     u32 mine[N], is_left = 0;
 #pragma unroll
@@ -70,11 +70,11 @@ __device__ __forceinline__ void take_best(const u32* keys, int* taken, int n_exp
         u32 best = 0, before = 0;  // before: more for a lower index, 0 for none
 #pragma unroll
         for (int i = 0; i < N; i++) best = max(best, is_left >> i & 1 ? mine[i] : 0);
-        best = warp_largest(best);
+        best = warp_max(best);
 #pragma unroll
         for (int i = N - 1; i >= 0; i--)
             if (is_left >> i & 1 && mine[i] == best) before = 32 * N - (lane + 32 * i);
-        const int index = 32 * N - int(warp_largest(before));
+        const int index = 32 * N - int(warp_max(before));
         if (index % 32 == lane) is_left &= ~(1u << (index / 32));
     }
 #pragma unroll
@@ -83,10 +83,10 @@ __device__ __forceinline__ void take_best(const u32* keys, int* taken, int n_exp
 }
 
 // Scores of all experts, and the ranks that they are chosen by.
-__device__ __forceinline__ void score_experts(const Choice& c, const float* logits, float* scores, float* ranks,
+__device__ __forceinline__ void score_experts(const RouterParams& c, const float* logits, float* scores, float* ranks,
                                               int lane) {
     const int n_experts = c.n_experts;
-    float most = -infinity(), sum = 0.0f;
+    float max_logit = -infinity(), sum = 0.0f;
     for (int first = lane; first < n_experts; first += 128) {
         float v[4];  // no load waits for another
 #pragma unroll
@@ -95,12 +95,12 @@ __device__ __forceinline__ void score_experts(const Choice& c, const float* logi
         for (int i = 0; i < 4; i++) {
             if (c.cap > 0.0f) v[i] = c.cap * tanhf(v[i] / c.cap);
             if (first + 32 * i < n_experts) ranks[first + 32 * i] = v[i];
-            most = fmaxf(most, v[i]);
+            max_logit = fmaxf(max_logit, v[i]);
         }
     }
-    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    for (int i = 16; i; i /= 2) max_logit = fmaxf(max_logit, __shfl_xor_sync(ALL_LANES, max_logit, i));
     for (int e = lane; e < n_experts; e += 32) {
-        scores[e] = c.scoring == SIGMOID_SCORES ? 1.0f / (1.0f + expf(-ranks[e])) : expf(ranks[e] - most);
+        scores[e] = c.scoring == SIGMOID_SCORES ? 1.0f / (1.0f + expf(-ranks[e])) : expf(ranks[e] - max_logit);
         sum += scores[e];
     }
     sum = warp_sum(sum);
@@ -112,7 +112,8 @@ __device__ __forceinline__ void score_experts(const Choice& c, const float* logi
     __syncwarp();
 }
 // Drops the experts of all groups but the best ones. `sums`: a number for each group.
-__device__ __forceinline__ void drop_groups(const Choice& c, const float* scores, float* ranks, float* sums, int lane) {
+__device__ __forceinline__ void drop_groups(const RouterParams& c, const float* scores, float* ranks, float* sums,
+                                            int lane) {
     const int n_each = c.n_experts / c.n_groups;
     const float* parts = c.select == nullptr ? scores : ranks;
     for (int g = lane; g < c.n_groups; g += 32) {
@@ -133,21 +134,22 @@ __device__ __forceinline__ void drop_groups(const Choice& c, const float* scores
     __syncwarp();
 }
 // Takes one expert after another: of many, or by sparsemixer, where each choice changes the score of its expert.
-__device__ __forceinline__ void take_in_turn(const Choice& c, const float* logits, float* scores, const u32* keys,
-                                             int* taken, int lane) {
+__device__ __forceinline__ void take_one_by_one(const RouterParams& c, const float* logits, float* scores,
+                                                const u32* keys, int* taken, int lane) {
     const int n_experts = c.n_experts;
     for (int i = 0; i < c.n_used; i++) {
         const int best = best_of(keys, taken, n_experts, lane);
         if (c.scoring == SPARSEMIXER) {
             // Against those near it that are not chosen before it; two zeros are near each other.
             const float top = __ldcg(logits + best);
-            float near = 0.0f;
+            float items_of_block = 0.0f;
             for (int e = lane; e < n_experts; e += 32) {
                 const float other = __ldcg(logits + e);
-                if (!taken[e] && !((top - other) / fmaxf(fabsf(other), top) > 0.02f)) near += expf(other - top);
+                if (!taken[e] && !((top - other) / fmaxf(fabsf(other), top) > 0.02f))
+                    items_of_block += expf(other - top);
             }
-            near = warp_sum(near);
-            if (lane == 0) scores[best] = 1.0f / near;
+            items_of_block = warp_sum(items_of_block);
+            if (lane == 0) scores[best] = 1.0f / items_of_block;
         }
         __syncwarp();
         if (lane == 0) taken[best] = 1;
@@ -155,7 +157,7 @@ __device__ __forceinline__ void take_in_turn(const Choice& c, const float* logit
     }
 }
 // The matrices of the taken experts and their weights, in ascending order.
-__device__ __forceinline__ void put_choice(const Choice& c, const float* scores, const int* taken, int* experts,
+__device__ __forceinline__ void store_topk(const RouterParams& c, const float* scores, const int* taken, int* experts,
                                            float* shares, int lane) {
     const int n_experts = c.n_experts;
     float total = 0.0f;
@@ -179,7 +181,7 @@ __device__ __forceinline__ void put_choice(const Choice& c, const float* scores,
 // Takes the n largest of up to N keys of each lane; 0 is none. Bit i says that key i was taken. Where keys are equal
 // more may be, and then all is done again, in order: of equal ones the lowest index.
 template <int N>
-__device__ __forceinline__ u32 take_largest(const u32 (&all)[N], int n_wanted) {
+__device__ __forceinline__ u32 topk_mask(const u32 (&all)[N], int n_wanted) {
     const int lane = threadIdx.x % 32;
     u32 taken = 0;
     for (bool is_first = true;; is_first = false) {
@@ -192,11 +194,11 @@ __device__ __forceinline__ u32 take_largest(const u32 (&all)[N], int n_wanted) {
             u32 top = keys[0], index = 0;
 #pragma unroll
             for (int i = 1; i < N; i++) top = max(top, keys[i]);
-            top = warp_largest(top);
+            top = warp_max(top);
             if (!is_first) {
 #pragma unroll
                 for (int i = N - 1; i >= 0; i--) index = keys[i] == top ? 32 * N - (lane + 32 * i) : index;
-                index = warp_largest(index);
+                index = warp_max(index);
             }
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -212,7 +214,8 @@ __device__ __forceinline__ u32 take_largest(const u32 (&all)[N], int n_wanted) {
 // 32 N experts at most, each with a matrix, whose logits have no bound and which form no groups. Blocks of products
 // wait for it, so it is short.
 template <int N>
-__device__ __forceinline__ void choose_at_once(const Choice& c, const float* logits, int* experts, float* shares) {
+__device__ __forceinline__ void topk_in_registers(const RouterParams& c, const float* logits, int* experts,
+                                                  float* shares) {
     const int lane = threadIdx.x % 32, n_experts = c.n_experts;
     float v[N], added[N], scores[N];
 #pragma unroll
@@ -221,15 +224,15 @@ __device__ __forceinline__ void choose_at_once(const Choice& c, const float* log
         v[i] = e < n_experts ? __ldcg(logits + e) : -infinity();
         added[i] = c.select != nullptr && e < n_experts ? c.select[e] : 0.0f;
     }
-    float most = -infinity(), sum = 0.0f;
+    float max_logit = -infinity(), sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < N; i++) most = fmaxf(most, v[i]);
+    for (int i = 0; i < N; i++) max_logit = fmaxf(max_logit, v[i]);
 #pragma unroll
-    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    for (int i = 16; i; i /= 2) max_logit = fmaxf(max_logit, __shfl_xor_sync(ALL_LANES, max_logit, i));
     const bool is_sigmoid = c.scoring == SIGMOID_SCORES;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        scores[i] = expf(is_sigmoid ? -v[i] : v[i] - most);
+        scores[i] = expf(is_sigmoid ? -v[i] : v[i] - max_logit);
         sum += lane + 32 * i < n_experts ? scores[i] : 0.0f;
     }
     sum = warp_sum(sum);
@@ -241,7 +244,7 @@ __device__ __forceinline__ void choose_at_once(const Choice& c, const float* log
         scores[i] = by > 8e37f ? 0.0f : score;
         keys[i] = lane + 32 * i < n_experts ? max(key_of(c.select != nullptr ? scores[i] + added[i] : v[i]), 1u) : 0;
     }
-    const u32 taken = take_largest<N>(keys, c.n_used);
+    const u32 taken = topk_mask<N>(keys, c.n_used);
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < N; i++) total += taken >> i & 1 ? scores[i] : 0.0f;
@@ -260,19 +263,19 @@ __device__ __forceinline__ void choose_at_once(const Choice& c, const float* log
     }
 }
 // ... of 256 at most.
-__device__ __forceinline__ void choose_soon(const Choice& c, const float* logits, int* experts, float* shares) {
+__device__ __forceinline__ void topk_small(const RouterParams& c, const float* logits, int* experts, float* shares) {
     if (c.n_experts <= 128)
-        choose_at_once<4>(c, logits, experts, shares);
+        topk_in_registers<4>(c, logits, experts, shares);
     else
-        choose_at_once<8>(c, logits, experts, shares);
+        topk_in_registers<8>(c, logits, experts, shares);
 }
 
 // The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
 // expert.
-__device__ inline void choose_experts(const Choice& c, const float* logits, float* shared, int* experts,
-                                      float* shares) {
+__device__ inline void topk_experts(const RouterParams& c, const float* logits, float* shared, int* experts,
+                                    float* shares) {
     if (c.scoring != SPARSEMIXER && c.n_groups == 0 && c.cap == 0.0f && c.shared == 1 && c.n_experts <= 256)
-        return choose_soon(c, logits, experts, shares);
+        return topk_small(c, logits, experts, shares);
     const int lane = threadIdx.x % 32, n_experts = c.n_experts;
     float *scores = shared, *ranks = scores + n_experts;
     int* taken = reinterpret_cast<int*>(ranks + n_experts);
@@ -287,21 +290,21 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
     __syncwarp();
     if (c.scoring != SPARSEMIXER && n_experts <= 512) {
         if (n_experts <= 256)
-            take_best<8>(keys, taken, n_experts, c.n_used);
+            take_topk<8>(keys, taken, n_experts, c.n_used);
         else
-            take_best<16>(keys, taken, n_experts, c.n_used);
+            take_topk<16>(keys, taken, n_experts, c.n_used);
         __syncwarp();
     } else {
-        take_in_turn(c, logits, scores, keys, taken, lane);
+        take_one_by_one(c, logits, scores, keys, taken, lane);
     }
-    put_choice(c, scores, taken, experts, shares, lane);
+    store_topk(c, scores, taken, experts, shares, lane);
 }
 
 // Entries in the order of their experts, and the items that kernels of several rows take, of at most n_bundle rows. By
 // a block. Which of an expert's rows comes first does not matter: no row sees another. `shared`: two numbers for each
 // expert. Rows of an item begin at a multiple of n_apart. `places` has where entries are; it may be null.
-__device__ inline void group_entries(const int* experts, int n, int n_experts, int n_bundle, int n_apart, int* shared,
-                                     int* members, int* places, Bundle* items) {
+__device__ inline void group_entries(const int* experts, int n, int n_experts, int max_item_rows, int row_alignment,
+                                     int* shared, int* members, int* places, ExpertRows* items) {
     int *counts = shared, *next = counts + n_experts;
     const int lane = threadIdx.x % 32;
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) counts[e] = 0;
@@ -326,7 +329,8 @@ __device__ inline void group_entries(const int* experts, int n, int n_experts, i
         int first_row = 0, first_item = 1;
         for (int base = 0; base < n_experts; base += 32) {
             const int e = base + lane, count = e < n_experts ? counts[e] : 0;
-            const int n_items = (count + n_bundle - 1) / n_bundle, n_places = (count + n_apart - 1) / n_apart * n_apart;
+            const int n_items = (count + max_item_rows - 1) / max_item_rows,
+                      n_places = (count + row_alignment - 1) / row_alignment * row_alignment;
             int rows = n_places, all = n_items;  // of this lane and those before it
             for (int i = 1; i < 32; i *= 2) {
                 const int more_rows = __shfl_up_sync(ALL_LANES, rows, i), more = __shfl_up_sync(ALL_LANES, all, i);
@@ -335,7 +339,7 @@ __device__ inline void group_entries(const int* experts, int n, int n_experts, i
             const int row = first_row + rows - n_places, item = first_item + all - n_items;
             if (e < n_experts) next[e] = row;
             for (int i = 0; i < n_items; i++)
-                items[item + i] = {e, row + i * n_bundle, min(n_bundle, count - i * n_bundle), 0};
+                items[item + i] = {e, row + i * max_item_rows, min(max_item_rows, count - i * max_item_rows), 0};
             first_row += __shfl_sync(ALL_LANES, rows, 31);
             first_item += __shfl_sync(ALL_LANES, all, 31);
         }

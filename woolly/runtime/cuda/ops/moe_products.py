@@ -13,27 +13,27 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
 # Few rows: those of each launch at most, and how many a block takes that routes them.
-_FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
-MAX_FEW_ROWS = 64
-FEW_ITEM_ROWS = 8  # up to as many rows, and of that many experts, blocks of the products choose for themselves
+_SMALL_LAUNCHES = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
+MAX_SMALL_ROWS = 64
+SMALL_ITEM_ROWS = 8  # up to as many rows, and of that many experts, blocks of the products choose for themselves
 _MAX_CHOSEN_EXPERTS = 256
-_NEAR_BYTES = 112  # of an item in shared memory
-_APART = 20  # of sums in shared memory
+_ITEM_BYTES = 112  # of an item in shared memory
+_SUM_PITCH = 20  # of sums in shared memory
 # Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
 # the rows. Blocks of a single row are alone on a multiprocessor, others two by two.
 _WARPS, _STAGES, _EARLY, _BLOCKS = (16, 12, 8, 6, 4, 2, 1), (3, 2), 2, 2
-_ONE_WARPS, _ONE_STAGES = 24, 4
+_GEMV_WARPS, _GEMV_STAGES = 24, 4
 # Many rows, without wgmma: most rows of each launch, whose grid has blocks for as many items as there may be.
-_MANY = (512, 1 << 30)
-_MANY_PANELS = 4  # of a block
-ITEM_ROWS = 64
+_MMA_LAUNCHES = (512, 1 << 30)
+_MMA_PANELS = 4  # of a block
+LARGE_ITEM_ROWS = 64
 # Hopper's kernels of many rows: rows of an item at most, and up to how many rows of an expert, on average, they serve.
-_WIDE = ((64, 48), (128, 1 << 30))
-PLACES_APART = 8  # where rows of items begin
+_WGMMA_LAUNCHES = ((64, 48), (128, 1 << 30))
+ROW_ALIGNMENT = 8  # where rows of items begin
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MoeStep:
     """What all launches of a step share."""
 
     step: Step
@@ -46,13 +46,13 @@ class Mixture:
     shares: Address  # its weight
     members: Address  # entries in the order of their experts
     items: Address
-    largests: Address  # magnitudes of what stands between the products
+    max_abs: Address  # magnitudes of what stands between the products
     logits: Address  # of the router
-    choice: tuple[Argument, ...]  # how experts are chosen from them
+    router_args: tuple[Argument, ...]  # how experts are chosen from them
     ready: Address  # a number that says that they are
-    is_wide: bool  # whether there are Hopper's kernels of many rows
+    is_wgmma: bool  # whether there are Hopper's kernels of many rows
     places: Address  # for them: where entries are in the order of experts,
-    place_backs: Address  # and the inverses of the powers of two there
+    place_inv_scales: Address  # and the inverses of the powers of two there
 
     @property
     def n_entries(self) -> int:
@@ -62,18 +62,18 @@ class Mixture:
     @property
     def n_places(self) -> int:
         """Places of entries: those of each expert begin at a multiple, and some are read behind the last."""
-        return -(-(self.n_entries + self.n_experts * PLACES_APART) // 128) * 128 + 128
+        return -(-(self.n_entries + self.n_experts * ROW_ALIGNMENT) // 128) * 128 + 128
 
     @property
     def weighs_input(self) -> bool:
         """Whether rows are weighed before the products, not after them."""
         return self.step.text("weigh") == "input"
 
-    def is_chosen_late(self, n_rows: int) -> bool:
+    def routes_in_products(self, n_rows: int) -> bool:
         """Whether blocks of the products choose the experts of a run of `n_rows`, not the kernel before them."""
         types = [self.weights[role].type for role in ("gate", "up", "down") if role in self.weights]
         return (
-            n_rows <= FEW_ITEM_ROWS
+            n_rows <= SMALL_ITEM_ROWS
             and self.n_experts <= _MAX_CHOSEN_EXPERTS
             and not self.weighs_input
             and (self.step.integer("shared") or 1) == 1
@@ -85,18 +85,18 @@ class Mixture:
             and GGMLType.F32 not in types
         )
 
-    def source(self, n_rows: int, *, is_first: bool = False) -> tuple[Argument, ...]:
+    def routing(self, n_rows: int, *, is_first: bool = False) -> tuple[Argument, ...]:
         """Where a kernel of `n_rows` finds their experts; blocks of the first one may choose."""
-        is_late = self.is_chosen_late(n_rows)
+        is_late = self.routes_in_products(n_rows)
         logits, ready = self.logits if is_late and is_first else NULL, self.ready if is_late else NULL
-        return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.choice)
+        return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.router_args)
 
     def item_rows(self, n_rows: int) -> int:
         """The most entries of an item of `n_rows`, a power of two. Of a shared matrix a row may have several."""
         is_shared = (self.step.integer("shared") or 1) > 1
-        return FEW_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, FEW_ITEM_ROWS)
+        return SMALL_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, SMALL_ITEM_ROWS)
 
-    def room_to_choose(self, n_rows: int) -> int:
+    def routing_bytes(self, n_rows: int) -> int:
         """Shared memory of a block that chooses for `n_rows`."""
         return 4 * (self.n_experts + 1 + 2 * n_rows * self.n_used)
 
@@ -104,18 +104,18 @@ class Mixture:
         """Entries of a run, as a dimension of a grid."""
         return GridRows(self.kind, 1, self.n_used)
 
-    def few(self) -> Iterator[tuple[int, int, int]]:
+    def small_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Least and most rows of each launch for few, and rows of a block that routes."""
         least = 1  # without a row nothing says which experts there are
-        for most, n_each in _FEW:
+        for most, n_each in _SMALL_LAUNCHES:
             if least <= self.max_rows:
                 yield least, most, n_each
             least = most + 1
 
-    def wide(self) -> Iterator[tuple[int, int, int]]:
+    def wgmma_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Least and most rows of each launch of Hopper's kernels of many rows, and rows of an item."""
-        least = MAX_FEW_ROWS + 1
-        for width, n_average in _WIDE:
+        least = MAX_SMALL_ROWS + 1
+        for width, n_average in _WGMMA_LAUNCHES:
             most = min(n_average * self.n_experts // self.n_used, 1 << 30)
             if least <= min(most, self.max_rows):
                 yield least, most, width
@@ -123,40 +123,42 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class ExpertInput:
     """Rows that matrices meet, as numbers and halved; the row of an entry is the entry divided by `per`."""
 
     numbers: Address
-    halves: Address
-    backs: Address
+    x_f16: Address
+    inv_scales: Address
     width: int
     per: int
 
 
-def few_pairs(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, between: tuple[Argument, ...], out: Mixed) -> None:
+def launch_rows8_glu(
+    e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput
+) -> None:
     """Gate and up of few rows, and what stands between."""
-    args = (x.halves, x.backs, *between, out.width, out.numbers, m.largests)
-    for least, most, _ in m.few():
-        _few(e, m, "moe_one_pairs" if most == 1 else "moe_few_pairs", tiles, args, least, most, is_first=True)
+    args = (x.x_f16, x.inv_scales, *glu, out.width, out.numbers, m.max_abs)
+    for least, most, _ in m.small_ranges():
+        _launch_rows8(e, m, "moe_gemv_glu" if most == 1 else "moe_rows8_glu", tiles, args, least, most, is_first=True)
 
 
-def few_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
+def launch_rows8_up(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
     """A matrix of few rows."""
-    for least, most, _ in m.few():
-        _few(e, m, "moe_few_rows", tiles, (x.halves, x.backs, y), least, most)
+    for least, most, _ in m.small_ranges():
+        _launch_rows8(e, m, "moe_rows8_up", tiles, (x.x_f16, x.inv_scales, y), least, most)
 
 
-def few_hidden(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address, first: int) -> None:
+def launch_rows8_down(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address, first: int) -> None:
     """The last matrix of few rows, `first` or more."""
-    for least, most, _ in m.few():
+    for least, most, _ in m.small_ranges():
         if most >= first:
-            args = (x.numbers, m.largests, x.width, y)
-            _few(e, m, "moe_few_hidden", tiles, args, max(least, first), most)
+            args = (x.numbers, m.max_abs, x.width, y)
+            _launch_rows8(e, m, "moe_rows8_down", tiles, args, max(least, first), most)
 
 
-def _few(
+def _launch_rows8(
     e: Emitter,
-    m: Mixture,
+    m: MoeStep,
     name: str,
     tiles: Tiles,
     args: tuple[Argument, ...],
@@ -167,26 +169,34 @@ def _few(
 ) -> None:
     n_slices, n_bytes = min(tiles.n_tiles, 16), tile_bytes(tiles)
     group = m.item_rows(most).bit_length() - 1
-    n_panels = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_panels
-    min_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
+    n_panels = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, SMALL_ITEM_ROWS) * tiles.n_panels
+    min_space = m.routing_bytes(most) if is_first and m.routes_in_products(most) else 0
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
         grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_panels)
         # A block's strips may begin within an item, and end within another.
-        n_near = (-(-n_panels // grid) - 2) // tiles.n_panels + 2
-        room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - n_near * _NEAR_BYTES
-        found = _form(n_slices, n_bytes, group, min_space, room)
+        max_items = (-(-n_panels // grid) - 2) // tiles.n_panels + 2
+        room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - max_items * _ITEM_BYTES
+        found = _fit(n_slices, n_bytes, group, min_space, room)
         if found is not None:
             break
         n_blocks -= 1
-    n_warps, n_held, n_stages, n_space = found
+    n_warps, panels_per_round, n_stages, sum_bytes = found
     e.launch(
         f"{name}__{tiles.kind}",
         grid,
         32 * n_warps,
-        *(*m.source(most, is_first=is_first), group, n_near, n_space, n_held, n_stages, min(n_stages, _EARLY)),
+        *(
+            *m.routing(most, is_first=is_first),
+            group,
+            max_items,
+            sum_bytes,
+            panels_per_round,
+            n_stages,
+            min(n_stages, _EARLY),
+        ),
         *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, *args),
-        shared=2048 + n_near * _NEAR_BYTES + 128 * n_held + n_space + n_warps * n_stages * n_bytes,
+        shared=2048 + max_items * _ITEM_BYTES + 128 * panels_per_round + sum_bytes + n_warps * n_stages * n_bytes,
         least=least,
         most=most,
         kind=m.kind,
@@ -194,37 +204,37 @@ def _few(
     )
 
 
-def _form(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
+def _fit(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
     """Warps of a block, strips of a round, tiles that a warp has under way, and bytes of sums, `least` or more."""
     for n_warps in _WARPS:
         at_once = max(1, n_warps // n_slices)
         for n_stages in _STAGES:
-            for n_held in (4 * at_once, 2 * at_once, at_once):
-                n_space = -(-max(2 * n_held * (n_slices << group) * _APART * 4, least) // 128) * 128
-                if 128 * n_held + n_space + n_warps * n_stages * n_bytes <= room:
-                    return n_warps, n_held, n_stages, n_space
+            for panels_per_round in (4 * at_once, 2 * at_once, at_once):
+                sum_bytes = -(-max(2 * panels_per_round * (n_slices << group) * _SUM_PITCH * 4, least) // 128) * 128
+                if 128 * panels_per_round + sum_bytes + n_warps * n_stages * n_bytes <= room:
+                    return n_warps, panels_per_round, n_stages, sum_bytes
     return None
 
 
-def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> int:
+def launch_down_gemv(e: Emitter, m: MoeStep, x: ExpertInput, last: tuple[Argument, ...]) -> int:
     """The last product of one row with the sum over its experts, if there is room for it; the most rows: 1 or 0."""
     weight = m.weights["down"]
     if weight.type == GGMLType.F32:
         return 0
     tiles = tiles_of(e, weight)
     n_bytes, n_units = tile_bytes(tiles), m.n_used * min(tiles.n_tiles, 16)
-    n_warps = -(-n_units // -(-n_units // _ONE_WARPS))
+    n_warps = -(-n_units // -(-n_units // _GEMV_WARPS))
     fixed = 3072 + 16 * -(-m.n_used // 4) + 64 * (n_units + m.n_used) + 512 * n_warps
     room = (e.device.shared_bytes - fixed) // (n_warps * n_bytes)
-    n_stages = min(_ONE_STAGES, -(-m.n_used * tiles.n_tiles // n_warps), room)
+    n_stages = min(_GEMV_STAGES, -(-m.n_used * tiles.n_tiles // n_warps), room)
     if n_stages < 1:
         return 0
     e.launch(
-        f"moe_one__{tiles.kind}",
+        f"moe_down_gemv__{tiles.kind}",
         tiles.n_panels,
         32 * n_warps,
-        *m.source(1),
-        *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
+        *m.routing(1),
+        *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, n_stages, x.numbers, m.max_abs, x.width),
         *(int(not m.weighs_input), vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
         shared=fixed + n_warps * n_stages * n_bytes,
         least=1,
@@ -235,16 +245,16 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
     return 1
 
 
-def many_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
+def launch_mma(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
     """A matrix of many rows, without Hopper's kernels."""
-    last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, y)
-    least = MAX_FEW_ROWS + 1
-    for most in _MANY:
+    last = (x.x_f16, x.inv_scales, x.per, tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, y)
+    least = MAX_SMALL_ROWS + 1
+    for most in _MMA_LAUNCHES:
         if least > m.max_rows:
             break
-        count = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, ITEM_ROWS)
+        count = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, LARGE_ITEM_ROWS)
         e.launch(
-            *(f"moe_many__{tiles.kind}", (count, -(-tiles.n_panels // _MANY_PANELS)), 128),
+            *(f"moe_mma__{tiles.kind}", (count, -(-tiles.n_panels // _MMA_PANELS)), 128),
             *(m.members, m.items, *last),
             least=least,
             most=most,
@@ -254,25 +264,25 @@ def many_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> Non
         least = most + 1
 
 
-def wide_pairs(e: Emitter, m: Mixture, tiles: Tiles, between: tuple[Argument, ...], out: Mixed) -> None:
+def launch_wgmma_glu(e: Emitter, m: MoeStep, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput) -> None:
     """Gate and up of many rows, and what stands between, by Hopper's kernels."""
-    _wide(e, m, "moe_wide_pairs", tiles, (*between, out.width, out.numbers))
+    _launch_wgmma(e, m, "moe_wgmma_glu", tiles, (*glu, out.width, out.numbers))
 
 
-def wide_rows(e: Emitter, m: Mixture, tiles: Tiles, y: Address) -> None:
+def launch_wgmma(e: Emitter, m: MoeStep, tiles: Tiles, y: Address) -> None:
     """A matrix of many rows, by Hopper's kernels."""
-    _wide(e, m, "moe_wide_rows", tiles, (y,))
+    _launch_wgmma(e, m, "moe_wgmma_plain", tiles, (y,))
 
 
-def _wide(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...]) -> None:
+def _launch_wgmma(e: Emitter, m: MoeStep, name: str, tiles: Tiles, args: tuple[Argument, ...]) -> None:
     n_bytes, n_pairs = tile_bytes(tiles), e.device.n_processors // 2
-    for least, most, width in m.wide():
+    for least, most, width in m.wgmma_ranges():
         row_stages = 8 if width < 128 else 6 if n_bytes < 4608 else 4
         fixed = 1024 + 512 + 64 * width + row_stages * width * 128  # alignment, barriers, powers and entries, rows
         tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
         e.launch(
             *(f"{name}__{tiles.kind}_{width}", 2 * n_pairs, 384, m.items, m.members),
-            *(prepared(e, m, tiles.n_tiles * TILE_COLUMNS), m.place_backs, m.n_places, tile_stages, row_stages),
+            *(prepared(e, m, tiles.n_tiles * TILE_COLUMNS), m.place_inv_scales, m.n_places, tile_stages, row_stages),
             *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, *args),
             shared=fixed + tile_stages * 8 * n_bytes,
             least=least,
@@ -283,7 +293,7 @@ def _wide(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument,
         )
 
 
-def prepared(e: Emitter, m: Mixture, n_columns: int) -> Address:
+def prepared(e: Emitter, m: MoeStep, n_columns: int) -> Address:
     """Memory of rows in the order of experts, as Hopper's kernels of many rows read them."""
     return e.scratch("moe prepared", 2 * m.n_places * n_columns)
 
@@ -298,6 +308,6 @@ def padded(n_columns: int) -> int:
     return -(-n_columns // TILE_COLUMNS) * TILE_COLUMNS
 
 
-def vector(e: Emitter, m: Mixture, role: str) -> Address:
+def vector(e: Emitter, m: MoeStep, role: str) -> Address:
     """A weight of the step that it may lack, as f32 numbers."""
     return e.vector(m.weights[role]) if role in m.weights else NULL

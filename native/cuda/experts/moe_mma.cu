@@ -12,17 +12,18 @@ namespace {
 constexpr int MANY_WARPS = 4, BUNDLE_ROWS = 64;
 
 template <class T>
-__device__ __forceinline__ void moe_many(const int* members, const Bundle* items, const u8* halves, const float* backs,
-                                         int per, const Stack& stack, float* y) {
+__device__ __forceinline__ void moe_mma(const int* members, const ExpertRows* items, const u8* x_f16,
+                                        const float* inv_scales, int per, const ExpertWeights& expert_weights,
+                                        float* y) {
     typedef Tile<T> Unpacker;
     constexpr int N = BUNDLE_ROWS / 8;
     const int lane = threadIdx.x & 31, panel = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
-    const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles;
+    const int g = lane >> 2, t = lane & 3, n_tiles = expert_weights.n_tiles;
     wait_for_previous_kernel();
     launch_dependents();
-    if (int(blockIdx.x) >= items[0].expert || panel >= stack.n_panels) return;
-    const Bundle item = items[1 + blockIdx.x];
-    const u8* tiles = stack.of(item.expert);
+    if (int(blockIdx.x) >= items[0].expert || panel >= expert_weights.n_panels) return;
+    const ExpertRows item = items[1 + blockIdx.x];
+    const u8* tiles = expert_weights.of(item.expert);
     u32 offsets[N];  // of rows, in pieces of 16 bytes
     float sum[N][4], acc[N][4];
 #pragma unroll
@@ -46,7 +47,7 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
 #pragma unroll
                 for (int i = 0; i < N; i++) {
                     if (8 * i >= item.n_rows) break;
-                    const Words4 two = reinterpret_cast<const Words4*>(halves)[u64(offsets[i]) + k * 32 + k32 * 4];
+                    const Words4 two = reinterpret_cast<const Words4*>(x_f16)[u64(offsets[i]) + k * 32 + k32 * 4];
                     mma(acc[i], a, two.x, two.y);
                     mma(acc[i], c, two.z, two.w);
                 }
@@ -56,7 +57,8 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
         for (int i = 0; i < N; i++)
             for (int e = 0; e < 4; e++) sum[i][e] += acc[i][e];
     }
-    const float* factors = reinterpret_cast<const float*>(tiles + u64(stack.n_panels) * n_tiles * Unpacker::bytes);
+    const float* factors =
+        reinterpret_cast<const float*>(tiles + u64(expert_weights.n_panels) * n_tiles * Unpacker::bytes);
     const float low = factors[panel * 16 + g], high = factors[panel * 16 + g + 8];
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -65,27 +67,27 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
             const int which = 8 * i + 2 * t + e;
             if (which >= item.n_rows) continue;
             const int entry = members[item.first + which];
-            const float back = backs[entry / per];
-            float* to = y + u64(entry) * stack.n_panels * 16 + panel * 16 + g;
-            to[0] = sum[i][e] * low * back;
-            to[8] = sum[i][e + 2] * high * back;
+            const float inv_scale = inv_scales[entry / per];
+            float* to = y + u64(entry) * expert_weights.n_panels * 16 + panel * 16 + g;
+            to[0] = sum[i][e] * low * inv_scale;
+            to[8] = sum[i][e + 2] * high * inv_scale;
         }
 }
 
 }  // namespace
 
 // Rows of an entry are entry / per. grid: items, strips by 4.
-#define MOE(name, Type)                                                                                           \
-    KERNEL(moe_many__##name)                                                                                      \
-    (const Batch*, const int* members, const Bundle* items, const u8* halves, const float* backs, int per, STACK, \
-     float* y) {                                                                                                  \
-        moe_many<Type>(members, items, halves, backs, per, STACK_OF, y);                                          \
+#define MOE_MMA(name, Type)                                                                                        \
+    KERNEL(moe_mma__##name)                                                                                        \
+    (const Batch*, const int* members, const ExpertRows* items, const u8* x_f16, const float* inv_scales, int per, \
+     EXPERT_WEIGHTS, float* y) {                                                                                   \
+        moe_mma<Type>(members, items, x_f16, inv_scales, per, EXPERT_WEIGHTS_ARGS, y);                             \
     }
-#define MOE_OF(name, Type) MOE(name, Type)
+#define MOE_MMA_OF(name, Type) MOE_MMA(name, Type)
 #ifdef WOOLLY_TYPE
-MOE_OF(WOOLLY_NAME, WOOLLY_TYPE)
+MOE_MMA_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #else
-TILE_TYPES(MOE)
+TILE_TYPES(MOE_MMA)
 #endif
 
 #endif

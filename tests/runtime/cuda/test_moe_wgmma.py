@@ -19,7 +19,7 @@ class Hopper(HopperDevice):
     """With few processors: pairs of blocks take several items each."""
 
     n_processors = 6
-    names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_wide")
+    names = ("pack", "embed", "moe", "moe_route", "moe_rows8", "moe_down_gemv", "moe_wgmma")
 
 
 def run(experts: Experts, counts, folder) -> tuple[list[np.ndarray], np.ndarray, set[str]]:
@@ -58,8 +58,8 @@ def run(experts: Experts, counts, folder) -> tuple[list[np.ndarray], np.ndarray,
 )
 def test_many_row_kernels_match_few_row_kernels(experts, counts, widths, tmp_path):
     (most, *fewer), want, launched = run(experts, counts, tmp_path)
-    wide = {f"moe_wide_{kind}__q4_k_{n}" for kind in ("pairs", "rows") for n in widths}
-    assert {name for name in launched if "wide" in name} == wide
+    wide = {f"moe_wgmma_{kind}__q4_k_{n}" for kind in ("glu", "plain") for n in widths}
+    assert {name for name in launched if "wgmma" in name} == wide
     assert np.linalg.norm(most - want) <= 2e-3 * np.linalg.norm(want)
     for values in fewer:
         np.testing.assert_array_equal(values.view(np.uint32), most[: len(values)].view(np.uint32))
