@@ -141,7 +141,7 @@ def test_no_gpu_kind_is_checked_outside_its_folder():
 
 def test_dialects_do_not_import_each_other():
     folder = PACKAGE / "serving" / "dialects"
-    shared = {"completions", "vectors"}  # not a dialect: shapes that several reply in
+    shared = {"completions", "embeddings"}  # not a dialect: shapes that several reply in
     dialects = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()} - shared
     assert dialects
     for path in folder.rglob("*.py"):

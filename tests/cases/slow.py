@@ -191,7 +191,7 @@ SLOW = (
     "tests/serving/dialects/mcp/test_endpoint.py::test_tools_are_listed_and_answer",
     "tests/serving/dialects/mcp/test_endpoint.py::test_missing_package_error_says_how_to_get_it",
     "tests/serving/dialects/mcp/test_page_tools.py",
-    "tests/serving/dialects/meaning/test_embeddings.py::test_model_without_pooling_gives_a_vector_per_token",
+    "tests/serving/dialects/embeddings/test_embeddings.py::test_model_without_pooling_gives_a_vector_per_token",
     "tests/serving/dialects/ole/test_flow.py",
     "tests/serving/dialects/ole/test_gate.py",
     "tests/serving/dialects/ole/test_performance.py",

@@ -247,7 +247,7 @@ def test_context_meter_follows_every_change_of_the_conversation(model, tmp_path,
 
 def test_model_without_text_output_is_rejected(chat, llm, tmp_path, capsys):
     embedder = write_readers(tmp_path, "embedder") / "embedder.gguf"
-    says = "embedder makes vectors of texts and writes nothing, so nobody can talk with it; `woolly embed` takes it"
+    says = "embedder computes embeddings and cannot chat; use `woolly embed`"
     with pytest.raises(RequestError, match=says):
         woolly("chat", embedder, stdin="hi\n")
     chat.take(f"/model {embedder}")

@@ -77,26 +77,26 @@ def opened(tmp_path):
 def test_decoder_embeddings_follow_the_file_or_the_caller(opened):
     plain, embedder = opened(FAMILIES["qwen3"]), opened(ENCODERS["qwen3-last"])
     plans = [trace(plain), trace(embedder), trace(embedder, "logits"), trace(plain, pooling="mean")]
-    assert [plan.result for plan in plans] == ["logits", "vectors", "logits", "vectors"]
+    assert [plan.result for plan in plans] == ["logits", "embeddings", "logits", "embeddings"]
     assert [plan.pooling for plan in plans] == [None, "last", None, "mean"]
     assert [plan.width for plan in plans] == [320, 64, 320, 64]
     assert {plan.n_tokens for plan in plans} == {320}
     assert all(plan.is_causal for plan in plans)
     bidirectional = trace(opened(FAMILIES["llama"], **{"attention.causal": False}))
-    assert (bidirectional.result, bidirectional.pooling, bidirectional.is_causal) == ("vectors", "none", False)
+    assert (bidirectional.result, bidirectional.pooling, bidirectional.is_causal) == ("embeddings", "none", False)
 
 
 def test_scores_are_named_by_the_file(opened):
     assert trace(opened(ENCODERS["roberta-rank"])).labels == ("bad", "fair", "good")
     assert trace(opened(ENCODERS["bert-rank"])).labels == ()
     assert trace(opened(ENCODERS["bert-rank"], pooling_type=None)).result == "scores"  # the head says it
-    assert trace(opened(ENCODERS["bert-rank"]), pooling="cls").result == "vectors"
+    assert trace(opened(ENCODERS["bert-rank"]), pooling="cls").result == "embeddings"
     with pytest.raises(ModelError, match="names 2 labels, but its head gives 1 scores"):
         trace(opened(ENCODERS["bert-rank"], **{"classifier.output_labels": ["a", "b"]}))
 
 
 def test_unsupported_outputs_are_rejected(opened):
-    with pytest.raises(UnsupportedError, match="gives vectors, not logits"):
+    with pytest.raises(UnsupportedError, match="gives embeddings, not logits"):
         trace(opened(ENCODERS["bert-mean"]), "logits")
     with pytest.raises(UnsupportedError, match="no head that scores texts"):
         trace(opened(ENCODERS["bert-mean"]), "scores")
@@ -105,8 +105,8 @@ def test_unsupported_outputs_are_rejected(opened):
     with pytest.raises(UnsupportedError, match="pooling_type is 9"):
         trace(opened(ENCODERS["bert-mean"], pooling_type=9))
     with pytest.raises(RequestError, match="names no pooling; choose one of: none, mean, cls, last"):
-        trace(opened(FAMILIES["llama"]), "vectors")
-    with pytest.raises(UnsupportedError, match="vectors of whole texts are not supported yet"):
+        trace(opened(FAMILIES["llama"]), "embeddings")
+    with pytest.raises(UnsupportedError, match="embeddings are not supported"):
         trace(opened(FAMILIES["starcoder2"]), pooling="mean")
 
 
@@ -128,9 +128,9 @@ def test_only_generative_models_are_timed_and_scored(tmp_path):
     path = write_tiny(ENCODERS["bert-mean"], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
         program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
-        with pytest.raises(RequestError, match="makes vectors of whole texts; only models that write are timed"):
+        with pytest.raises(RequestError, match="computes embeddings; only generative models can be benchmarked"):
             Bench(program, [])
-    with pytest.raises(UnsupportedError, match="gives vectors, not logits"):
+    with pytest.raises(UnsupportedError, match="gives embeddings, not logits"):
         Scorer(str(path), 32, threads=1, kv_type=None, backend="auto")
 
 

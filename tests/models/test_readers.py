@@ -151,8 +151,8 @@ def test_options_that_need_a_decoder_only_model_are_rejected_by_name(llm, path):
 
 def test_encoder_decoder_file_gives_embeddings_of_its_encoder(path):
     with open_gguf(path) as file:
-        plan = trace(file, "vectors", "mean")
-        assert plan.result == "vectors" and not plan.is_causal and not plan.has_source
+        plan = trace(file, "embeddings", "mean")
+        assert plan.result == "embeddings" and not plan.is_causal and not plan.has_source
 
 
 def test_start_token_outside_the_vocabulary_is_rejected(tmp_path):

@@ -34,7 +34,7 @@ COMMANDS = {
     "show": "Show what is in a model, and whether it fits this machine.",
     "launch": "Start a coding agent with a model of this machine.",
     "batch": "Answer a file of requests.",
-    "embed": "Make vectors of texts.",
+    "embed": "Compute embeddings of texts.",
     "rerank": "Rank documents by a query.",
     "ps": "Ask a running server what it holds.",
     "stop": "Ask a running server to unload models.",

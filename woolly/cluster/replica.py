@@ -278,7 +278,7 @@ class Replica:
             loaded = llm._loaded[0]
             pooler = make_pooler(loaded.program, loaded.file.tensors, message["pooling"])
             if pooler is None:
-                raise RequestError("this model makes nothing of whole texts", code="wrong_model", field="model")
+                raise RequestError("this model computes no embeddings or scores", code="wrong_model", field="model")
             job = PoolingJob(message["texts"], pooler)
             job.on_progress = lambda n_done: self._link.send(WireMessage("progress", {"id": id, "done": n_done}))
             self._jobs[id] = job

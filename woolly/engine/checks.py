@@ -136,13 +136,12 @@ class RequestChecks:
         )
 
     def check_writes(self) -> None:
-        """Refuses a model that makes no logits."""
+        """Reject an embedding or scoring model."""
         result = self._plan.result
         if result != "logits":
-            verbs = "embed" if result == "vectors" else "rerank or classify"
+            verbs = "embed" if result == "embeddings" else "rerank or classify"
             raise RequestError(
-                f"this model makes {result} of whole texts and writes nothing; ask it to {verbs}, or open a model that"
-                " writes",
+                f"this model computes {result} and generates no text; {verbs} with it, or open a generative model",
                 field="model",
                 code="wrong_model",
                 names=(),

@@ -181,7 +181,7 @@ class AsyncLLM(PeerCalls):
         """As `LLM.embed`; cancelling the task ends the job."""
         prepare = partial(self.llm.prepare_embedding, dimensions=dimensions, pooling=pooling, truncate=truncate)
         job = await self.pool(prepare, listed(texts))
-        return self.llm.vectors(job, normalize=normalize, dimensions=dimensions)
+        return self.llm.embeddings(job, normalize=normalize, dimensions=dimensions)
 
     async def rerank(
         self,

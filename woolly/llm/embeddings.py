@@ -1,4 +1,4 @@
-"""Vectors and scores: lengths, dimensions and probabilities of rows."""
+"""Embeddings and scores: lengths, dimensions and probabilities of rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Float32 = npt.NDArray[np.float32]
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
-    """RequestError if vectors of `width` numbers cannot be cut to `dimensions`."""
+    """RequestError if embeddings of `width` numbers cannot be cut to `dimensions`."""
     if dimensions is None:
         return
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= width:
         raise RequestError(
-            f"dimensions is {dimensions!r}; this model's vectors take a whole number from 1 to {width}",
+            f"dimensions is {dimensions!r}; this model takes a whole number from 1 to {width}",
             field="dimensions",
             limit=width,
         )
 
 
-def cut_vectors(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
+def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
     """Returns the first numbers of each row, of length 1 if `normalize`; a row of zeros stays as it is."""
     rows = rows[:, :dimensions]
     if not normalize:

@@ -1,4 +1,4 @@
-"""PoolingMixin: the part of LLM that turns texts into vectors, ranks and labels."""
+"""PoolingMixin: the part of LLM that turns texts into embeddings, scores and labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from woolly.engine.pooling import Pooler, PoolingJob
 from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import RequestError
-from woolly.llm.embeddings import check_dimensions, cut_vectors, sigmoid, softmax
+from woolly.llm.embeddings import check_dimensions, sigmoid, softmax, truncate_embeddings
 from woolly.llm.progress import texts_bar
 from woolly.store import Purpose, models_for
 
@@ -62,13 +62,13 @@ class PoolingMixin:
     ) -> Float32:
         """Returns a vector for each text (text, or token ids taken as they are), float32 [n, width].
 
-        Vectors have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, which only
+        Embeddings have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, which only
         models that were trained for it (Matryoshka) bear. `pooling` says how a text's rows become one: mean, cls or
         last; by default as the file says, and a model whose file says nothing is refused. A text of more tokens than
         the model takes is refused, or cut with `truncate`. `progress` shows a bar on standard error.
         """
         job = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
-        return self.vectors(self._run(job, progress), normalize=normalize, dimensions=dimensions)
+        return self.embeddings(self._run(job, progress), normalize=normalize, dimensions=dimensions)
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
         """Returns a vector for each token of each text, float32 [n tokens, width], as the model leaves them.
@@ -111,13 +111,13 @@ class PoolingMixin:
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> PoolingJob:
-        """Returns a job for `vectors`. RequestError if the model makes none, or for a text that is too long."""
+        """Returns a job for `embeddings`. RequestError if the model makes none, or for a text that is too long."""
         if pooling == "none":
             message = "pooling is 'none', which gives no vector of a text; mean, cls or last was expected"
             raise RequestError(message, field="pooling")
         pooler = self._pooler(pooling)
-        if pooler is None or pooler.kind != "vectors":
-            raise self._cannot("embed", "make vectors of texts", pooler)
+        if pooler is None or pooler.kind != "embeddings":
+            raise self._cannot("embed", "embed texts", pooler)
         check_dimensions(dimensions, pooler.width)
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
@@ -161,9 +161,9 @@ class PoolingMixin:
             raise self._cannot("rerank", "classify texts", pooler)
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
-    def vectors(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
-        """Returns the vectors of a job that is over, or raises its error."""
-        return cut_vectors(job.result(), dimensions, normalize)
+    def embeddings(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
+        """Returns the embeddings of a job that is over, or raises its error."""
+        return truncate_embeddings(job.result(), dimensions, normalize)
 
     def ranks(self, job: PoolingJob, *, raw: bool = False) -> Float32:
         """Returns the scores of a job that is over, or raises its error."""

@@ -103,9 +103,7 @@ class Bench:
     def __init__(self, program: Program, works: Sequence[Workload], *, quick_fill: bool = False) -> None:
         """`quick_fill` fills depths with values that happen to be in the arena: as fast to read, but meaningless."""
         if program.plan.result != "logits":
-            raise RequestError(
-                f"this model makes {program.plan.result} of whole texts; only models that write are timed"
-            )
+            raise RequestError(f"this model computes {program.plan.result}; only generative models can be benchmarked")
         for work in works:
             if min(work.n_tokens, work.n_sequences) < 1 or work.depth < 0:
                 raise RequestError(f"{work.name} cannot be measured; at least 1 token and 1 sequence are needed")

@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
     if hp.layers[0].rope is None:
         x = p.embed_position(x, "position_embd")
     x = p.layer_norm(x, "token_embd_norm", eps=hp.eps)
-    parts.vectors(p, parts.post_norm_layers(p, x, hp, _feed_forward))
+    parts.embeddings(p, parts.post_norm_layers(p, x, hp, _feed_forward))
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:

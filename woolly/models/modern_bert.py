@@ -45,4 +45,4 @@ def build(p: Tracer, hp: ModernBertParams) -> None:
             h = p.layer_norm(x, "ffn_norm", eps=common.eps)
             x = x + parts.feed_forward(p, h, common, i, act=hp.act)
     x = p.layer_norm(x, "output_norm", eps=common.eps)
-    parts.vectors(p, x, rank="mean", act="gelu_erf", eps=common.eps)
+    parts.embeddings(p, x, rank="mean", act="gelu_erf", eps=common.eps)

@@ -22,4 +22,4 @@ def build(p: Tracer, hp: TransformerParams) -> None:
         with p.scope(f"blk.{i}"):
             x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
             x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
-    parts.vectors(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))
+    parts.embeddings(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))

@@ -22,7 +22,7 @@ def read(keys: Keys) -> TransformerParams:
 def build(p: Tracer, hp: TransformerParams) -> None:
     """The whole model."""
     x = p.layer_norm(parts.typed(p, p.embed("token_embd", width=hp.width), hp), "token_embd_norm", eps=hp.eps)
-    parts.vectors(p, parts.post_norm_layers(p, x, hp, _feed_forward))
+    parts.embeddings(p, parts.post_norm_layers(p, x, hp, _feed_forward))
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:

@@ -112,7 +112,9 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTowe
 def _encoder(p: Tracer, hp: AudioParams, model: ParakeetParams) -> None:
     x = p.output_rows(conformer(p, hp, scale=model.scale))
     p.output(
-        x if model.decoder_type == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")), "vectors", "none"
+        x if model.decoder_type == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")),
+        "embeddings",
+        "none",
     )
 
 

@@ -50,8 +50,8 @@ def trace(
 ) -> Plan:
     """The plan of the model in a file, for a context of `ctx` positions; None: as long as the file claims.
 
-    The file decides what it results in, unless the caller does: an encoder gives vectors or scores, a decoder logits,
-    or vectors and scores if its file names a pooling. A `pooling` given here goes before the file's.
+    The file decides what it results in, unless the caller does: an encoder gives embeddings or scores, a decoder
+    logits, or embeddings and scores if its file names a pooling. A `pooling` given here goes before the file's.
     """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
@@ -250,7 +250,7 @@ def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pool
         return pooling
     if result == "scores":
         return "rank"
-    if kind == 0 and result == "vectors":
+    if kind == 0 and result == "embeddings":
         raise RequestError(
             f"the file names no pooling; choose one of: {', '.join(get_args(Pooling)[:4])}", field="pooling"
         )

@@ -25,7 +25,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
             x = x + p.linear(a, "attn_o", width=hp.width)
             x = x + feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
     p.skip("output")
-    parts.vectors(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))
+    parts.embeddings(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))
 
 
 def feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Rows = Literal["batch", "output"]
 # What the last step makes: a row of logits for each wanted row, or vectors or scores of whole texts.
-Result = Literal["logits", "vectors", "scores"]
+Result = Literal["logits", "embeddings", "scores"]
 # Which rows of a text its vector is made of; "rank" is a vector that a head turns into scores.
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Attribute = int | float | str | Rope

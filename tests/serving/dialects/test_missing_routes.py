@@ -10,7 +10,7 @@ HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt"
 
 ABSENT = [
     ("POST", "/v1/audio/speech", "no audio", ""),
-    ("POST", "/v2/chat", "vectors and ranks alone", "/v1/chat/completions"),
+    ("POST", "/v2/chat", "only Cohere's embeddings and reranking are supported", "/v1/chat/completions"),
     ("POST", "/v1/v1/chat/completions", "once", "/v1/chat/completions"),
     ("GET", "/v1/v1/models", "end with /v1", "/v1/models"),
 ]

@@ -300,9 +300,9 @@ def writing(llm: LLM) -> LLM:
     result = llm.plan.result
     if result == "logits":
         return llm
-    name, verbs = llm.path.stem, "`woolly embed` takes it" if result == "vectors" else "`woolly rerank` takes it"
+    name, verb = llm.path.stem, "embed" if result == "embeddings" else "rerank"
     llm.close()
-    raise RequestError(f"{name} makes {result} of texts and writes nothing, so nobody can talk with it; {verbs}")
+    raise RequestError(f"{name} computes {result} and cannot chat; use `woolly {verb}`")
 
 
 def _listed(asked: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`woolly embed`: vectors of texts."""
+"""`woolly embed`: embeddings of texts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import steps_bar, tell
 from woolly.cli.terminal.sizes import counted
+from woolly.cli.texts.embeddings_file import EmbeddingsFile, check_format, identity, json_line
 from woolly.cli.texts.sources import read_texts
-from woolly.cli.texts.vectors import VectorFile, check_format, identity, json_line
 
 _BLOCK = 256  # texts that are lost at most if the command is ended; large enough to be sorted by length
 
@@ -34,7 +34,7 @@ _BLOCK = 256  # texts that are lost at most if the command is ended; large enoug
     ),
     Option("--dimensions", "Keep the first N numbers of each vector.", int, shown="all"),
     Option("--pooling", "How rows of a text become one: mean, cls or last.", shown="as the file says"),
-    Option("--normalize/--no-normalize", "Vectors of length 1.", bool, default=True),
+    Option("--normalize/--no-normalize", "Normalized embeddings.", bool, default=True),
     Option("--truncate", "Cut texts that are too long; by default they are refused.", bool, default=False),
     Option("--ctx -c", "Most tokens of a text.", int, shown="the model's, at most 8192"),
     THREADS,
@@ -59,7 +59,7 @@ def embed(
     device: str | None,
     gpu_layers: str | None,
 ) -> None:
-    """Make vectors of texts, for search, clustering and RAG."""
+    """Compute embeddings of texts, for search, clustering and RAG."""
     if output is not None:
         check_format(output)
     if file is not None:
@@ -103,16 +103,16 @@ def _print(llm: Any, texts: list[str], options: dict[str, Any]) -> None:
 def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path) -> None:
     width = options["dimensions"] or llm.embed(texts[:1], **{**options, "truncate": True}).shape[1]
     what = identity(texts, model=llm.path.name, model_bytes=llm.path.stat().st_size, ctx=llm.ctx, **options)
-    vectors = VectorFile(output, what, width)
+    embeddings = EmbeddingsFile(output, what, width)
     try:
-        if vectors.n_done:
-            tell(f"resuming after {counted(vectors.n_done, 'text')}")
+        if embeddings.n_done:
+            tell(f"resuming after {counted(embeddings.n_done, 'text')}")
         with steps_bar("embedding", "texts") as report:
-            while vectors.n_done < len(texts):
-                vectors.append(llm.embed(texts[vectors.n_done : vectors.n_done + _BLOCK], **options))
+            while embeddings.n_done < len(texts):
+                embeddings.append(llm.embed(texts[embeddings.n_done : embeddings.n_done + _BLOCK], **options))
                 if report is not None:
-                    report(vectors.n_done, len(texts))
-        vectors.finish(texts)
+                    report(embeddings.n_done, len(texts))
+        embeddings.finish(texts)
     finally:
-        vectors.close()
+        embeddings.close()
     tell(f"{output}: {counted(len(texts), 'vector')} of {counted(width, 'number')}")

@@ -121,7 +121,7 @@ _ROWS = (
     _harmless("-dt --defrag-thold", "the cache has pages, which need no defragmentation"),
     _switch("--cache-prompt", "reuse changes no answer", off_names="--no-cache-prompt", done="on"),
     _switch("--cache-idle-slots", off_names="--no-cache-idle-slots"),
-    # What a server does. A model's file says whether it makes vectors or ranks, so that no flag is needed.
+    # What a server does. A model's file says whether it makes embeddings or ranks, so that no flag is needed.
     _switch("--embedding --embeddings --rerank --reranking"),
     _switch("--offline"),
     _switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),

@@ -1,4 +1,4 @@
-"""Encoders: models that make vectors of texts, or scores."""
+"""Encoders: models that embed texts, or scores."""
 
 from __future__ import annotations
 

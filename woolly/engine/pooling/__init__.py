@@ -1,4 +1,4 @@
-"""Texts that become one row each: vectors and scores, computed beside the answers."""
+"""Texts that become one row each: embeddings and scores, computed beside the answers."""
 
 from typing import TYPE_CHECKING
 

@@ -38,9 +38,7 @@ def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Poolin
             return None
         return Pooler(pooling, plan.width, is_whole=not plan.is_causal)
     if pooling not in (None, plan.pooling):
-        raise RequestError(
-            f"pooling is {pooling!r}, but this model makes its vectors by {plan.pooling!r}", field="pooling"
-        )
+        raise RequestError(f"pooling is {pooling!r}, but this model pools by {plan.pooling!r}", field="pooling")
     # The plan pools: its result has one row for each text, made of rows that must be in one batch, but for the last.
     is_whole = not plan.is_causal or plan.pooling in ("mean", "cls")
     return Pooler("last", plan.width, plan.result, is_whole=is_whole)

@@ -22,7 +22,7 @@ class Pooler:
 
     pooling: Pooling
     width: int
-    kind: Literal["vectors", "scores"] = "vectors"
+    kind: Literal["embeddings", "scores"] = "embeddings"
     last: int | None = None  # steps of the running plan before this one run; None: all of them
     finish: Callable[[Float32], Float32] | None = None  # what a row still needs, such as a norm that was fused away
     plan: Plan | None = None  # whose steps `last` counts

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from woolly.models.parts.embedding import typed
     from woolly.models.parts.encoder import post_norm_layers
-    from woolly.models.parts.head import logits, read_out, unembedded, vectors
+    from woolly.models.parts.head import embeddings, logits, read_out, unembedded
     from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
     from woolly.models.parts.latent import Latent, latent_attention, read_latent
     from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
@@ -28,6 +28,7 @@ __all__ = [
     "Index",
     "Latent",
     "attend",
+    "embeddings",
     "experts",
     "experts_or_feed_forward",
     "feed_forward",
@@ -55,7 +56,6 @@ __all__ = [
     "turned",
     "typed",
     "unembedded",
-    "vectors",
 ]
 
 __getattr__ = later(
@@ -64,7 +64,7 @@ __getattr__ = later(
         "attention": "attend gated_attention projections self_attention shared_attention turned",
         "embedding": "typed",
         "encoder": "post_norm_layers",
-        "head": "logits read_out unembedded vectors",
+        "head": "logits read_out unembedded embeddings",
         "index": "Index indexed indexed_blocks read_index",
         "latent": "Latent latent_attention read_latent",
         "recurrence": "gated_delta_net kimi_delta_net mamba mamba2 short_conv",

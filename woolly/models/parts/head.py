@@ -1,4 +1,4 @@
-"""From the last hidden state to the result: logits, or vectors and scores of whole texts."""
+"""From the last hidden state to the result: logits, or embeddings and scores of whole texts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _POOLS: dict[Pooling, Pool] = {"mean": "mean", "cls": "first", "last": "last"}
 
 
 def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
-    """Names the result of a decoder: logits, or vectors if they are asked for or later rows are seen."""
+    """Names the result of a decoder: logits, or embeddings if they are asked for or later rows are seen."""
     if p.pooling is None and not hp.mask:
         p.output(logits(p, x, hp))
         return
     p.skip("output")
-    vectors(p, p.rms_norm(x, "output_norm", eps=hp.eps), rank="last")
+    embeddings(p, p.rms_norm(x, "output_norm", eps=hp.eps), rank="last")
 
 
 def pooling_of(p: Tracer) -> Pooling:
@@ -29,7 +29,7 @@ def _has_head(p: Tracer) -> bool:
     return p.has("/cls") or p.has("/cls.output")
 
 
-def vectors(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh", eps: float = 0.0) -> None:
+def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh", eps: float = 0.0) -> None:
     """Names the result of an encoder: a vector of each text, or scores if its file has a head and says so.
 
     `rank` is how a text becomes the row that the head reads, `act` the head's activation.
@@ -37,14 +37,14 @@ def vectors(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh", e
     pooling = pooling_of(p)
     if pooling == "none":
         p.skip("cls")
-        p.output(p.output_rows(x), "vectors", pooling)
+        p.output(p.output_rows(x), "embeddings", pooling)
         return
     y = p.pool(x, _POOLS[rank if pooling == "rank" else pooling])
     if pooling != "rank":
         p.skip("cls")
         for name in ("dense_2", "dense_3"):
             y = p.linear(y, name, width=p.rows(name)) if p.has(name) else y
-        p.output(y, "vectors", pooling)
+        p.output(y, "embeddings", pooling)
         return
     if not _has_head(p):
         raise UnsupportedError("the file has no head that scores texts (cls or cls.output), so it cannot rank")
@@ -65,6 +65,6 @@ def logits(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
 def unembedded(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     """The output matrix and the softcap alone, for models with another last norm."""
     if p.pooling is not None or hp.mask:
-        raise UnsupportedError("vectors of whole texts are not supported yet for this architecture")
+        raise UnsupportedError("embeddings are not supported for this architecture yet; use its logits")
     y = p.linear(h, "output" if p.has("output") else "token_embd", width=p.rows("token_embd"))
     return p.softcap(y, hp.logit_softcap) if hp.logit_softcap else y

@@ -25,7 +25,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     y = p.linear(p.output_rows(x), "mm.model.fc", width=p.rows("mm.model.fc"))
     y = p.act(p.layer_norm(y, "mm.post_fc_norm", eps=_EPS), "gelu_erf")
     gate, up = (p.linear(y, name, width=p.rows("mm.up")) for name in ("mm.gate", "mm.up"))
-    p.output(p.linear(p.glu(gate, up), "mm.down", width=p.rows("mm.down")), "vectors", "none")
+    p.output(p.linear(p.glu(gate, up), "mm.down", width=p.rows("mm.down")), "embeddings", "none")
 
 
 def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:

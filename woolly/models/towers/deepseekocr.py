@@ -52,16 +52,16 @@ def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
 def _places(p: Tracer, hp: TowerParams) -> None:
     x = _sam(hp).build(p, hp)
     y = p.linear(x, "v.sam.neck.0", width=p.rows("v.sam.neck.0"))
-    p.output(p.output_rows(p.layer_norm(y, "v.sam.neck.1", eps=EPS)), "vectors", "none")
+    p.output(p.output_rows(p.layer_norm(y, "v.sam.neck.1", eps=EPS)), "embeddings", "none")
 
 
 def _neck(p: Tracer, hp: TowerParams) -> None:
     x = p.linear(p.given(width=p.columns_of("v.sam.neck.2")), "v.sam.neck.2", width=p.rows("v.sam.neck.2"))
-    p.output(p.output_rows(p.layer_norm(x, "v.sam.neck.3", eps=EPS)), "vectors", "none")
+    p.output(p.output_rows(p.layer_norm(x, "v.sam.neck.3", eps=EPS)), "embeddings", "none")
 
 
 def _filter(p: Tracer, name: str) -> None:
-    p.output(p.output_rows(p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))), "vectors", "none")
+    p.output(p.output_rows(p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))), "embeddings", "none")
 
 
 def _rows(p: Tracer, hp: TowerParams) -> None:
@@ -73,7 +73,7 @@ def _rows(p: Tracer, hp: TowerParams) -> None:
         x = layer(p, x, clip, i, act="gelu_quick")
     p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # of CLIP alone, or of prompts
     y = p.join(p.output_rows(x), p.output_rows(given))
-    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
 def max_patches(hp: TowerParams) -> int:

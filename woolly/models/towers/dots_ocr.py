@@ -20,4 +20,4 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)
     x = p.layer_norm(p.rms_norm(x, "mm.post_norm", eps=hp.eps), "mm.input_norm", eps=_NORM)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.0", "mm.2"), "vectors", "none")
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.0", "mm.2"), "embeddings", "none")

@@ -28,7 +28,7 @@ _BATCH_EPS = 1e-5  # of the batch's norm
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Nine numbers of the spectrogram."""
     x = p.linear(p.given(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
-    p.output(p.output_rows(p.act(x, "relu")), "vectors", "none")
+    p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
 
 
 def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
@@ -39,7 +39,7 @@ def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
     for i in range(1, _TAPS):
         x = x + p.columns(taps, first=i * channels, width=channels)
     x = p.linear(x + p.vector(f"a.conv1d.{each}.bias"), f"a.conv1d.{mixed}", width=channels)
-    p.output(p.output_rows(p.act(x, "relu")), "vectors", "none")
+    p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
 
 
 def halvings() -> tuple[StageBuilder, ...]:

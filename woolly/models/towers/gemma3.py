@@ -20,7 +20,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
         x = layer(p, x, hp, i, act="gelu")
     y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="mean")
     y = p.rms_norm(y, "mm.soft_emb_norm", eps=hp.eps)
-    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "vectors", "none")
+    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

@@ -35,14 +35,14 @@ def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Nine places of time and pitch."""
     name = f"a.conv1d.{number}"
     x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _normed(p: Tracer, hp: AudioParams) -> None:
     """All pitches of a time side by side."""
     n_channels = hp.tensors["a.conv1d.0.norm.weight"].shape[0]
     x = _by_the_past(p, p.given(width=conv_length(hp.settings.n_mels) * n_channels), 0)
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _by_the_past(p: Tracer, x: Handle, number: int) -> Handle:
@@ -63,7 +63,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     y = p.rms_norm(p.output_rows(x), "mm.a.soft_emb_norm", eps=_EPS)
     y = p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection"))
     p.skip("mm.a.embedding", "mm.a.hard_emb_norm")  # read by `constants`
-    p.output(p.rms_norm(y, eps=_EPS), "vectors", "none")
+    p.output(p.rms_norm(y, eps=_EPS), "embeddings", "none")
 
 
 def _attention(p: Tracer, x: Handle, hp: AudioParams, turned: Turned) -> Handle:

@@ -59,7 +59,7 @@ def _around(p: Tracer, x: Handle, name: str, stride: int = 1, *, is_wanted: bool
 def _stem(p: Tracer, hp: TowerParams) -> None:
     x = p.given(width=p.columns_of("v.conv_stem.conv"))
     x = p.act(_conv(p, x, "v.conv_stem.conv", "v.conv_stem.bn"), "gelu")
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
@@ -69,7 +69,7 @@ def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
         y = _conv(p, p.act(_conv(p, x, "conv_exp", "bn1"), "gelu"), "conv_pwl", "bn2")
         if not name.endswith(".0"):
             y = y + p.columns(x, first=n // 9 * 4, width=n // 9)
-    p.output(p.output_rows(y), "vectors", "none")
+    p.output(p.output_rows(y), "embeddings", "none")
 
 
 def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
@@ -128,13 +128,13 @@ def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
     x = p.given(width=width)
     for name in names:
         x = _block(p, x, name)
-    p.output(x if names[-1].endswith(".0") else p.output_rows(x), "vectors", "none")
+    p.output(x if names[-1].endswith(".0") else p.output_rows(x), "embeddings", "none")
 
 
 def _fewer(p: Tracer, hp: TowerParams, name: str, width: int) -> None:
     """The block that begins the last resolution; its rows keep the four that each is made of beside them."""
     x = p.given(width=width)
-    p.output(p.join(_inverted(p, x, name), p.fold(x, rows=4, kind="join")), "vectors", "none")
+    p.output(p.join(_inverted(p, x, name), p.fold(x, rows=4, kind="join")), "embeddings", "none")
 
 
 def _last(p: Tracer, hp: TowerParams, names: list[str], width: int, kept: int) -> None:
@@ -142,7 +142,7 @@ def _last(p: Tracer, hp: TowerParams, names: list[str], width: int, kept: int) -
     x = p.columns(given, first=0, width=width)
     for name in names:
         x = _block(p, x, name)
-    p.output(p.output_rows(p.join(x, p.columns(given, first=width, width=kept))), "vectors", "none")
+    p.output(p.output_rows(p.join(x, p.columns(given, first=width, width=kept))), "embeddings", "none")
 
 
 def _fusion(p: Tracer, hp: TowerParams) -> None:
@@ -155,7 +155,7 @@ def _fusion(p: Tracer, hp: TowerParams) -> None:
     y = p.rms_norm(p.scale(x, x.width**0.5), "mm.soft_emb_norm", eps=_EPS)
     y = p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection"))
     p.skip("mm.embedding", "mm.hard_emb_norm")  # read by `constants`
-    p.output(p.rms_norm(y, eps=_EPS), "vectors", "none")
+    p.output(p.rms_norm(y, eps=_EPS), "embeddings", "none")
 
 
 def _pooled(hp: TowerParams) -> int:

@@ -34,7 +34,7 @@ def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Nine places of time and pitch, normed over the channels."""
     name = f"a.conv1d.{number}"
     x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
-    p.output(p.output_rows(p.act(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "vectors", "none")
+    p.output(p.output_rows(p.act(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
@@ -51,7 +51,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     if p.has("a.pre_encode.out"):
         y = p.linear(y, "a.pre_encode.out", width=p.rows("a.pre_encode.out"))
     y = p.rms_norm(y, "mm.a.soft_emb_norm" if p.has("mm.a.soft_emb_norm") else None, eps=_EPS)
-    p.output(p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection")), "vectors", "none")
+    p.output(p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection")), "embeddings", "none")
 
 
 def feed_forward(p: Tracer, x: Handle, hp: AudioParams, layer: int, which: str) -> Handle:

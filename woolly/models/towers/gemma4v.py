@@ -46,7 +46,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
         y = (y + p.vector("made.std_bias")) * p.vector("v.std_scale")
     p.skip("v.std_bias")
     y = p.rms_norm(y, eps=hp.eps)
-    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "vectors", "none")
+    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
 
 
 def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:

@@ -28,7 +28,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     y = p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc"))
     y = p.act(p.layer_norm(y, "mm.post_norm", eps=1e-5), "gelu_erf")
     gate, up = (p.linear(y, name, width=p.rows(name)) for name in ("mm.gate", "mm.up"))
-    p.output(p.linear(p.glu(gate, up, "silu"), "mm.down", width=p.rows("mm.down")), "vectors", "none")
+    p.output(p.linear(p.glu(gate, up, "silu"), "mm.down", width=p.rows("mm.down")), "embeddings", "none")
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ def _layers(p: Tracer, hp: AudioParams, first: int, last: int) -> None:
             x = x + p.linear(a, "attn_out", width=hp.width)
             x = x + _filtered(p, x, hp)
             x = p.layer_norm(x + _feed_forward(p, x, hp, "_1") * 0.5, "ln2", eps=hp.eps)
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
@@ -66,7 +66,7 @@ def _letters(p: Tracer, hp: AudioParams) -> None:
     k = p.blend(scores * 0.0, "a.letters")
     v = p.blend(x * 0.0, "a.enc_ctc_out_mid")
     a = p.attention(scores, k, v, head_dim=n, scale=1.0, mask="block")
-    p.output(p.output_rows(x + a + p.vector("a.enc_ctc_out_mid.bias")), "vectors", "none")
+    p.output(p.output_rows(x + a + p.vector("a.enc_ctc_out_mid.bias")), "embeddings", "none")
 
 
 def _projector(p: Tracer, hp: AudioParams) -> None:
@@ -91,7 +91,7 @@ def _projector(p: Tracer, hp: AudioParams) -> None:
                 y = p.layer_norm(y + p.linear(a, f"{name}_out", width=width), f"{name}_norm", eps=_NORM)
             h = p.act(p.linear(y, "ffn_up", width=p.rows("ffn_up")), "gelu_erf")
             y = p.layer_norm(y + p.linear(h, "ffn_down", width=width), "ffn_norm", eps=_NORM)
-    p.output(p.linear(p.output_rows(y), "a.proj_linear", width=p.rows("a.proj_linear")), "vectors", "none")
+    p.output(p.linear(p.output_rows(y), "a.proj_linear", width=p.rows("a.proj_linear")), "embeddings", "none")
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:

@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     x = p.fold(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="join")
     y = p.linear(mlp(p, x, "mm.0", "mm.2"), "mm.model.fc", width=p.rows("mm.model.fc"))
     p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or of videos
-    p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "vectors", "none")
+    p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

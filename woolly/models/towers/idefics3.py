@@ -17,7 +17,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
     y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
-    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

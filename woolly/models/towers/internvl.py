@@ -18,7 +18,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu" if hp.act == "silu" else "gelu_erf", norm="rms" if _is_rms(p) else "layer")
     y = p.layer_norm(p.fold(x, rows=hp.merge**2, kind="join"), "mm.model.mlp.0", eps=1e-5)
-    p.output(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.3"), "vectors", "none")
+    p.output(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.3"), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

@@ -26,7 +26,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu", rope=rope)
     x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=_NORM)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "vectors", "none")
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "embeddings", "none")
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     y = p.fold(x, rows=hp.merge**2, kind="join")
     if p.has("mm.input_norm"):
         y = p.layer_norm(y, "mm.input_norm", eps=1e-5)
-    p.output(mlp(p, y, "mm.1", "mm.2"), "vectors", "none")
+    p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

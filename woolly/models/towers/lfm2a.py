@@ -20,7 +20,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     """All layers, and what makes rows of the prompt."""
     y = p.layer_norm(p.output_rows(conformer(p, hp)), "mm.a.mlp.0", eps=hp.eps)
     p.skip(*_OF_SPEECH)
-    p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.3"), "vectors", "none")
+    p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.3"), "embeddings", "none")
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:

@@ -23,7 +23,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
         x = layer(p, x, hp, i, act="gelu_erf", rope=rope)
     y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
     y = p.act(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.2"), "gelu_erf")
-    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

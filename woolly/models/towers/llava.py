@@ -35,7 +35,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for one in others:
         y = p.join(y, one)
     p.output(
-        mlp(p, y, "mm.0", "mm.2") if p.has("mm.2") else p.linear(y, "mm.0", width=p.rows("mm.0")), "vectors", "none"
+        mlp(p, y, "mm.0", "mm.2") if p.has("mm.2") else p.linear(y, "mm.0", width=p.rows("mm.0")), "embeddings", "none"
     )
 
 

@@ -38,7 +38,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
         a = p.output_rows(p.attention(q, k, v, head_dim=_HEAD, scale=_HEAD**-0.5, mask="block"))
         y = p.layer_norm(p.linear(a, "attn.out", width=width), "ln_post", eps=1e-6)
         p.skip("pos_embed_k", "pos_embed")
-        p.output(p.linear(y, "proj", width=p.rows("proj")), "vectors", "none")
+        p.output(p.linear(y, "proj", width=p.rows("proj")), "embeddings", "none")
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ def _first(p: Tracer, hp: TowerParams) -> None:
         x = x + p.linear(a, "attn_out", width=hp.width)
         joined = p.layer_norm(p.fold(x, rows=_BLOCK, kind="join"), "ds_ln", eps=hp.eps)
         y = mlp(p, joined, "ds_ffn_up", "ds_ffn_down", act="gelu")
-        p.output(y + p.fold(x, rows=_BLOCK, kind="mean"), "vectors", "none")
+        p.output(y + p.fold(x, rows=_BLOCK, kind="mean"), "embeddings", "none")
 
 
 def _last(p: Tracer, hp: TowerParams, first: int) -> None:
@@ -53,7 +53,7 @@ def _last(p: Tracer, hp: TowerParams, first: int) -> None:
     for i in range(first, hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
     y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=_BLOCK, kind="join")
-    p.output(mlp(p, p.layer_norm(y, "mm.input_norm", eps=1e-6), "mm.up", "mm.down"), "vectors", "none")
+    p.output(mlp(p, p.layer_norm(y, "mm.input_norm", eps=1e-6), "mm.up", "mm.down"), "embeddings", "none")
 
 
 def _patches(p: Tracer, hp: TowerParams) -> Handle:

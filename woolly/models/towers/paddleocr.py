@@ -20,7 +20,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu", rope=rope)
     x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=1e-5)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "vectors", "none")
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

@@ -25,7 +25,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     else:
         y = p.output_rows(x)
     p.skip("v.token_embd.img_break")  # the text model has it, too
-    p.output(mlp(p, y, "mm.1", "mm.2"), "vectors", "none")
+    p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

@@ -27,7 +27,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
         mask: Mask = "all" if (i + 1) % period == 0 else "block"
         x = layer(p, x, hp, i, act=hp.act or "gelu_quick", norm=norm, rope=rope, mask=mask)
     y = p.fold(normed(p, x, "v.post_ln", hp, norm), rows=hp.merge**2, kind="join")
-    p.output(mlp(p, y, "mm.0", "mm.2"), "vectors", "none")
+    p.output(mlp(p, y, "mm.0", "mm.2"), "embeddings", "none")
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:

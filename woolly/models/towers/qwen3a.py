@@ -41,7 +41,7 @@ def _third_conv(p: Tracer, hp: AudioParams) -> None:
 def _conv(p: Tracer, number: int, channels: int) -> None:
     name = f"a.conv2d.{number}"
     x = p.act(p.linear(p.given(width=_TAPS * channels), name, width=p.rows(name)), "gelu_erf")
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
@@ -50,7 +50,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf", tower="a")
     y = p.output_rows(p.layer_norm(x, "a.post_ln", eps=hp.eps))
-    p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.2"), "vectors", "none")
+    p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.2"), "embeddings", "none")
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:

@@ -27,7 +27,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     y = mlp(p, y, "mm.0", "mm.2")
     for one in deep:
         y = p.join(y, one)
-    p.output(y, "vectors", "none")
+    p.output(y, "embeddings", "none")
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

@@ -56,7 +56,7 @@ def _traced(tensors: Mapping[str, Tensor], build: Any, given: Any) -> Plan:
 
 def _build_ctc_head(p: Tracer, _: None) -> None:
     x = p.given(width=p.columns_of("token_embd"))
-    p.output(p.linear(p.output_rows(x), "token_embd", width=p.rows("token_embd")), "vectors", "none")
+    p.output(p.linear(p.output_rows(x), "token_embd", width=p.rows("token_embd")), "embeddings", "none")
 
 
 def _build_predictor(p: Tracer, n_layers: int) -> None:
@@ -75,7 +75,7 @@ def _build_predictor(p: Tracer, n_layers: int) -> None:
     out = p.linear(x, "dec.joint_pred", width=p.rows("dec.joint_pred"))
     for one in kept:
         out = p.join(out, one)
-    p.output(p.output_rows(out), "vectors", "none")
+    p.output(p.output_rows(out), "embeddings", "none")
 
 
 def _build_joint(p: Tracer, n_durations: int) -> None:
@@ -83,4 +83,4 @@ def _build_joint(p: Tracer, n_durations: int) -> None:
     out = p.linear(x, "dec.joint_out", width=p.rows("dec.joint_out"))
     if n_durations:
         out = p.join(out, p.linear(x, "dec.joint_steps", width=n_durations))
-    p.output(out, "vectors", "none")
+    p.output(out, "embeddings", "none")

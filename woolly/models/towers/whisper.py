@@ -26,7 +26,7 @@ _TAPS = 3
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Each frame with its neighbours."""
     x = p.act(p.linear(p.given(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
-    p.output(p.output_rows(x), "vectors", "none")
+    p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
@@ -48,7 +48,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
             y = mlp(p, p.fold(y, rows=hp.settings.stack, kind="join"), "mm.a.mlp.1", "mm.a.mlp.2")
         else:
             y = p.output_rows(y)
-    p.output(y, "vectors", "none")
+    p.output(y, "embeddings", "none")
 
 
 def _projector(p: Tracer, hp: AudioParams) -> None:
@@ -57,7 +57,7 @@ def _projector(p: Tracer, hp: AudioParams) -> None:
     half = p.rows("mm.a.mlp.1") // 2
     up, gate = (p.linear(y, "mm.a.mlp.1", width=half, first=first) for first in (0, half))
     y = p.rms_norm(p.glu(gate, up, "silu"), "mm.a.norm_mid", eps=_NORM)
-    p.output(p.output_rows(p.linear(y, "mm.a.mlp.2", width=p.rows("mm.a.mlp.2"))), "vectors", "none")
+    p.output(p.output_rows(p.linear(y, "mm.a.mlp.2", width=p.rows("mm.a.mlp.2"))), "embeddings", "none")
 
 
 _FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))

@@ -64,7 +64,8 @@ def read_row(number: int, value: Any) -> BatchRow:
     """Returns the row of a value. ApiError 400 says what is wrong with it.
 
     A text is a message of the user. An object with `body` is a line as OpenAI's batches have it; any other object is
-    the body itself, of a chat if it has `messages`, of a completion if it has `prompt`, of vectors if it has `input`.
+    the body itself, of a chat if it has `messages`, of a completion if it has `prompt`, of embeddings if it has
+    `input`.
     """
     if isinstance(value, str):
         value = {"messages": [{"role": "user", "content": value}]}

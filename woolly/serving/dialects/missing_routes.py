@@ -14,7 +14,7 @@ ROUTES = (
 
 _SENTENCES = {
     "/v1/moderations": "there is no moderation here",
-    "/v2/chat": "Cohere's API is here for vectors and ranks alone: chat by POST /v1/chat/completions",
+    "/v2/chat": "only Cohere's embeddings and reranking are supported: chat with POST /v1/chat/completions",
 }
 
 _BASE = re.compile(r"(/v1/v1|/api)/(chat/completions|completions|models|responses)/?")

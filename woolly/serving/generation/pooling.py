@@ -29,8 +29,8 @@ from woolly.store import Purpose, models_for
 
 _VERBS: dict[Capability, tuple[str, Purpose]] = {
     "completion": ("write", "chat"),
-    "embedding": ("make vectors of texts", "embed"),
-    "token_embedding": ("make vectors of tokens", "embed"),
+    "embedding": ("embed texts", "embed"),
+    "token_embedding": ("embed tokens", "embed"),
     "rerank": ("rank documents", "rerank"),
     "classify": ("classify texts", "rerank"),
 }
@@ -70,7 +70,7 @@ async def run_pooling(
     generator: Generator = state.generator
     models: ModelManager = state.models
     if "embedding" in can and state.settings.pooling is not None:
-        can = (*can, "completion")  # with a pooling, a model that writes makes vectors, too
+        can = (*can, "completion")  # with a pooling, a model that writes makes embeddings, too
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit())
         info = await _find(models, model, can)

@@ -366,7 +366,7 @@ def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tupl
         return ()
     if plan.transcribes:
         return ("transcription",)
-    if plan.result == "vectors":
+    if plan.result == "embeddings":
         return ("token_embedding",) if plan.pooling == "none" else ("embedding",)
     if plan.result == "scores":
         ranks = plan.width == 1 or "yes" in map(str.lower, plan.labels)

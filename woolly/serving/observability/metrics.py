@@ -91,7 +91,7 @@ class Stats:
             "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", ["model"], registry=self.registry
         )
         self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", ["model"], registry=self.registry)
-        self._texts = Counter("woolly_texts", "Texts read for vectors, ranks and labels.", registry=self.registry)
+        self._texts = Counter("woolly_texts", "Texts embedded, reranked or classified.", registry=self.registry)
         self._text_tokens = Counter("woolly_text_tokens", "Tokens of such texts.", registry=self.registry)
         self._first = self._histogram("woolly_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self._whole = self._histogram("woolly_answer_seconds", "From arrival to the end.", _SECONDS)

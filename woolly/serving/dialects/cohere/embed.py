@@ -1,4 +1,4 @@
-"""/v2/embed: vectors of texts."""
+"""/v2/embed: embeddings of texts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
@@ -37,7 +37,7 @@ class EmbedBody(BaseModel):
 
 
 class EmbedReply(BaseModel):
-    """Vectors of length 1, by type."""
+    """Normalized embeddings, by type."""
 
     id: str
     response_type: Literal["embeddings_by_type"]
@@ -48,7 +48,7 @@ class EmbedReply(BaseModel):
 
 @router.post("/v2/embed", responses={200: {"model": EmbedReply}}, response_model=None)
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """Vectors of texts, as Cohere has them. The default is to refuse texts that are too long, not to cut them."""
+    """Embeddings of texts, as Cohere has them. The default is to refuse texts that are too long, not to cut them."""
     types = body.embedding_types or ["float"]
     for name in types:
         if name not in ("float", "base64"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from woolly.serving.dialects.vectors.ranking import rerank
-from woolly.serving.dialects.vectors.replies import RankedText, RerankReply
+from woolly.serving.dialects.embeddings.ranking import rerank
+from woolly.serving.dialects.embeddings.replies import RankedText, RerankReply
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

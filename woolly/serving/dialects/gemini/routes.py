@@ -12,11 +12,11 @@ from fastapi.responses import Response
 from woolly.errors import RequestError
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat
+from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedBody, GenerateBody
 from woolly.serving.dialects.gemini.contents import text_of
 from woolly.serving.dialects.gemini.replies import Form
 from woolly.serving.dialects.google_models import google_model
-from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.errors import invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -68,17 +68,15 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
 @router.post(f"{_STABLE}/{{model:path}}:embedContent", response_model=None, include_in_schema=False)
 async def embed(model: str, body: EmbedBody, request: Request) -> Response:
     """The vector of a text."""
-    (values,) = await _vectors(model, [body], request)
+    (values,) = await _embed(model, [body], request)
     return json_reply({"embedding": {"values": values}})
 
 
-@router.post(
-    f"{_MODELS}/{{model:path}}:batchEmbedContents", response_model=None, summary="Make vectors, as Gemini does"
-)
+@router.post(f"{_MODELS}/{{model:path}}:batchEmbedContents", response_model=None, summary="Embed texts, as Gemini does")
 @router.post(f"{_STABLE}/{{model:path}}:batchEmbedContents", response_model=None, include_in_schema=False)
 async def embed_all(model: str, body: EmbedBodies, request: Request) -> Response:
-    """Vectors of texts."""
-    return json_reply({"embeddings": [{"values": values} for values in await _vectors(model, body.requests, request)]})
+    """Embeddings of texts."""
+    return json_reply({"embeddings": [{"values": values} for values in await _embed(model, body.requests, request)]})
 
 
 @router.get(_MODELS, summary="List the models, as Gemini does")
@@ -99,7 +97,7 @@ async def _answer(model: str, body: GenerateBody, request: Request, *, stream: b
     return await answer_chat(request, dialect_of(request), chat, model=model, stream=stream, form=form)
 
 
-async def _vectors(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
+async def _embed(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
     sizes = {body.output_dimensionality for body in bodies}
     if len(sizes) > 1:
         raise invalid_param("requests.outputDimensionality", "it differs between the requests; send them one by one")

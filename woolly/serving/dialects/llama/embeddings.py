@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_reply
-from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, Input, TextBody, as_texts
-from woolly.serving.dialects.vectors.embeddings import embeddings
-from woolly.serving.dialects.vectors.ranking import classify, rerank, score
-from woolly.serving.dialects.vectors.replies import (
+from woolly.serving.dialects.embeddings.bodies import EmbeddingsBody, Input, TextBody, as_texts
+from woolly.serving.dialects.embeddings.embeddings import embeddings
+from woolly.serving.dialects.embeddings.ranking import classify, rerank, score
+from woolly.serving.dialects.embeddings.replies import (
     ClassifyReply,
     EmbeddingsReply,
     RankedText,
@@ -53,7 +53,7 @@ class LlamaEmbedding(BaseModel):
 
 
 async def embedding(body: EmbeddingBody, request: Request) -> Response:
-    """Vectors of texts, as llama-server has them; of their tokens, if the model's file names no pooling."""
+    """Embeddings of texts, as llama-server has them; of their tokens, if the model's file names no pooling."""
     given = body.content if body.content is not None else body.input
     if given is None:
         raise invalid_param("content", "a text or a list of texts was expected")
@@ -66,13 +66,13 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
         if pooling is not None or llm.plan.pooling != "none":
             return llm.prepare_embedding(texts, dimensions=body.dimensions, pooling=pooling, truncate=body.cuts)
         if body.dimensions is not None:
-            raise invalid_param("dimensions", "the vectors of tokens are given whole; leave it out")
+            raise invalid_param("dimensions", "token embeddings are not truncated; leave it out")
         return llm.prepare_token_embedding(texts, truncate=body.cuts)
 
     def finish(llm: LLM, job: PoolingJob) -> list[Any]:
         if pooling is None and llm.plan.pooling == "none":
             return [rows.tolist() for rows in job.all_rows()]  # as they are: llama-server does not normalize them
-        rows = llm.vectors(job, normalize=False, dimensions=body.dimensions)
+        rows = llm.embeddings(job, normalize=False, dimensions=body.dimensions)
         return [[row] for row in _rows(rows, kind=kind)]
 
     pooled = await run_pooling(request, body.model, ("embedding", "token_embedding"), prepare, finish, field=field)
@@ -80,9 +80,9 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
 
 
 async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response:
-    """Vectors of texts: as llama-server has them for `content`, as OpenAI for `input`.
+    """Embeddings of texts: as llama-server has them for `content`, as OpenAI for `input`.
 
-    Vectors of tokens have no shape of OpenAI's.
+    Embeddings of tokens have no shape of OpenAI's.
     """
     if body.content is not None or body.input is None:
         return await embedding(body, request)
@@ -97,7 +97,7 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
 
 
 def _rows(rows: npt.NDArray[np.float32], *, kind: int) -> list[Any]:
-    """Returns the vectors in one of llama-server's lengths."""
+    """Returns the embeddings in one of llama-server's lengths."""
     wide = rows.astype(np.float64)
     size = np.abs(wide)
     if kind < 0:

@@ -1,4 +1,4 @@
-"""What other programs may ask of this server by MCP: answers, vectors, ranks, tokens and the list of models."""
+"""What other programs may ask of this server by MCP: answers, embeddings, ranks, tokens and the list of models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from woolly.chat import ChatRequest, Message
 from woolly.llm import LLM
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import lay_out_chat, open_chat
-from woolly.serving.dialects.vectors.bodies import RerankBody
-from woolly.serving.dialects.vectors.embeddings import embed_texts
-from woolly.serving.dialects.vectors.ranking import rank
+from woolly.serving.dialects.embeddings.bodies import RerankBody
+from woolly.serving.dialects.embeddings.embeddings import embed_texts
+from woolly.serving.dialects.embeddings.ranking import rank
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
@@ -177,9 +177,7 @@ TOOLS = {
     "chat": ServerTool(
         "Answers a conversation of several messages by a language model on this machine.", ChatBody, _chat
     ),
-    "embed": ServerTool(
-        "Makes vectors of texts, of length 1, by an embedding model on this machine.", EmbedBody, _embed
-    ),
+    "embed": ServerTool("Computes normalized embeddings of texts with a local embedding model.", EmbedBody, _embed),
     "rerank": ServerTool(
         "Orders documents by how well they answer a query, the best first, by a reranking model on this machine.",
         OrderBody,

@@ -1,4 +1,4 @@
-"""/api/embed and /api/embeddings: vectors of texts."""
+"""/api/embed and /api/embeddings: embeddings of texts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 
@@ -54,7 +54,7 @@ class EmbeddingBody(ModelBody):
 
 
 class EmbedReply(BaseModel):
-    """Vectors of length 1; times are in nanoseconds."""
+    """Normalized embeddings; times are in nanoseconds."""
 
     model: str
     embeddings: list[list[float]]
@@ -70,9 +70,11 @@ class EmbeddingReply(BaseModel):
     embedding: list[float]
 
 
-@router.post("/api/embed", responses={200: {"model": EmbedReply}}, response_model=None, summary="Make vectors of texts")
+@router.post(
+    "/api/embed", responses={200: {"model": EmbedReply}}, response_model=None, summary="Compute embeddings of texts"
+)
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """Vectors of texts."""
+    """Embeddings of texts."""
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.input] if isinstance(body.input, str) else body.input

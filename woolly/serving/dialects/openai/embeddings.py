@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from woolly.serving.dialects.vectors.embeddings import embeddings
-from woolly.serving.dialects.vectors.ranking import classify, rerank, score
-from woolly.serving.dialects.vectors.replies import (
+from woolly.serving.dialects.embeddings.embeddings import embeddings
+from woolly.serving.dialects.embeddings.ranking import classify, rerank, score
+from woolly.serving.dialects.embeddings.replies import (
     ClassifyReply,
     EmbeddingsReply,
     RankedText,

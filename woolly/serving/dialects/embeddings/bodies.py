@@ -1,4 +1,4 @@
-"""Bodies that ask for vectors, ranks and labels, as OpenAI, Jina, TEI, Cohere and vLLM have them."""
+"""Bodies that ask for embeddings, scores and labels, as OpenAI, Jina, TEI, Cohere and vLLM have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VectorFile: vectors on their way to a file, kept beside it until all are there, so that work can be resumed."""
+"""EmbeddingsFile: writes embeddings to a partial file that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_format(path: Path) -> None:
 
 
 def identity(texts: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Returns what decides the vectors: all of it must be the same for work to be resumed."""
+    """Returns what decides the embeddings: all of it must be the same for work to be resumed."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -44,7 +44,7 @@ def identity(texts: Sequence[str], **options: Any) -> dict[str, Any]:
     return {"texts": len(texts), "sha256": digest.hexdigest(), **options}
 
 
-class VectorFile:
+class EmbeddingsFile:
     """Rows are appended to `<output>.part`; `finish` writes the output and removes the part."""
 
     def __init__(self, output: Path, what: Mapping[str, Any], width: int) -> None:
@@ -113,6 +113,6 @@ def _write_parquet(path: Path, texts: Sequence[str], rows: npt.NDArray[np.float3
     pyarrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
     flat = pyarrow.array(rows.reshape(-1))
-    vectors = pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
-    table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "embedding": vectors})
+    embeddings = pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "embedding": embeddings})
     parquet.write_table(table, path)

@@ -1,4 +1,4 @@
-"""Vectors of texts, and OpenAI's reply of them."""
+"""Embeddings of texts, and OpenAI's reply of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastapi import Request, Response
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_bytes
-from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, as_texts
-from woolly.serving.dialects.vectors.envelope import told
+from woolly.serving.dialects.embeddings.bodies import EmbeddingsBody, as_texts
+from woolly.serving.dialects.embeddings.envelope import told
 from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
 Float32 = npt.NDArray[np.float32]
@@ -32,26 +32,26 @@ async def embed_texts(
     normalize: bool = True,
     truncate: bool = False,
 ) -> PoolingResult:
-    """Returns what `write` makes of the vectors, on a thread: numbers as text take longer than most requests."""
+    """Returns what `write` makes of the embeddings, on a thread: numbers as text take longer than most requests."""
 
     def prepare(llm: LLM) -> PoolingJob:
         pooling = request.app.state.settings.pooling
         return llm.prepare_embedding(texts, dimensions=dimensions, pooling=pooling, truncate=truncate)
 
     def finish(llm: LLM, job: PoolingJob) -> Any:
-        return write(llm.vectors(job, normalize=normalize, dimensions=dimensions))
+        return write(llm.embeddings(job, normalize=normalize, dimensions=dimensions))
 
     return await run_pooling(request, model, ("embedding",), prepare, finish, field=field)
 
 
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
-    """Vectors of texts, as OpenAI has them."""
-    write = partial(vectors_of, as_base64=body.encoding_format == "base64")
+    """Embeddings of texts, as OpenAI has them."""
+    write = partial(encode_embeddings, as_base64=body.encoding_format == "base64")
     pooled = await embed_texts(
         request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
     )
     head = {"object": "list", "model": pooled.model.name, **told(pooled)}
-    # The vectors are JSON already.
+    # The embeddings are JSON already.
     return Response(
         json_bytes(head)[:-1] + b',"data":[' + b",".join(pooled.result) + b"]}",
         media_type="application/json",
@@ -59,7 +59,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     )
 
 
-def vectors_of(rows: Float32, *, as_base64: bool) -> list[bytes]:
+def encode_embeddings(rows: Float32, *, as_base64: bool) -> list[bytes]:
     """Returns OpenAI's object of each vector, as JSON."""
     items = []
     for index, row in enumerate(rows):

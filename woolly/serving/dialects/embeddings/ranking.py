@@ -11,8 +11,8 @@ from fastapi import Request, Response
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_reply
-from woolly.serving.dialects.vectors.bodies import ClassifyBody, RerankBody, ScoreBody, as_texts
-from woolly.serving.dialects.vectors.envelope import enveloped
+from woolly.serving.dialects.embeddings.bodies import ClassifyBody, RerankBody, ScoreBody, as_texts
+from woolly.serving.dialects.embeddings.envelope import enveloped
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
@@ -58,7 +58,7 @@ async def rank(
 
 
 async def score(body: ScoreBody, request: Request) -> Response:
-    """How well texts belong together: by the model that ranks, or the cosine of the vectors of one that embeds."""
+    """How well texts belong together: by the model that ranks, or the cosine of the embeddings of one that embeds."""
     pairs = body.pairs()
 
     def prepare(llm: LLM) -> PoolingJob:
@@ -70,8 +70,8 @@ async def score(body: ScoreBody, request: Request) -> Response:
     def finish(llm: LLM, job: PoolingJob) -> list[float]:
         if llm.plan.result == "scores":
             return [float(one) for one in llm.ranks(job)]
-        vectors = llm.vectors(job).astype(np.float64)
-        return [float(one) for one in np.sum(vectors[::2] * vectors[1::2], axis=1)]
+        embeddings = llm.embeddings(job).astype(np.float64)
+        return [float(one) for one in np.sum(embeddings[::2] * embeddings[1::2], axis=1)]
 
     pooled = await run_pooling(request, body.model, ("rerank", "embedding"), prepare, finish, field="text_2")
     data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(pooled.result)]

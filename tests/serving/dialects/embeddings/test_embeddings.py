@@ -128,7 +128,7 @@ def test_chat_model_is_rejected_with_the_name_of_a_local_embedding_model(client)
     reply = client.post("/v1/embeddings", json={"model": "tiny", "input": "a"})
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (400, "wrong_model", "model")
-    assert "tiny cannot make vectors of texts" in error["message"] and "ask for embedder" in error["message"]
+    assert "tiny cannot embed texts" in error["message"] and "ask for embedder" in error["message"]
     assert client.post("/api/embed", json={"model": "tiny", "input": "a"}).json()["error"].endswith("ask for embedder")
 
 
@@ -249,14 +249,14 @@ def test_server_without_an_embedding_model_names_one_to_pull(app_with):
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
     name = models_for("embed")[0]
-    assert error["message"] == f"no model here can make vectors of texts; run `woolly pull {name}`, then ask for {name}"
+    assert error["message"] == f"no model here can embed texts; run `woolly pull {name}`, then ask for {name}"
 
 
 def test_unknown_embedding_model_is_rejected_with_the_local_ones(client, readers, app_with):
     with app_with(models_dir=readers) as strict:
         reply = strict.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
     assert reply.status_code == 404
-    assert "those that can make vectors of texts: embedder" in reply.json()["error"]["message"]
+    assert "those that can embed texts: embedder" in reply.json()["error"]["message"]
     assert "tiny" not in reply.json()["error"]["message"]
 
 
