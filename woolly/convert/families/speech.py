@@ -26,6 +26,7 @@ _DEFAULTS = {
     "max_symbols_per_step": 10,
 }
 _MAX_LAYERS = 4  # of the prediction network
+_SHOWN_BY_TENSORS = ("subsampling_conv_channels", "conv_kernel_size")
 
 
 def _base(c: Hyperparameters, norm: str) -> Keys:
@@ -148,6 +149,7 @@ def _family(architecture: str, classes: str, head: str) -> CheckpointFamily:
         base=_base,
         defaults=_DEFAULTS,
         reads_text=False,
+        settings={name: lambda value, c: True for name in _SHOWN_BY_TENSORS},
         rename=lambda c: "parakeet",
     )
 
