@@ -191,10 +191,14 @@ def test_unusable_conformers_are_rejected_by_name(tmp_path):
         (
             "granite_speech",
             {"a.enc_ctc_out_mid.weight": (32, 4097), "a.enc_ctc_out.bias": (4097,)},
-            "at most 4096 letters was expected",
+            "at most 4096 CTC tokens",
         ),
         ("granite_speech", {"a.enc_ctc_out_mid.weight": (416,)}, r"has shape \(416,\) .* a matrix with a column"),
-        ("granite_speech", {"a.enc_ctc_out.bias": (12,)}, r"a.enc_ctc_out.bias \(12,\); a matrix with a column"),
+        (
+            "granite_speech",
+            {"a.enc_ctc_out.bias": (12,)},
+            r"a.enc_ctc_out.bias \(12,\); expected a matrix with a column",
+        ),
         (
             "qwen3a",
             {"a.position_embd.weight": (9, 32)},
@@ -215,7 +219,7 @@ def test_mismatched_piece_is_rejected(tmp_path):
     tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
         tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).inputs[0], "audio")
-    with pytest.raises(RequestError, match="3001 frames, and the tower hears up to 3000"):
+    with pytest.raises(RequestError, match="3001 frames; the encoder takes up to 3000"):
         tower.check(EncoderInput(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
     with pytest.raises(RequestError, match="this model does not support images"):
         tower.check(EncoderInput(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")

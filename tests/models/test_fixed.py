@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from woolly.models.towers.fixed import powers, product, sines
-from woolly.models.towers.relative import waves_of
+from woolly.models.towers.relative import fourier_tensors
 
 
 def test_sines_and_powers_match_numpy_up_to_the_last_bits():
@@ -25,5 +25,5 @@ def test_dot_product_has_one_summation_order():
 
 def test_distance_coefficients_have_one_digest_on_every_machine():
     random = np.random.RandomState(5)
-    found = waves_of("waves", random.uniform(-1, 1, (2, 23, 4)), 2)["waves.weight"].dequantize()
+    found = fourier_tensors("waves", random.uniform(-1, 1, (2, 23, 4)), 2)["waves.weight"].dequantize()
     assert hashlib.sha256(found.astype("<f4").tobytes()).hexdigest()[:16] == "9f84b3265857c31f"

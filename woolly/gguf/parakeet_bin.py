@@ -1,7 +1,7 @@
-"""whisper.cpp's files of Parakeet (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), read as those of a GGUF file.
+"""Reader of whisper.cpp's Parakeet files (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), presented as GGUF.
 
-They have the tensors of NeMo's checkpoint under its names, but for the LSTM: its two biases are one, and its gates are
-input, forget, output, cell. Here tensors have the names that projectors give those of a FastConformer.
+The files have the tensors of NeMo's checkpoint under NeMo's names, except for the LSTM: its two biases are summed, and
+its gates are in the order input, forget, output, cell. Tensors are renamed as in FastConformer projectors.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SIZES = (
     *("subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers"),
     *("n_tdt_durations", "n_max_tokens"),
 )
-_MAX_SIZE = 1 << 16  # of any size
+_MAX_SIZE = 1 << 16  # of any header field
 _MAX_DURATION = 64  # frames
-_N_FFT, _HALVED = 512, 8  # what the spectrogram and the halvings here have
-BLANK = "<blank>"  # the last token, which the file does not name
+_N_FFT, _SUBSAMPLING = 512, 8  # supported values
+BLANK = "<blank>"  # last token, not named in the file
 
 _BLOCK = {
     "norm_feed_forward1": "ffn_norm",
@@ -80,11 +80,11 @@ _CONV = re.compile(r"encoder\.pre_encode\.conv\.(\d)\.(weight|bias)")
 def is_parakeet_bin(file: FileMap) -> bool:
     """Return True if a file of ggml's first form has its sizes where Parakeet has them."""
     data, at = file.bytes[4 : 4 + 4 * len(_SIZES)].tobytes(), 4 * _SIZES.index("n_fft")
-    return len(data) == 4 * len(_SIZES) and data[at : at + 8] == struct.pack("<II", _N_FFT, _HALVED)
+    return len(data) == 4 * len(_SIZES) and data[at : at + 8] == struct.pack("<II", _N_FFT, _SUBSAMPLING)
 
 
 def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
-    """The metadata and the tensors of a file as GGUF would have them, and the bytes before the tensors."""
+    """Return metadata and tensors as GGUF has them, and the bytes before the tensors."""
     cursor = Cursor(file)
     cursor.skip(4, "the magic")
     sizes = {name: cursor.u32(name) for name in _SIZES}
@@ -121,7 +121,7 @@ def _duration(cursor: Cursor) -> int:
 
 
 def _check_tensors(file: FileMap, sizes: dict[str, int], tensors: dict[str, Tensor]) -> None:
-    """UnsupportedError for a size that tensors contradict, and for a bias that cannot be divided."""
+    """Raise UnsupportedError for header fields that contradict the tensors, and for a quantized joint bias."""
     width, n_tokens = sizes["n_audio_state"], sizes["n_vocab"] + 1
     columns = {"token_embd.weight": ("n_pred_dim", n_tokens), "a.conv1d.0.weight": ("n_subsampling_channels", 9)}
     for name, tensor in tensors.items():
@@ -137,7 +137,7 @@ def _check_tensors(file: FileMap, sizes: dict[str, int], tensors: dict[str, Tens
 
 
 def _name(own: str) -> str | None:
-    """The name in GGUF; what is not known keeps its own, and is refused as unused."""
+    """Return the GGUF name; unknown names stay and are rejected as unused."""
     if own.endswith(".num_batches_tracked"):
         return None
     if found := _IN_LAYER.fullmatch(own):
@@ -154,14 +154,14 @@ def _name(own: str) -> str | None:
 
 
 def _placed(tensor: Tensor) -> Tensor:
-    """Biases of filters are vectors."""
+    """Return the tensor aligned, biases as vectors."""
     if tensor.type is GGMLType.F32 and tensor.name.endswith(".bias"):
         tensor = replace(tensor, shape=(tensor.n_elements,))
     return aligned(tensor)
 
 
 def _divided(joint: Tensor, n_tokens: int, part: str) -> dict[str, Tensor]:
-    """The rows of tokens, and those of durations after them."""
+    """Split the joint output into token rows and duration rows."""
     n = joint.shape[0]
     if n <= n_tokens:
         return {f"dec.joint_out.{part}": replace(joint, name=f"dec.joint_out.{part}")}
@@ -178,7 +178,7 @@ def _divided(joint: Tensor, n_tokens: int, part: str) -> dict[str, Tensor]:
 
 
 def token_type(text: str) -> int:
-    """The type of a token as GGUF has it: control if it stands for no text, byte if for a part of a character."""
+    """Return the GGUF token type: unknown, control, byte or normal."""
     if text == "<unk>":
         return 2
     if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):

@@ -1,8 +1,7 @@
-"""whisper.cpp's files (`ggml-base.en.bin`): another header over the same types of tensors, read as that of a GGUF file.
+"""Reader of whisper.cpp's Whisper files (`ggml-base.en.bin`), presented as GGUF.
 
-Most people who have a Whisper model have such a file; there is no usual GGUF form of it. Tensors stay where they are,
-under the names that projectors and T5 have in GGUF; the decoder's positions, and what is f32 at odd bytes, are copied
-when they are first read.
+This is the common file format of Whisper models; no GGUF form is established. Tensors stay mapped, under the GGUF names
+of projectors and T5. The decoder's positions and unaligned f32 tensors are copied on first read.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
 )
-_MAX_SIZE = 1 << 13  # of any size but the vocabulary: six times the largest
-_N_SOURCE = 1500  # rows of the encoder
-_N_TIMES = _N_SOURCE + 1  # tokens of times, 20 ms each
+_MAX_SIZE = 1 << 13  # of any header field but n_vocab: six times the largest
+_N_SOURCE = 1500  # encoder rows
+_N_TIMES = _N_SOURCE + 1  # timestamp tokens, 20 ms each
 _CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
-_ENGLISH = 51864  # tokens of a vocabulary for English alone; the others have more
+_ENGLISH = 51864  # vocabulary size of English-only models; multilingual ones are larger
 
-# In the order of their tokens; the last came with large-v3.
+# In token order; the last is in large-v3 only.
 _CODES = (
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml"
     " cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am"
@@ -88,7 +87,7 @@ _IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d{1,3})\.(.+)\.(weight|bia
 
 
 def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
-    """The metadata and the tensors of a file as GGUF would have them, and the bytes before the tensors."""
+    """Return metadata and tensors as GGUF has them, and the bytes before the tensors."""
     cursor = Cursor(file)
     cursor.skip(4, "the magic")
     sizes = {name: cursor.u32(name) for name in _SIZES}
@@ -101,7 +100,7 @@ def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
 
 
 def special_tokens(n_vocab: int) -> list[str]:
-    """The texts of the tokens behind those of the text, from the end of a text to the last time."""
+    """Return the special tokens, from <|endoftext|> to the last timestamp."""
     n_languages = n_vocab - _ENGLISH + 99 - (n_vocab > _ENGLISH)
     return [
         *("<|endoftext|>", "<|startoftranscript|>"),
@@ -134,7 +133,7 @@ def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
 
 
 def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
-    """The triangles of the spectrogram, as a tensor: the model's file decides them."""
+    """Return the mel filters of the file as a tensor."""
     at = cursor.offset
     n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
     if (n, n_bins) != (n_mels, 201):
@@ -143,15 +142,15 @@ def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
 
 
 def _read_tokens(cursor: Cursor, n_vocab: int) -> bytearray:
-    """The vocabulary as GGUF writes it: the file has the tokens of text, those behind them are known."""
+    """Return the vocabulary as in GGUF. The file has the text tokens; special tokens are fixed."""
     special = special_tokens(n_vocab)
     n_text = n_vocab - len(special)
-    texts = read_texts(cursor, n_text, n_vocab)[:n_text]  # some files have the end of a text, too
+    texts = read_texts(cursor, n_text, n_vocab)[:n_text]  # some files include <|endoftext|>
     return token_list([text.decode("latin-1").translate(_CHARACTERS) for text in texts] + special)
 
 
 def _name(own: str) -> str:
-    """The name in GGUF; what is not known keeps its own, and is refused as unused."""
+    """Return the GGUF name; unknown names stay and are rejected as unused."""
     found = _IN_BLOCK.fullmatch(own)
     if found is None or found[3] not in _BLOCK:
         return _ROOT.get(own, own)
@@ -159,9 +158,9 @@ def _name(own: str) -> str:
 
 
 def _placed(cursor: Cursor, positions: tuple[int, int], tensor: Tensor) -> Tensor:
-    """A tensor whose floats stand at multiples of four, where kernels read them: in the file, or in a copy of later.
+    """Return the tensor aligned to 4 bytes, mapped or copied on first read.
 
-    The decoder's positions begin after the encoder's rows, which get zeros. Biases of filters are columns.
+    The position table gets zero rows for the encoder. Filter biases become vectors.
     """
     shape = tensor.shape
     if tensor.name == _POSITIONS:

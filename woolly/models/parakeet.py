@@ -1,6 +1,6 @@
-"""Parakeet: a FastConformer whose rows, one for each 80 ms, are decoded as tokens by CTC or by a transducer.
+"""Parakeet: FastConformer encoder with 80 ms frames, decoded by CTC, RNN-T or TDT.
 
-The model's own plan scores a row by itself; the decoder, which also knows the text so far, has plans of its own.
+The model's plan scores frames without text context; the decoder has separate plans for its networks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.models.metadata import Keys
-from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
+from woolly.models.towers.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.stage import StageBuilder
@@ -26,7 +26,7 @@ from woolly.multimodal.audio.settings import AudioProjector, conv_length
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
-_MAX_FRAMES = 12000  # of a window of two minutes
+_MAX_FRAMES = 12000  # per window: two minutes
 _FAMILY = AudioProjector(rows=lambda n, its: conv_length(n, 3), max_frames=_MAX_FRAMES)
 _MAX_LAYERS = 1024
 _MAX_DURATION = 64
@@ -34,7 +34,7 @@ _MAX_DURATION = 64
 
 @dataclass(frozen=True)
 class _AudioSettings(AudioSettings):
-    """Ears that belong to the model's own file, and to no projector."""
+    """Audio settings of an encoder in the model's own file."""
 
     @property
     def family(self) -> AudioProjector:
@@ -44,34 +44,34 @@ class _AudioSettings(AudioSettings):
 
 @dataclass(frozen=True)
 class ParakeetParams:
-    """Sizes of the encoder, and how its rows are decoded."""
+    """Parameters of the encoder and the decoder."""
 
     width: int
     heads: int
     n_layers: int
     n_mels: int
     eps: float
-    scale: float  # of what enters the first layer
+    scale: float  # of the input embeddings
     decoder_type: DecoderType
-    n_predictor: int  # layers of the prediction network; 0 of CTC
-    durations: tuple[int, ...]  # frames; of TDT alone
-    max_symbols: int  # tokens of one frame
+    n_predictor: int  # layers of the prediction network; 0 for CTC
+    durations: tuple[int, ...]  # frames; TDT only
+    max_symbols: int  # tokens per frame
     keys: Keys
 
 
 def read(keys: Keys) -> ParakeetParams:
-    """Parameters of the file."""
+    """Read the parameters of a file."""
     width, heads, n_layers = (keys.positive(x) for x in ("embedding_length", "attention.head_count", "block_count"))
     eps, scale = keys.number("attention.layer_norm_epsilon"), keys.number("embedding_scale", 1.0)
     kind = keys.string("decoder_type")
     if kind not in get_args(DecoderType):
-        raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; ctc, rnnt or tdt was expected")
+        raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; expected ctc, rnnt or tdt")
     if width % (2 * heads) or n_layers > _MAX_LAYERS or not eps >= 0:
-        raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} are no Parakeet model")
+        raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} do not form a Parakeet model")
     durations = keys.whole_numbers("durations") if kind == "tdt" else ()
     if kind == "tdt" and not (durations and all(0 <= one <= _MAX_DURATION for one in durations)):
         raise ModelError(
-            f"metadata key parakeet.durations is {durations!r:.60}; 0 to {_MAX_DURATION} frames each were expected"
+            f"metadata key parakeet.durations is {durations!r:.60}; expected 0 to {_MAX_DURATION} frames each"
         )
     n_predictor = 0 if kind == "ctc" else keys.positive("decoder_block_count")
     symbols = keys.positive("max_symbols", 10)
@@ -97,14 +97,14 @@ def build(p: Tracer, hp: ParakeetParams) -> None:
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTower:
-    """The encoder, with what its rows are added by, and the decoder."""
+    """Trace the encoder, with the encoder part of the joint network, and the decoder."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name not in (_FILTERS, _WINDOW)}
     _check_mel(tensors, hp.n_mels)
     params = AudioParams(
         _AudioSettings("audio", "parakeet", hp.n_mels), hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own
     )
-    builders = (*halvings(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
-    traced = trace_audio_tower(own, params, builders, partial(arrange_halved, params), remake_conformer)
+    builders = (*subsampling(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
+    traced = trace_audio_tower(own, params, builders, partial(arrange_subsampled, params), remake_conformer)
     decoder = trace_transducer(hp.decoder_type, tensors, hp.n_predictor, hp.durations, hp.max_symbols)
     return replace(traced, decoder=decoder)
 
@@ -119,7 +119,7 @@ def _encoder(p: Tracer, hp: AudioParams, model: ParakeetParams) -> None:
 
 
 def _check_mel(tensors: Mapping[str, Tensor], n_mels: int) -> None:
-    """UnsupportedError for a spectrogram other than NeMo's."""
+    """Raise UnsupportedError for a spectrogram other than NeMo's."""
     known = {_FILTERS: lambda: mel_filters(n_mels, 512, 16000).T, _WINDOW: nemo_window}
     for name, make in known.items():
         if name not in tensors:

@@ -1,7 +1,7 @@
-"""Whisper: a decoder that reads what an encoder made of 30 s of audio; layer norms, biases, positions from tables.
+"""Whisper: encoder-decoder transformer over 30 s of audio, with learned positions.
 
-Rows of the encoder come first in a sequence, as those of T5's do. So the table of positions begins with as many rows of
-zeros, which readers of other files put there.
+Encoder rows come first in a sequence, as with T5. The position table therefore begins with zero rows for them, added by
+the readers of the file formats.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 
 _FILTERS = "a.mel_filters"
-_FRAMES = 3000  # of a window of 30 s
+_FRAMES = 3000  # mel frames per 30 s window
 
 
 @dataclass(frozen=True)
 class WhisperParams:
-    """Sizes of both halves, which are alike but for the number of layers."""
+    """Parameters of encoder and decoder, which differ in the number of layers only."""
 
     width: int
     heads: int
     n_encoder: int
     n_decoder: int
-    n_source: int  # rows of the encoder
+    n_source: int  # encoder rows
     n_mels: int
     eps: float
-    start: int  # the token that a transcript begins with
+    start: int  # sot token
     keys: Keys
 
     @property
@@ -47,12 +47,13 @@ class WhisperParams:
 
 
 def read(keys: Keys) -> WhisperParams:
-    """Parameters of the file."""
+    """Read the parameters of a file."""
     width, heads = keys.positive("embedding_length"), keys.positive("attention.head_count")
     n_source, eps = keys.positive("encoder.context_length"), keys.number("attention.layer_norm_epsilon")
     if width % heads or n_source != _FRAMES // 2 or not eps >= 0:
         raise ModelError(
-            f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} are no Whisper"
+            f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} do not form a"
+            " Whisper model"
         )
     layers = keys.positive("block_count"), keys.positive("decoder_block_count")
     n_mels, start = keys.positive("num_mel_bins", most=MAX_MELS), keys.integer("decoder_start_token_id")
@@ -60,7 +61,7 @@ def read(keys: Keys) -> WhisperParams:
 
 
 def build(p: Tracer, hp: WhisperParams) -> None:
-    """The decoder."""
+    """Build the decoder."""
     if p.pooling is not None:
         raise UnsupportedError("a Whisper model transcribes audio and produces no embeddings")
     n_places = hp.n_source + hp.keys.positive("context_length")
@@ -79,19 +80,19 @@ def build(p: Tracer, hp: WhisperParams) -> None:
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower:
-    """The encoder: that of Ultravox' tower, without what follows it there."""
+    """Trace the encoder: Ultravox' stages without the projector."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name != _FILTERS}
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
         if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
-            raise UnsupportedError("the file has filters of a spectrogram other than Whisper's")
+            raise UnsupportedError("the mel filters of the file are not Whisper's")
     settings = AudioSettings("audio", "ultravox", hp.n_mels)
     params = AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
     return trace_audio_tower(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])
 
 
 def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle | None = None) -> Handle:
-    """Attention of the decoder's rows to each other, or to those of the encoder."""
+    """Build self-attention, or cross-attention to `source`."""
     read = h if source is None else source
     q = p.linear(h, f"{name}_q", width=hp.width)
     k, v = (p.linear(read, f"{name}_{one}", width=hp.width) for one in "kv")

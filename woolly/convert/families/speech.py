@@ -1,4 +1,4 @@
-"""Models that write what they hear: Parakeet, with CTC, RNN-T or TDT."""
+"""Speech-to-text models: Parakeet, with CTC, RNN-T or TDT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.errors import ModelError
 
 Keys = dict[str, Any]
 
-# What the class of the encoder has if config.json leaves it out.
+# Defaults of the encoder's config class.
 _DEFAULTS = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,

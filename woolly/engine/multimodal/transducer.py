@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_ROWS = 256  # frames that are scored in one run
+_ROWS = 256  # frames per run of the joint network
 
 
 class TransducerDecoder:
-    """The programs of a TracedTransducer. Any thread may call it: the engine's own steps go on meanwhile."""
+    """Programs of a TracedTransducer. Thread-safe; runs concurrently with engine steps."""
 
     def __init__(self, traced: TracedTransducer, joint: Program, predictor: Program | None) -> None:
         self._traced = traced
@@ -30,37 +30,37 @@ class TransducerDecoder:
 
     @property
     def kind(self) -> DecoderType:
-        """How frames become tokens."""
+        """Decoder type."""
         return self._traced.kind
 
     @property
     def blank(self) -> int:
-        """The token that stands for none: the last."""
+        """Blank token, the last of the vocabulary."""
         return self._traced.n_tokens - 1
 
     @property
     def durations(self) -> tuple[int, ...]:
-        """Frames that each scored duration stands for; none but of TDT."""
+        """Frames per duration class; empty except for TDT."""
         return self._traced.durations
 
     @property
     def max_symbols(self) -> int:
-        """Tokens of one frame at most."""
+        """Maximum tokens per frame."""
         return self._traced.max_symbols
 
     def new_state(self) -> Float32:
-        """The state before any text."""
+        """Return the initial LSTM state."""
         return np.zeros(self._traced.n_state, np.float32)
 
     def predict(self, token: int, state: Float32) -> tuple[Float32, Float32]:
-        """What is added to frames after a token, and the state after it."""
+        """Run the prediction network for a token; return its output and the new state."""
         assert self._predictor is not None
         (row,) = self._run(self._predictor, state[None], token)
         n = self._traced.joint.values[0].width
         return row[:n], row[n:]
 
     def logits(self, rows: Float32) -> Float32:
-        """[n, tokens and durations]: scores of rows, each by itself."""
+        """Run the joint network or CTC head; return logits [n, tokens + durations]."""
         parts = [self._run(self._joint, rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
@@ -76,14 +76,14 @@ class TransducerDecoder:
             return out
 
     def close(self) -> None:
-        """Ends the loading of weights."""
+        """Stop loading weights."""
         self._joint.close()
         if self._predictor is not None:
             self._predictor.close()
 
 
 def open_transducer(traced: TracedTransducer, backend: str, options: Options) -> TransducerDecoder:
-    """The decoder of a model's file on the backend of its encoder."""
+    """Compile the decoder for the backend of its encoder."""
     its = Options(threads=options.threads, max_rows=_ROWS)
     programs: list[Program] = []
     try:

@@ -15,7 +15,7 @@ from woolly.models.towers.arrangement import Arrangement, Grid, Int32
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.sam import EPS, Sam, around, read_sam, resized
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
@@ -92,7 +92,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
             raise ModelError(f"tensor {name} is missing, or no filter of {n_before} x {side} x {side}")
         n_before = hp.tensors[name].shape[0]
         array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
-        out[name] = made(name, array.reshape(len(array), -1))
+        out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if n_before != hp.width:
         raise ModelError(f"filters give {n_before} columns, and CLIP reads {hp.width}")
     n = hp.side // 4
@@ -101,7 +101,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
     square = table[1:].reshape(n, n, hp.width)
     tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
-    out["v.position_embd.weight"] = made("v.position_embd.weight", np.concatenate(tables))
+    out["v.position_embd.weight"] = f32_tensor("v.position_embd.weight", np.concatenate(tables))
     return out
 
 

@@ -1,6 +1,6 @@
-"""The FastConformer: time and pitch halved three times, layers whose rows all see each other by their distance.
+"""FastConformer encoder: 8x subsampling, conformer layers with relative positions; of LFM2 Audio and Parakeet.
 
-LFM2 Audio's tower and Parakeet's encoder are such. Tensors have the names that projectors give them in GGUF.
+Tensor names are those of GGUF projectors.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy.typing as npt
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
-from woolly.models.towers.gemma4a import halving_filters
+from woolly.models.towers.gemma4a import subsampling_filters
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Rope, Tracer
 
 _TAPS = 9
-_EACH = ((2, 3), (5, 6))  # filters of each channel alone, and the matrix after them
-_BATCH_EPS = 1e-5  # of the batch's norm
+_EACH = ((2, 3), (5, 6))  # depthwise and pointwise convolution
+_BATCH_EPS = 1e-5  # of batch norm
 
 
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
-    """Nine numbers of the spectrogram."""
+    """Build the first convolution, 3 x 3 over the spectrogram."""
     x = p.linear(p.given(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
     p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
 
 
 def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
-    """Nine places, each channel by itself; then all channels of a place."""
+    """Build a depthwise-separable 3 x 3 convolution."""
     channels = p.rows(f"a.conv1d.{mixed}")
     taps = p.given(width=_TAPS * channels) * p.vector(f"a.conv1d.{each}")
     x = p.columns(taps, first=0, width=channels)
@@ -42,8 +42,8 @@ def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
     p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
 
 
-def halvings() -> tuple[StageBuilder, ...]:
-    """A stage for each halving."""
+def subsampling() -> tuple[StageBuilder, ...]:
+    """Return the subsampling stages: three convolutions of stride 2."""
     later = (
         StageBuilder(partial(_conv, each=each, mixed=mixed), (f"a.conv1d.{each}.", f"a.conv1d.{mixed}."))
         for each, mixed in _EACH
@@ -52,7 +52,7 @@ def halvings() -> tuple[StageBuilder, ...]:
 
 
 def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
-    """All pitches of a time side by side, times `scale`, then all layers."""
+    """Build the input projection, scaled by `scale`, and the conformer layers."""
     x = p.linear(p.given(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
     x = x if scale == 1.0 else x * scale
     rope = Rope(hp.width, hp.width, 10000.0, "halves")
@@ -61,7 +61,7 @@ def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
         with p.scope(f"a.blk.{i}"):
             x = x + _feed_forward(p, x, hp, "") * 0.5
             x = x + _attention(p, p.layer_norm(x, "ln1", eps=hp.eps), hp, keys, rope)
-            x = x + _filtered(p, x, hp)
+            x = x + _conv_module(p, x, hp)
             x = p.layer_norm(x + _feed_forward(p, x, hp, "_1") * 0.5, "ln2", eps=hp.eps)
     return x
 
@@ -72,9 +72,10 @@ def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
 
 
 def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) -> Handle:
-    """Q times k, plus q times what a layer makes of waves of the distance.
+    """Build attention with relative positions (Transformer-XL).
 
-    A wave of the distance is a product of waves of two positions: rope turns the coefficients of q, and `keys`.
+    A sinusoid of the distance is a product of sinusoids of two positions: rope rotates the coefficients of q, and
+    `keys`.
     """
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
     turning = p.per_head_linear(q + p.vector("pos_bias_v"), "attn_waves", heads=hp.heads, width=hp.width)
@@ -85,8 +86,8 @@ def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) 
     return p.linear(a, "attn_out", width=hp.width)
 
 
-def _filtered(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
-    """Each column over some rows around, gated before; the filters have the batch's norm in them."""
+def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
+    """Build the convolution module: GLU, depthwise convolution with folded batch norm, SiLU."""
     h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
     value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
     kernel = p.columns_of("conv_dw")
@@ -96,41 +97,41 @@ def _filtered(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
 
 
 def remake_conformer(hp: AudioParams) -> dict[str, Tensor]:
-    """Filters tap by tap, or with the batch's norm in them; matrices of distances by wave; channels of each pitch."""
+    """Reorder filters, fold batch norm into them, and transform position matrices into rope coefficients."""
     out = {}
     for each, _ in _EACH:
         name = f"a.conv1d.{each}.weight"
-        out[name] = made(name, _array(hp, name, _TAPS).T.reshape(-1))
+        out[name] = f32_tensor(name, _array(hp, name, _TAPS).T.reshape(-1))
     name = "a.pre_encode.out.weight"
     weight, channels = _array(hp, name), len(_array(hp, "a.conv1d.6.weight"))
-    out[name] = made(name, weight.reshape(len(weight), channels, -1).swapaxes(1, 2).reshape(weight.shape))
-    out["a.waves.weight"] = made("a.waves.weight", np.repeat([1.0, 0.0], hp.width // 2))
+    out[name] = f32_tensor(name, weight.reshape(len(weight), channels, -1).swapaxes(1, 2).reshape(weight.shape))
+    out["a.waves.weight"] = f32_tensor("a.waves.weight", np.repeat([1.0, 0.0], hp.width // 2))
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
         for name in (f"{begin}.pos_bias_u", f"{begin}.pos_bias_v"):
             _check_heads(hp, name)
         waves = _array(hp, f"{begin}.linear_pos.weight", hp.width).reshape(hp.heads, hp.head_dim, -1, 2)
         by_wave = np.concatenate([waves[..., 1], -waves[..., 0]], axis=2).swapaxes(1, 2)
-        out[f"{begin}.attn_waves.weight"] = made(f"{begin}.attn_waves.weight", by_wave)
+        out[f"{begin}.attn_waves.weight"] = f32_tensor(f"{begin}.attn_waves.weight", by_wave)
         gain, bias = _batch_norm(hp, f"{begin}.conv_norm")
         filters = _array(hp, f"{begin}.conv_dw.weight").reshape(len(gain), -1) * gain[:, None]
-        out[f"{begin}.conv_dw.weight"] = made(f"{begin}.conv_dw.weight", filters)
+        out[f"{begin}.conv_dw.weight"] = f32_tensor(f"{begin}.conv_dw.weight", filters)
         shift = bias
         if f"{begin}.conv_dw.bias" in hp.tensors:
             shift = _array(hp, f"{begin}.conv_dw.bias") * gain + bias
-        out[f"{begin}.conv_dw.bias"] = made(f"{begin}.conv_dw.bias", shift)
+        out[f"{begin}.conv_dw.bias"] = f32_tensor(f"{begin}.conv_dw.bias", shift)
     return out
 
 
 def _check_heads(hp: AudioParams, name: str) -> None:
-    """ModelError for numbers of other heads; one head may be a vector."""
+    """Raise ModelError for a wrong shape; a single head may be a vector."""
     tensor, want = hp.tensors.get(name), (hp.heads, hp.head_dim)
     if tensor is not None and (1, *tensor.shape)[-2:] != want:
         raise ModelError(f"tensor {name} has shape {tensor.shape}; {want} was expected")
 
 
 def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """What each channel is multiplied by, and what is added: as the file has it, or with its mean and variance."""
+    """Return gain and bias of a batch norm; mean and variance are folded in if the file has them."""
     weight, bias = (_array(hp, f"{name}.{part}") for part in ("weight", "bias"))
     if f"{name}.var" not in hp.tensors:
         return weight, bias
@@ -140,7 +141,7 @@ def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], n
 
 
 def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArray[np.float32]:
-    """A tensor of the file, of some columns."""
+    """Return a tensor of the file, with a check of its columns."""
     if name not in hp.tensors:
         raise ModelError(f"tensor {name} is missing, which the {hp.settings.projector} model needs")
     shape = hp.tensors[name].shape
@@ -149,15 +150,15 @@ def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArra
     return hp.tensors[name].dequantize().reshape(shape)
 
 
-def arrange_halved(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
-    """Places by time and pitch; then times."""
-    times, pitches = grid[2], hp.settings.n_mels
+def arrange_subsampled(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+    """Return the gather indices: (time, frequency) positions of the convolutions, then frames."""
+    times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
-        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
     out = []
     for number in range(3):
-        taps = halving_filters(times, pitches)
+        taps = subsampling_filters(times, n_freqs)
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
-        times, pitches = conv_length(times), conv_length(pitches)
-    order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
+        times, n_freqs = conv_length(times), conv_length(n_freqs)
+    order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
     return *out, Arrangement(order, np.arange(times, dtype=np.int32))

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, Int32, by_blocks
-from woolly.models.towers.gemma3na import hard_rows
+from woolly.models.towers.gemma3na import hard_embeddings
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.plan import Handle, Tracer
 
 PROJECTORS = ("gemma3nv",)
@@ -204,20 +204,20 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
             continue
         if name.endswith(".gamma"):
             own = f"{name.removesuffix('.gamma')}.weight"
-            out[own] = made(own, tensor.dequantize().reshape(-1))
+            out[own] = f32_tensor(own, tensor.dequantize().reshape(-1))
         elif name.endswith(".bias"):
             out[name] = replace(tensor, shape=(math.prod(tensor.shape),))
         elif len(tensor.shape) == 4 and tensor.shape[2:] == (1, 1):
             out[name] = replace(tensor, shape=tensor.shape[:2])
         elif len(tensor.shape) == 4:
             array = tensor.dequantize().reshape(tensor.shape).transpose(0, 2, 3, 1)
-            out[name] = made(name, array.reshape(len(array), -1))
+            out[name] = f32_tensor(name, array.reshape(len(array), -1))
     return out
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
     """[1, width]: the row that ends an image."""
-    return hard_rows(hp.tensors, "mm", [_END])
+    return hard_embeddings(hp.tensors, "mm", [_END])
 
 
 def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:

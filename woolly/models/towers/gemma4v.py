@@ -10,7 +10,7 @@ import numpy as np
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.tensors import made, picked
+from woolly.models.towers.tensors import f32_tensor, select_rows
 from woolly.plan import Handle, Rope, Tracer
 
 PROJECTORS = ("gemma4v",)
@@ -67,9 +67,9 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     """Both tables as one, and columns of heads so that pairs which turn by the column come first in each half."""
     table = hp.tensors[_TABLE]
     out = {_TABLE: replace(table, shape=(table.n_elements // hp.width, hp.width))}
-    out["made.minus_one"] = made("made.minus_one", np.full(hp.patch, -1.0))
+    out["made.minus_one"] = f32_tensor("made.minus_one", np.full(hp.patch, -1.0))
     if "v.std_bias" in hp.tensors:
-        out["made.std_bias"] = made("made.std_bias", -hp.tensors["v.std_bias"].dequantize())
+        out["made.std_bias"] = f32_tensor("made.std_bias", -hp.tensors["v.std_bias"].dequantize())
     head = np.arange(hp.head_dim).reshape(2, 2, -1).swapaxes(0, 1).reshape(-1)
     rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
     for i in range(hp.n_layers):
@@ -77,7 +77,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
             for name, order in ((f"attn_{one}.weight", rows), (f"attn_{one}_norm.weight", head)):
                 full = f"v.blk.{i}.{name}"
                 if full in hp.tensors:
-                    out[full] = picked(hp.tensors[full], order)
+                    out[full] = select_rows(hp.tensors[full], order)
     return out
 
 

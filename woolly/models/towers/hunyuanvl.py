@@ -14,7 +14,7 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, stretched
 from woolly.models.towers.fixed import product
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 
@@ -50,7 +50,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
         tensor = hp.tensors.get(name)
         if tensor is not None and len(tensor.shape) == 4:
             array = tensor.dequantize().reshape(tensor.shape).transpose(0, 2, 3, 1)
-            out[name] = made(name, array.reshape(len(array), -1))
+            out[name] = f32_tensor(name, array.reshape(len(array), -1))
     return out
 
 

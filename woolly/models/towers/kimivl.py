@@ -8,7 +8,7 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.qwen2vl import vision_rope
-from woolly.models.towers.tensors import picked
+from woolly.models.towers.tensors import select_rows
 from woolly.models.towers.vit import layer, mlp
 from woolly.multimodal.processing.kimi import MAX_PATCHES, MAX_SIDE_PATCHES
 from woolly.plan import Tracer
@@ -35,7 +35,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     head = fours[:, [2, 0, 3, 1]].T.reshape(-1)
     rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
     names = (f"v.blk.{i}.attn_{one}.{part}" for i in range(hp.n_layers) for one in "qk" for part in ("weight", "bias"))
-    return {name: picked(hp.tensors[name], rows) for name in names if name in hp.tensors}
+    return {name: select_rows(hp.tensors[name], rows) for name in names if name in hp.tensors}
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

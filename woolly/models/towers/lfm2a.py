@@ -1,8 +1,8 @@
-"""LFM2 Audio: a FastConformer, a norm and two matrices."""
+"""Audio encoder of LFM2 Audio: FastConformer, layer norm, MLP."""
 
 from __future__ import annotations
 
-from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
+from woolly.models.towers.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.vit import mlp
@@ -10,19 +10,19 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("lfm2a",)
 
-_OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # what the model says, not what it hears
+_OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # audio output, unused
 
 remake = remake_conformer
-arrange = arrange_halved
+arrange = arrange_subsampled
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
-    """All layers, and what makes rows of the prompt."""
+    """Build the conformer layers and the projector."""
     y = p.layer_norm(p.output_rows(conformer(p, hp)), "mm.a.mlp.0", eps=hp.eps)
     p.skip(*_OF_SPEECH)
     p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.3"), "embeddings", "none")
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
-    """Each halving is a stage."""
-    return *halvings(), StageBuilder(_encoder, ("a.", "mm.a."))
+    """Return the stages: subsampling, then the encoder."""
+    return *subsampling(), StageBuilder(_encoder, ("a.", "mm.a."))

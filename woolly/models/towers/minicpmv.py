@@ -11,7 +11,7 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, Int32, lines_and_columns
 from woolly.models.towers.fixed import powers, sines
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
@@ -49,7 +49,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     waves = np.zeros((2, _MAX_SIDE, width))
     waves[0, :, :half] = np.concatenate(sines(turns), axis=1)  # of columns
     waves[1, :, half:] = waves[0, :, :half]  # of lines
-    return {"resampler.waves.weight": made("resampler.waves.weight", waves.reshape(-1, width))}
+    return {"resampler.waves.weight": f32_tensor("resampler.waves.weight", waves.reshape(-1, width))}
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:

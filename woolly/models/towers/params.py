@@ -1,4 +1,4 @@
-"""What the file of a tower says of its encoder."""
+"""Encoder parameters of a projector file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BLOCKS = 1024
 
 
 class Encoder(Protocol):
-    """What a layer of a tower needs to know."""
+    """Parameters of an encoder layer."""
 
     @property
     def width(self) -> int:
@@ -36,7 +36,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class AudioParams:
-    """Sizes of an encoder of audio."""
+    """Parameters of an audio encoder."""
 
     settings: AudioSettings
     width: int
@@ -53,7 +53,7 @@ class AudioParams:
 
     @property
     def patch(self) -> int:
-        """Numbers of a frame."""
+        """Mel bins of a frame."""
         return self.settings.n_mels
 
 
@@ -106,12 +106,12 @@ def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tenso
 
 
 def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str, Tensor]) -> AudioParams:
-    """The parameters that all audio towers have."""
+    """Read the parameters common to all audio encoders."""
     return AudioParams(settings, *_sizes(keys, "audio"), keys, tensors)
 
 
 def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:
-    """Width, layers, heads and the epsilon of norms."""
+    """Return width, layers, heads and norm epsilon."""
     width, heads = keys.positive(f"{kind}.embedding_length"), keys.positive(f"{kind}.attention.head_count")
     n_layers = keys.positive(f"{kind}.block_count")
     if n_layers > _MAX_BLOCKS or width % heads != 0:

@@ -25,7 +25,7 @@ from woolly.models import towers
 from woolly.models.metadata import Keys
 from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
-from woolly.models.towers.tensors import as_matrix, made, transposed
+from woolly.models.towers.tensors import as_matrix, f32_tensor, transposed
 from woolly.multimodal import MAX_PATCHES, AudioSettings, VisionSettings, read_projector
 from woolly.plan import Plan, Tracer
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from woolly.models.towers.arrangement import Arrangement, Grid
     from woolly.models.towers.transducer import TracedTransducer
 
-_AUDIO = ("a.", "mm.a.")  # how the names of an audio tower begin
+_AUDIO = ("a.", "mm.a.")  # name prefixes of an audio encoder
 _MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for an image
 _MAX_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
 
@@ -50,7 +50,7 @@ class TracedTower:
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
-    decoder: TracedTransducer | None = None  # what decodes rows, of a model that transcribes by frames
+    decoder: TracedTransducer | None = None  # of CTC and transducer models
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -161,7 +161,7 @@ def trace_audio_tower(
     arrange: Callable[[Grid], tuple[Arrangement, ...]],
     remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
-    """The audio tower that these tensors of a model's own file are; `remake` gives some in another form."""
+    """Trace the audio encoder of a model's own file; `remake` derives tensors."""
     shaped = _filters_shaped(tensors)
     if remake is not None:
         shaped |= remake(replace(params, tensors=shaped))
@@ -211,13 +211,13 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             out[name] = replace(tensor, shape=(math.prod(tensor.shape),))
         elif len(tensor.shape) > 2:
             array = np.moveaxis(tensor.dequantize().reshape(tensor.shape), 1, -1)
-            out[name] = made(name, array.reshape(len(array), -1))
+            out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if "a.conv_out.weight" in out and "a.conv2d.3.weight" in out:
         # Files have the channels one after another, with all pitches of each; rows bring pitches, with all channels.
         weight = out["a.conv_out.weight"].dequantize()
         channels = out["a.conv2d.3.weight"].shape[0]
         turned = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)
-        out["a.conv_out.weight"] = made("a.conv_out.weight", turned.reshape(weight.shape))
+        out["a.conv_out.weight"] = f32_tensor("a.conv_out.weight", turned.reshape(weight.shape))
     return out
 
 

@@ -1,8 +1,8 @@
-"""Attention whose scores know the distance of two rows: q times a vector for each distance, said as heads that turn.
+"""Attention with relative position embeddings, expressed as extra rotary dimensions of q and k.
 
-Any table of vectors by distance is a sum of waves. A wave of the distance between two rows is a product of waves of
-their positions, so rope turns the coefficients of q by q's position, and a vector of ones by k's: the heads of q and k
-become longer, and attention needs no table.
+A table of vectors by distance is a Fourier series. A sinusoid of a distance is a product of sinusoids of two positions:
+rope rotates the coefficients of q by its position, and a constant vector by k's. The heads of q and k become wider, and
+attention needs no table.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ import numpy.typing as npt
 
 from woolly.gguf import Tensor
 from woolly.models.towers.fixed import product, sines
-from woolly.models.towers.tensors import made
+from woolly.models.towers.tensors import f32_tensor
 from woolly.plan import Handle, Rope, Tracer
 
 Float64 = npt.NDArray[np.float64]
 
-_STILL = np.float32(1e30)  # divides the frequency of the wave that stays
+_STILL = np.float32(1e30)  # divisor of the constant term
 _STEPS = 2  # of Newton's method: 4e-5 becomes 1e-18
 
 
 def _divisors(reach: int) -> npt.NDArray[np.float32]:
-    """What divides one radian for each row of distance, for each pair: `reach` waves over 2 * reach - 1 distances."""
+    """Return the rope divisors: `reach` sinusoids over 2 * reach - 1 distances."""
     steps = 2 * np.pi * np.arange(1, reach) / (2 * reach - 1)
     return np.append(_STILL, 1.0 / steps).astype(np.float32)
 
 
-def turned_tensors(name: str, reach: int) -> dict[str, Tensor]:
-    """What heads of k begin with before they turn, and the frequencies; of one stage."""
+def rotation_tensors(name: str, reach: int) -> dict[str, Tensor]:
+    """Return the unrotated extra columns of k, and the rope divisors, of one stage."""
     ones = np.repeat(np.array([1.0, 0.0]), reach)
     return {
-        f"{name}.weight": made(f"{name}.weight", ones),
-        f"{name}.divisors": made(f"{name}.divisors", _divisors(reach)),
+        f"{name}.weight": f32_tensor(f"{name}.weight", ones),
+        f"{name}.divisors": f32_tensor(f"{name}.divisors", _divisors(reach)),
     }
 
 
-def waves_of(name: str, by_distance: Float64, heads: int) -> dict[str, Tensor]:
-    """`name.weight`, the matrix of each head from q to what turns.
+def fourier_tensors(name: str, by_distance: Float64, heads: int) -> dict[str, Tensor]:
+    """Return `name.weight`, the matrix of each head from q to its rotary coefficients.
 
-    `by_distance` is [heads, distances, head_dim], or [1, ...] for all heads, from the farthest row after q's to the one
-    as far before it. The frequencies are those of f32, so coefficients are solved for, not transformed.
+    `by_distance` is [heads, distances, head_dim], or [1, ...] for all heads, from the farthest row after q to the
+    farthest before it. Frequencies are rounded to f32, so the coefficients are solved for, not transformed.
     """
     reach = (by_distance.shape[1] + 1) // 2
     found = product(_solved(reach), by_distance.swapaxes(0, 1)).swapaxes(0, 1)
     found = np.insert(found, reach, 0.0, axis=1)
-    return {f"{name}.weight": made(f"{name}.weight", np.broadcast_to(found, (heads, *found.shape[1:])))}
+    return {f"{name}.weight": f32_tensor(f"{name}.weight", np.broadcast_to(found, (heads, *found.shape[1:])))}
 
 
 @lru_cache(maxsize=4)
 def _solved(reach: int) -> Float64:
-    """What makes coefficients of vectors by distance."""
+    """Return the matrix from vectors by distance to Fourier coefficients."""
     sine, cosine = sines(np.arange(1 - reach, reach)[:, None] / _divisors(reach).astype(np.float64))
-    # The first wave has no sine: a column fewer leaves as many unknowns as distances.
+    # The constant term has no sine, so there are as many unknowns as distances.
     waves = np.concatenate([cosine, -sine[:, 1:]], axis=1)
-    # Waves of whole turns would be at right angles: that inverse is near, and each step squares what it is off by.
+    # Start from the inverse of the exact DFT; each Newton step squares the error.
     found: Float64 = waves.T * np.append(1.0, np.full(2 * reach - 2, 2.0))[:, None] / (2 * reach - 1)
     for _ in range(_STEPS):
         found = found + product(np.eye(2 * reach - 1) - product(found, waves), found)
     return found
 
 
-class Turned:
-    """Attention by distance in one stage: k's waves are computed once for all layers. `name` is what they share."""
+class RelativeAttention:
+    """Relative attention of one stage. The rotary columns of k, tensor `name`, are computed once for all layers."""
 
     def __init__(self, p: Tracer, name: str, heads: int, reach: int) -> None:
         self._p, self._name, self._heads, self._reach = p, f"/{name}", heads, reach
@@ -72,7 +72,7 @@ class Turned:
         self._keys: Handle | None = None
 
     def attention(self, q: Handle, k: Handle, v: Handle, name: str, *, scale: float, softcap: float = 0.0) -> Handle:
-        """Softmax of q times k, plus q times the vector of the distance; `name` has the waves."""
+        """Build attention with scores q·k + q·r(distance); `name` is the tensor of `fourier_tensors`."""
         p, heads, reach = self._p, self._heads, self._reach
         turning = p.per_head_linear(q, name, heads=heads, width=2 * reach)
         if self._keys is None:

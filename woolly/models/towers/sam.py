@@ -19,8 +19,8 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Int32
 from woolly.models.towers.fixed import product
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.relative import turned_tensors, waves_of
-from woolly.models.towers.tensors import as_matrix, made
+from woolly.models.towers.relative import fourier_tensors, rotation_tensors
+from woolly.models.towers.tensors import as_matrix, f32_tensor
 from woolly.models.towers.vit import mlp
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
@@ -106,8 +106,8 @@ class Sam:
         table = table.reshape(n, n, self.width)
         tables = [resized(table, side).reshape(-1, self.width) for side in self.sides]
         out = {
-            "v.sam.pos_embd.weight": made("v.sam.pos_embd.weight", np.concatenate(tables)),
-            "v.sam.ones.weight": made("v.sam.ones.weight", np.ones((1, self.width))),
+            "v.sam.pos_embd.weight": f32_tensor("v.sam.pos_embd.weight", np.concatenate(tables)),
+            "v.sam.ones.weight": f32_tensor("v.sam.ones.weight", np.ones((1, self.width))),
             "v.sam.patch_embd.weight": as_matrix(tensors["v.sam.patch_embd.weight"]),
         }
         for i in range(self.n_layers):
@@ -116,7 +116,7 @@ class Sam:
             by_axis = [_array(tensors, f"{name}.attn.pos_{axis}.weight") for axis in "hw"]
             parts = [self._waves(by_axis, side, reach) for side in sides]
             weight = np.concatenate(parts, axis=-1)
-            out[f"{name}.waves.weight"] = made(
+            out[f"{name}.waves.weight"] = f32_tensor(
                 f"{name}.waves.weight", np.broadcast_to(weight, (self.heads, *weight.shape))
             )
         for name, reach in (("v.sam.all", self.sides[0]), ("v.sam.window", self.window)):
@@ -130,26 +130,26 @@ class Sam:
             # Distances that such an image does not have say nothing: zeros.
             by_distance = np.zeros((2 * reach - 1, self.head_dim))
             by_distance[reach - side : reach + side - 1] = _stretched(table, 2 * side - 1)
-            waves = waves_of("waves", by_distance[None], 1)["waves.weight"].dequantize()
+            waves = fourier_tensors("waves", by_distance[None], 1)["waves.weight"].dequantize()
             # Attention scales scores; those by distance are not scaled.
             halves.append(waves.reshape(2, reach, self.head_dim).astype(np.float64) * self.head_dim**0.5)
         return np.concatenate(halves, axis=1).reshape(4 * reach, self.head_dim)
 
     def _keys(self, name: str, reach: int) -> dict[str, Tensor]:
         """What keys begin with before they turn, the frequencies, and what makes places beyond the image unseen."""
-        given = turned_tensors(name, reach)
+        given = rotation_tensors(name, reach)
         divisors = np.tile(given[f"{name}.divisors"].dequantize(), 2)
         begun = np.repeat(np.array([1.0, 0.0]), 2 * reach)
-        out = {f"{name}.divisors": made(f"{name}.divisors", divisors)}
+        out = {f"{name}.divisors": f32_tensor(f"{name}.divisors", divisors)}
         if name != "v.sam.all":
-            return out | {f"{name}.weight": made(f"{name}.weight", begun)}
+            return out | {f"{name}.weight": f32_tensor(f"{name}.weight", begun)}
         # The sine of the wave that stays has no coefficient: its pair tells who is seen.
         still = 2 * reach
         beyond, seeing = begun.copy(), np.zeros(4 * reach)
         beyond[still], seeing[still] = _UNSEEN, 1.0
         return out | {
-            f"{name}.weight": made(f"{name}.weight", np.stack([begun, beyond])),
-            f"{name}.seeing.weight": made(f"{name}.seeing.weight", np.tile(seeing, self.heads)),
+            f"{name}.weight": f32_tensor(f"{name}.weight", np.stack([begun, beyond])),
+            f"{name}.seeing.weight": f32_tensor(f"{name}.seeing.weight", np.tile(seeing, self.heads)),
         }
 
     def arrange(self, side: int) -> Arrangement:

@@ -1,4 +1,4 @@
-"""The TowerStage: one of the plans that a tower runs one after another, each over the results of the one before."""
+"""TowerStage: one of the plans that a tower runs in sequence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class StageBuilder:
-    """What says a stage's plan, and how the names of its tensors begin: a tensor belongs to the first that fits."""
+    """Builder of a stage, and the prefixes of its tensors; a tensor belongs to the first matching stage."""
 
     build: Callable[[Tracer, Any], None]
     names: tuple[str, ...]
@@ -26,13 +26,13 @@ class StageBuilder:
 
 @dataclass(frozen=True, eq=False)
 class TowerStage:
-    """A plan, and the most rows of one of its runs. Rows that do not see each other are computed in several."""
+    """Plan and its maximum rows per run. Rows without attention between them are computed in several runs."""
 
     plan: Plan
     max_rows: int
 
 
 def filter_rows(centers: Sequence[int] | npt.NDArray[Any], low: int, high: int) -> Int32:
-    """[n, 3]: what a filter of three taps covers around each center; -1 outside of `low` to `high`, which is zeros."""
+    """Return the three positions under a filter at each center, [n, 3]; -1, padding, outside `low` to `high`."""
     taps = np.asarray(centers)[:, None] + np.array([-1, 0, 1])
     return np.where((taps < low) | (taps >= high), -1, taps).astype(np.int32)

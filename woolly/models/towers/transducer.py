@@ -1,4 +1,4 @@
-"""The TracedTransducer: the small plans by which rows of an encoder become tokens, one frame after another."""
+"""TracedTransducer: plans of the CTC head, or of the prediction and joint networks of RNN-T and TDT."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ DecoderType = Literal["ctc", "rnnt", "tdt"]
 
 @dataclass(frozen=True, eq=False)
 class TracedTransducer:
-    """What scores tokens of a frame; of a transducer, also what it makes of the token before.
+    """Plans that decode encoder frames.
 
-    CTC scores each frame by itself. A transducer adds what its prediction network, an LSTM, made of the text so far;
-    one with durations (TDT) scores them, too, in the columns after those of tokens.
+    CTC scores each frame alone. A transducer adds the output of its prediction network (LSTM) to the frame; the joint
+    network of TDT also scores durations, in the columns after the tokens.
     """
 
     kind: DecoderType
     tensors: Mapping[str, Tensor]
-    joint: Plan  # [n, tokens and durations] of frames, or of sums of frames and the output of `predictor`
-    n_tokens: int  # with the blank, the last
-    predictor: Plan | None = None  # of a token and the state: what is added to frames, then the state after it
-    n_state: int = 0  # numbers of the state
-    durations: tuple[int, ...] = ()  # frames that a scored duration stands for
-    max_symbols: int = 10  # tokens of one frame
+    joint: Plan  # CTC head or joint network: [n, tokens + durations] of frames (+ prediction)
+    n_tokens: int  # blank, the last token, included
+    predictor: Plan | None = None  # (token, state) -> prediction and new state, side by side
+    n_state: int = 0  # width of the LSTM state
+    durations: tuple[int, ...] = ()  # frames per duration class (TDT)
+    max_symbols: int = 10  # maximum tokens per frame
 
 
 def trace_transducer(
     kind: DecoderType, tensors: Mapping[str, Tensor], n_layers: int, durations: tuple[int, ...], max_symbols: int
 ) -> TracedTransducer:
-    """The decoder of a file: the table of tokens, and the tensors whose names begin with `dec.`."""
+    """Trace the decoder from `token_embd` and the tensors under `dec.`."""
     own = {name: one for name, one in tensors.items() if name.startswith(("dec.", "token_embd."))}
     if kind == "ctc":
         plan = _traced(own, _build_ctc_head, None)
@@ -60,7 +60,7 @@ def _build_ctc_head(p: Tracer, _: None) -> None:
 
 
 def _build_predictor(p: Tracer, n_layers: int) -> None:
-    """An LSTM: gates for what comes in, what stays, what goes out, then what would come in."""
+    """Build the prediction network: an LSTM with gates in the order input, forget, output, cell."""
     n = p.columns_of("token_embd")
     x, state = p.embed("token_embd", width=n), p.given(width=2 * n_layers * n)
     kept: list[Handle] = []

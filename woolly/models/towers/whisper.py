@@ -1,7 +1,7 @@
-"""Whisper's encoder: frames of a spectrogram, two convolutions, a transformer; Ultravox, Qwen 2 Audio, Voxtral.
+"""Whisper encoder: two convolutions and a transformer; also of Ultravox, Qwen 2 Audio and Voxtral.
 
-A convolution is a stage: each row reads the rows of the stage before that its filter covers. Qwen 2.5 Omni is this
-encoder over chunks of 2 s, which neither filters nor attention cross.
+Each convolution is a stage whose rows gather the rows under its filter. Qwen 2.5 Omni runs the encoder over chunks of
+2 s; neither convolutions nor attention cross chunk borders.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
 
-_CHUNK = 200  # frames that Qwen 2.5 Omni hears at once
-_NORM = 1e-6  # epsilon of Ultravox' own norms
+_CHUNK = 200  # mel frames of Qwen 2.5 Omni
+_NORM = 1e-6  # epsilon of Ultravox' projector norms
 _TAPS = 3
 
 
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
-    """Each frame with its neighbours."""
+    """Build the first convolution."""
     x = p.act(p.linear(p.given(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
     p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
-    """Each second row with its neighbours, and all layers; then what makes rows of the prompt, but Ultravox'."""
+    """Build the second convolution, the layers and the projector (Ultravox: without the projector)."""
     kind = hp.settings.projector
     n_places = conv_length(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
     if p.rows("a.position_embd") < n_places:
@@ -52,7 +52,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
 
 
 def _projector(p: Tracer, hp: AudioParams) -> None:
-    """Ultravox: some rows side by side, a norm, a gate, a norm, a matrix."""
+    """Build the projector of Ultravox: stacked rows, norm, SwiGLU, norm, linear."""
     y = p.rms_norm(p.given(width=hp.settings.stack * hp.width), "mm.a.norm_pre", eps=_NORM)
     half = p.rows("mm.a.mlp.1") // 2
     up, gate = (p.linear(y, "mm.a.mlp.1", width=half, first=first) for first in (0, half))
@@ -64,23 +64,23 @@ _FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
-    """The stages of a family."""
+    """Return the stages of a family."""
     if hp.settings.projector == "ultravox":
         return _FIRST, StageBuilder(_encoder, ("a.",)), StageBuilder(_projector, ("mm.a.",))
     return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
-    """What each stage reads of the one before, chunk by chunk; only Qwen 2.5 Omni has several."""
+    """Return the gather indices of each stage, per chunk. Only Qwen 2.5 Omni has several chunks."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
     if not 0 < n <= hp.settings.family.max_frames:
-        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
     size = _CHUNK if kind == "qwen2.5o" else n
     filters, halved, places, sees = [], [], [], []
     n_filtered = n_rows = 0
     for first in range(0, n, size):
         end = min(first + size, n)
-        # The last of an odd number of frames is seen by the first filter alone: silence after the audio.
+        # The last frame of an odd number is padding, covered by the first filter only.
         own = (end - first) // 2 * 2 if kind in ("qwen2a", "voxtral") else end - first
         filters.append(filter_rows(range(first, first + own), first, end))
         rows = conv_length(own)
