@@ -15,7 +15,6 @@ from woolly.llm.options import ChatOptions
 from woolly.quantize import MIXES
 
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
-TROUBLESHOOTING = (ROOT / "docs" / "use" / "troubleshooting.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +104,10 @@ def _text(node: ast.AST) -> str:
 
 MESSAGES = [
     message
-    for line in re.findall(r"^\*\*`.+", TROUBLESHOOTING, flags=re.M)
-    for message in re.findall(r"\*\*`(.+?)`\*\*", line)
+    for page in ("troubleshooting", "gpus", "cuda")
+    for table in re.findall(r"^\| message \|.+\n(?:\|.*\n)+", (ROOT / f"docs/use/{page}.md").read_text(), flags=re.M)
+    for cell in re.findall(r"^\| (`.+?`) \|", table, flags=re.M)
+    for message in re.findall(r"`(.+?)`", cell)
 ]
 
 
