@@ -13,7 +13,7 @@ from tests.cases.towers import TEXT, matrix, norm
 from woolly.gguf import GGUFWriter
 from woolly.multimodal import Audio, ProcessedItem
 from woolly.multimodal.audio.settings import AudioSettings
-from woolly.multimodal.processing.audio import prepare_audio
+from woolly.multimodal.processing.audio import process_audio
 from woolly.quant import GGMLType
 
 WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
@@ -279,4 +279,4 @@ def samples(n: int, seed: int = 0) -> np.ndarray:
 
 def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> ProcessedItem:
     """An audio clip as the tower reads it."""
-    return prepare_audio(Audio(samples(n, seed)), tiny.settings)
+    return process_audio(Audio(samples(n, seed)), tiny.settings)

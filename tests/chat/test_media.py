@@ -25,8 +25,8 @@ PARTS = (
     "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-VISION = Modalities(VisionSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
-QWEN = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(VisionSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge_size=4))
+QWEN = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge_size=2))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
 
 
 def test_mismatched_sizes_of_a_file_give_a_one_line_error(tokenizer):
-    odd = Modalities(VisionSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
+    odd = Modalities(VisionSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge_size=4))
     with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
         lay_out(asked(image(1)), ChatTemplate(PARTS), tokenizer, odd)
 
@@ -185,8 +185,8 @@ def test_unsupported_image_error_names_its_field(tokenizer):
 def test_images_too_large_for_the_context_are_rejected_before_preparation(tokenizer, monkeypatch):
     """An image of 56 x 56 is one row of this tower: four of them do not fit beside a token of text."""
     small, prepared = replace(VISION, ctx=4), []
-    whole = multimodal.prepare
-    monkeypatch.setattr(multimodal, "prepare", lambda *a: prepared.append(1) or whole(*a))
+    whole = multimodal.process_image
+    monkeypatch.setattr(multimodal, "process_image", lambda *a: prepared.append(1) or whole(*a))
     parts = [image(1, f"images[{i}]") for i in range(6)]
     assert len(lay_out(asked(*parts[:3]), ChatTemplate(PARTS), tokenizer, small).media) == 3
     prepared.clear()

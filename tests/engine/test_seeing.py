@@ -132,8 +132,8 @@ def test_two_frames_have_the_same_bits_alone_batched_chunked_and_cached(opened):
 def test_video_has_the_same_bits_alone_batched_chunked_and_cached(opened):
     grid = TOWERS["qwen2.5vl"].grids[-1]
 
-    def clip(*moments, seed=0):
-        return ProcessedItem.of("image", [*image(grid, seed=seed).inputs] * len(moments), moments=moments)
+    def clip(*frame_times, seed=0):
+        return ProcessedItem.of("image", [*image(grid, seed=seed).inputs] * len(frame_times), frame_times=frame_times)
 
     _check_bits("qwen2.5vl", opened, clip(0, 2, 5), clip(0, 2, seed=7))
     engine = opened("qwen2.5vl")
@@ -156,7 +156,7 @@ def _check_bits(name, opened, one, two):
     assert said(again) == alone[0]
     assert again.prefix.hit_tokens >= len(long) // PAGE_SIZE * PAGE_SIZE
     assert engine.encoder_scheduler.tower.n_runs == n_runs
-    most = max((part.n for part in first if isinstance(part, Placeholder) and part.sees_all), default=0)
+    most = max((part.n for part in first if isinstance(part, Placeholder) and part.is_bidirectional), default=0)
     assert finish(opened(name, chunk=most + 18, max_running=8), second, first) == alone[::-1]
 
 

@@ -17,7 +17,7 @@ from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
 from woolly.multimodal import Audio, VisionSettings, read_audio
 from woolly.multimodal.inputs import AudioInput
-from woolly.multimodal.processing.audio import prepare_audio
+from woolly.multimodal.processing.audio import process_audio
 from woolly.sampling import SamplingParams
 from woolly.serving import Settings, create_app
 from woolly.templates import ChatTemplate
@@ -31,7 +31,7 @@ PARTS = (
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 AUDIO_ONLY = Modalities(None, audio=AUDIO_TOWERS["qwen2a"].settings)
 BOTH = Modalities(
-    VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2),
+    VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge_size=2),
     audio=AUDIO_TOWERS["qwen2a"].settings,
 )
 
@@ -137,7 +137,7 @@ def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monk
     audio = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
     prepared = []
     monkeypatch.setattr(
-        "woolly.multimodal.prepare_audio", lambda *given: prepared.append(given) or prepare_audio(*given)
+        "woolly.multimodal.process_audio", lambda *given: prepared.append(given) or process_audio(*given)
     )
     with pytest.raises(RequestError, match=r"^the audio up to audio\[2\] take 788 tokens, but the context holds 512"):
         llm.chat("What?", audio=audio)
@@ -147,7 +147,7 @@ def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monk
 def test_an_hour_of_audio_is_the_maximum(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.media._MAX_SECONDS", 1)
     monkeypatch.setattr(
-        "woolly.multimodal.prepare_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
+        "woolly.multimodal.process_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
     )
     audio = AudioPart(AudioInput((HEARD, 16000), where="audio[1]"))
     with pytest.raises(RequestError, match=r"audio\[1\]: the audio clips of the conversation have more than 0 minutes"):

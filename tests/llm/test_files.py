@@ -97,7 +97,7 @@ def test_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch
         {"role": "assistant", "content": first.text or "a"},
         {"role": "user", "content": "and?"},
     ]
-    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
+    monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: pytest.fail("the file was read again"))
     encoder_scheduler = seeing.driver.engine.encoder_scheduler
     n_runs = encoder_scheduler.tower.n_runs
     assert seeing.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs

@@ -14,7 +14,7 @@ from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
 
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-VISION = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge_size=2))
 PIXELS = np.zeros((56, 84, 3), np.uint8)
 
 

@@ -72,7 +72,7 @@ def test_video_over_http_matches_the_library_and_run(folder, name="qwen"):
 def test_second_turn_reads_and_encodes_nothing_again(folder, monkeypatch):
     with opened(folder, "qwen") as llm:
         first = llm.chat("hi", images=[folder / "clip.mp4"], **GREEDY, logprobs=1)
-        monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
+        monkeypatch.setattr(video, "run_decoder", lambda *_, **__: pytest.fail("the file was read again"))
         tower = llm.driver.engine.encoder_scheduler.tower
         n_runs = tower.n_runs
         again = [{"type": "video", "video": str(folder / "clip.mp4")}, {"type": "text", "text": "hi"}]

@@ -16,8 +16,8 @@ def main(count, seed=1):
     n_read, faults = 0, {}
     for _ in range(count):
         try:
-            for page in read_pages(mutated(chance.choice(files), chance), sees=True):
-                _ = page.image if page.packed else None
+            for page in read_pages(mutated(chance.choice(files), chance), with_images=True):
+                _ = page.image if page.compressed else None
             n_read += 1
         except RequestError as error:
             faults[str(error)[:60]] = faults.get(str(error)[:60], 0) + 1

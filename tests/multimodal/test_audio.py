@@ -15,7 +15,7 @@ from woolly.multimodal import Audio, lay_out, read_audio
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.processing import audio as processing
-from woolly.multimodal.processing.audio import measure_audio, prepare_audio
+from woolly.multimodal.processing.audio import audio_placeholders, process_audio
 
 LONG = samples(500_001)
 FRAMES = np.load(Path(__file__).parent.parent / "goldens" / "frames.npz")
@@ -192,7 +192,7 @@ def test_mutated_files_are_decoded_or_give_a_one_line_error(kind):
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_audio_is_laid_out_between_its_markers(name):
     tiny = AUDIO_TOWERS[name]
-    prepared = prepare_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
+    prepared = process_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
     assert len(prepared.inputs) > 1
     parts = lay_out(prepared, tiny.settings).parts
     family = tiny.settings.family
@@ -202,15 +202,15 @@ def test_audio_is_laid_out_between_its_markers(name):
     assert [part.n for part in parts if not isinstance(part, str) and part.first == 0] == [
         tiny.settings.merged_grid(piece.grid_thw)[2] for piece in prepared.inputs
     ]
-    short = [prepare_audio(Audio(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
+    short = [process_audio(Audio(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
     assert short[0] == short[1] != short[2]
 
 
 def test_too_short_audio_is_rejected():
     with pytest.raises(RequestError, match=r"has 0\.049 s; the minimum is 0\.05 s"):
-        prepare_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
+        process_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
-        prepared = prepare_audio(Audio(samples(800)), tiny.settings)
+        prepared = process_audio(Audio(samples(800)), tiny.settings)
         assert all(tiny.settings.merged_grid(piece.grid_thw)[2] >= 1 for piece in prepared.inputs)
 
 
@@ -231,13 +231,13 @@ def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
         2 * piece + 1,
     ):
         audio = Audio(np.zeros(n, np.float32))
-        grids = [one.grid_thw for one in prepare_audio(audio, tiny).inputs]
-        parts = [part for part in measure_audio(audio, tiny).parts if not isinstance(part, str)]
+        grids = [one.grid_thw for one in process_audio(audio, tiny).inputs]
+        parts = [part for part in audio_placeholders(audio, tiny).parts if not isinstance(part, str)]
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
         assert [one.source.inputs[one.index].grid_thw for one in measured] == grids, n
         assert [one.n for one in measured] == [tiny.merged_grid(grid)[2] for grid in grids], n
     with pytest.raises(RequestError, match=r"the minimum is 0\.05 s"):
-        measure_audio(Audio(samples(790)), tiny)
+        audio_placeholders(Audio(samples(790)), tiny)
 
 
 def test_audio_preparation_shares_the_limit_of_decoded_audio(monkeypatch):
@@ -249,5 +249,5 @@ def test_audio_preparation_shares_the_limit_of_decoded_audio(monkeypatch):
 
     monkeypatch.setattr(processing, "log_mel_whisper", busy)
     for tiny in AUDIO_TOWERS.values():
-        prepare_audio(Audio(samples(3_000)), tiny.settings)
+        process_audio(Audio(samples(3_000)), tiny.settings)
     assert processing.DECODE_SEMAPHORE.acquire(blocking=False)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from woolly.errors import RequestError
-from woolly.multimodal.format import MAX_BYTES
 from woolly.multimodal.image import read_image
+from woolly.multimodal.image_formats import MAX_BYTES
 
 Image = pytest.importorskip("PIL.Image")
 

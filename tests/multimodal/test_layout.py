@@ -18,7 +18,7 @@ from woolly.multimodal import (
     read_projector,
     read_vision_settings,
 )
-from woolly.multimodal.processing import PREPARING
+from woolly.multimodal.processing import IMAGE_PROCESSORS
 
 KEYS = {
     "general.architecture": "clip",
@@ -36,8 +36,8 @@ def image(*grids, tiles=(0, 0), fill=0.0):
     return ProcessedItem.of("image", inputs, tiles=tiles)
 
 
-def settings(projector, merge):
-    return VisionSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge)
+def settings(projector, merge_size):
+    return VisionSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge_size)
 
 
 def shown(layout):
@@ -47,13 +47,13 @@ def shown(layout):
 def test_gemma_3_has_markers_and_bidirectional_rows():
     layout = lay_out(image((1, 8, 8)), settings("gemma3", 4))
     assert shown(layout) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
-    assert layout.parts[1].sees_all and layout.parts[1].grid is None
+    assert layout.parts[1].is_bidirectional and layout.parts[1].grid_thw is None
 
 
 def test_qwen_has_rows_with_lines_and_columns():
     layout = lay_out(image((1, 4, 6)), settings("qwen2vl_merger", 2))
     assert shown(layout) == ["<|vision_start|>", (0, 0, 6), "<|vision_end|>"]
-    assert layout.parts[1].grid == (1, 2, 3) and not layout.parts[1].sees_all
+    assert layout.parts[1].grid_thw == (1, 2, 3) and not layout.parts[1].is_bidirectional
 
 
 def test_pixtral_ends_each_line():
@@ -93,8 +93,8 @@ def test_digest_covers_all_tower_input():
 
 def test_settings_are_read_from_the_keys_of_the_file():
     read = read_vision_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
-    assert (read.projector, read.merge, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
-    assert read_vision_settings(KEYS).merge == VISION_PROJECTORS["gemma3"].merge == 4
+    assert (read.projector, read.merge_size, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
+    assert read_vision_settings(KEYS).merge_size == VISION_PROJECTORS["gemma3"].merge_size == 4
     assert read.merged_grid((1, 8, 8)) == (1, 4, 4)
 
 
@@ -153,12 +153,12 @@ def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     own = {"clip.projector_type": "deepseekocr", "clip.vision.projector.scale_factor": 1}
     sizes = {"clip.vision.image_size": 224, "clip.vision.patch_size": 14}
     found = read_vision_settings({**KEYS, **own, **sizes})
-    assert (found.image_size, found.patch_size, found.tile_size, found.merge) == (1024, 16, 640, 4)
+    assert (found.image_size, found.patch_size, found.tile_size, found.merge_size) == (1024, 16, 640, 4)
     # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
-    cut = PREPARING["deepseekocr"].cut(2200, 1700, found)
-    assert cut.tiles == (3, 2) and cut.sizes[-1] == (1024, 1024) and set(cut.sizes[:-1]) == {(640, 640)}
-    assert lay_out(cut.emptied((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
-    assert PREPARING["deepseekocr"].cut(640, 500, found).sizes == ((1024, 1024),)
+    tiling = IMAGE_PROCESSORS["deepseekocr"].choose_tiling(2200, 1700, found)
+    assert tiling.tiles == (3, 2) and tiling.sizes[-1] == (1024, 1024) and set(tiling.sizes[:-1]) == {(640, 640)}
+    assert lay_out(tiling.empty_item((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
+    assert IMAGE_PROCESSORS["deepseekocr"].choose_tiling(640, 500, found).sizes == ((1024, 1024),)
 
 
 def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
@@ -175,7 +175,7 @@ def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
     assert shown(lay_out(image((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)
     longest = 20 * own.patch_size
-    larger, smaller = (PREPARING["lightonocr"].cut(9000, 4500, one).sizes[0] for one in (
+    larger, smaller = (IMAGE_PROCESSORS["lightonocr"].choose_tiling(9000, 4500, one).sizes[0] for one in (
         replace(own, preproc_image_size=longest), replace(own, image_size=longest // 2)))  # fmt: skip
     assert larger == (longest, longest // 2) and max(smaller) == longest // 2
 
@@ -216,7 +216,7 @@ def test_tiles_of_other_families_have_their_markers():
     assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
     assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
     assert shown(lay_out(image((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
-    assert kimi.parts[1].grid is None and omni.parts[1].grid == (1, 2, 3)
+    assert kimi.parts[1].grid_thw is None and omni.parts[1].grid_thw == (1, 2, 3)
     assert shown(lay_out(image((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
     gemma = lay_out(image((1, 6, 6)), settings("gemma4v", 3))
-    assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].sees_all
+    assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].is_bidirectional

@@ -27,11 +27,11 @@ ENCRYPTED = b"/Encrypt << /Filter /Standard /V 2 /R 3 /Length 128 /P -4 /O <%s> 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(pdf, "_kept", pdf.Kept(1 << 20))
+    monkeypatch.setattr(pdf, "_kept", pdf.FileCache(1 << 20))
 
 
 def test_page_is_its_text_and_its_image():
-    first, second = read_pages(write_pdf(["Hello (world)", ""]), sees=True)
+    first, second = read_pages(write_pdf(["Hello (world)", ""]), with_images=True)
     assert (first.number, first.text, second.text) == (1, "Hello (world)", "")
     image = second.image
     assert image.size == (1584, 1224)  # 144 pixels per inch
@@ -41,8 +41,8 @@ def test_page_is_its_text_and_its_image():
 
 
 def test_text_model_renders_no_pages():
-    (page,) = read_pages(write_pdf(["a"]), sees=False)
-    assert page.text == "a" and not page.packed
+    (page,) = read_pages(write_pdf(["a"]), with_images=False)
+    assert page.text == "a" and not page.compressed
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_text_model_renders_no_pages():
     ],
 )
 def test_false_page_size_only_limits_the_scale(box, size):
-    (page,) = read_pages(write_pdf(["a"], box), sees=True)
+    (page,) = read_pages(write_pdf(["a"], box), with_images=True)
     assert page.image.size == size
 
 
@@ -75,7 +75,7 @@ FAULTS = {
 def test_unreadable_file_gives_a_one_line_error(case):
     data, reason = FAULTS[case]
     with pytest.raises(RequestError, match=reason):
-        read_pages(data, "x.pdf", sees=True)
+        read_pages(data, "x.pdf", with_images=True)
 
 
 def test_too_costly_file_is_rejected(monkeypatch):
@@ -83,23 +83,23 @@ def test_too_costly_file_is_rejected(monkeypatch):
     lines = " ".join(f"{i % 600} 0 m {i % 599} 700 l S" for i in range(400_000))
     costly = GOOD.replace(b"BT /F1", b"%s BT /F1" % lines.encode())
     with pytest.raises(RequestError, match="damaged, or too costly to read: 1 s and 1 GB are the limits"):
-        read_pages(costly, "x.pdf", sees=True)
+        read_pages(costly, "x.pdf", with_images=True)
     monkeypatch.setattr(pdf, "_SECONDS", 40)
     monkeypatch.setattr(pdf, "_PATIENCE", 0.001)
     with pytest.raises(RequestError, match="too costly"):
-        read_pages(GOOD, "x.pdf", sees=True)
+        read_pages(GOOD, "x.pdf", with_images=True)
 
 
 def test_same_file_is_read_once(monkeypatch):
-    pages = read_pages(GOOD, sees=True)
-    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
-    assert read_pages(bytes(GOOD), "other.pdf", sees=True) is pages
+    pages = read_pages(GOOD, with_images=True)
+    monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: pytest.fail("read again"))
+    assert read_pages(bytes(GOOD), "other.pdf", with_images=True) is pages
     with pytest.raises(RequestError, match="has 1 pages, and at most 0"):
-        read_pages(GOOD, sees=True, most=0)
+        read_pages(GOOD, with_images=True, most=0)
 
 
 def test_least_recently_used_pages_are_dropped_first():
-    kept = pdf.Kept(25)
+    kept = pdf.FileCache(25)
     for name in (b"a", b"b", b"a", b"c"):
         if kept.find(name) is None:
             kept.keep(name, (pdf.Page(1, "", 1, 1, bytes(10)),))
@@ -109,7 +109,7 @@ def test_least_recently_used_pages_are_dropped_first():
 def test_missing_package_error_has_the_install_command(monkeypatch):
     monkeypatch.setattr(pdf, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"^PDF files need the package pypdfium2: .*pypdfium2"):
-        read_pages(GOOD, sees=True)
+        read_pages(GOOD, with_images=True)
 
 
 def test_text_layer_has_no_control_characters():
@@ -135,7 +135,7 @@ def test_invalid_file_error_names_its_field():
         (FileInput(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
     ):
         with pytest.raises(RequestError) as error:
-            given.read(sees=False, most=50)
+            given.read(with_images=False, most=50)
         assert str(error.value).startswith(reason) and error.value.field == "a.b"
 
 
@@ -171,7 +171,7 @@ def test_mutated_files_are_pages_or_one_line_errors():
     seeds = [write_pdf(["Hello", ""]), write_pdf(["x" * 50], "0 0 300 300")]
     for _ in range(25):  # `python -m tests.multimodal.fuzz_pdf 5000` reads more
         try:
-            for page in read_pages(mutated(chance.choice(seeds), chance), sees=True):
+            for page in read_pages(mutated(chance.choice(seeds), chance), with_images=True):
                 assert page.image.size == (page.height, page.width)
         except RequestError as error:
             assert str(error).count("\n") == 0
@@ -179,17 +179,17 @@ def test_mutated_files_are_pages_or_one_line_errors():
 
 def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
     with pytest.raises(RequestError, match="the PDF files of the conversation have more than 50 pages together"):
-        read_pages(GOOD, sees=False, before=pdf.Taken(n_pages=50))
+        read_pages(GOOD, with_images=False, before=pdf.FileUsage(n_pages=50))
     for data in (GOOD, GOOD + b" "):  # kept, and not
         with pytest.raises(
             RequestError, match="of the conversation have more than 4000000 characters of text together"
         ):
-            read_pages(data, sees=False, before=pdf.Taken(n_characters=4_000_000))
+            read_pages(data, with_images=False, before=pdf.FileUsage(n_characters=4_000_000))
     with pytest.raises(RequestError, match="the files of the conversation take too long to read together"):
-        read_pages(GOOD + b"  ", sees=False, deadline=0.0)
+        read_pages(GOOD + b"  ", with_images=False, deadline=0.0)
     monkeypatch.setattr(pdf, "_SLOTS", threading.BoundedSemaphore(1))
     with pdf._SLOTS, pytest.raises(RequestError, match="because other files are being read; try again") as error:
-        read_pages(GOOD + b"  ", sees=False, deadline=time.monotonic() + 0.05)
+        read_pages(GOOD + b"  ", with_images=False, deadline=time.monotonic() + 0.05)
     assert error.value.code == "busy" and to_api_error(error.value).status == 503
 
 
@@ -199,13 +199,13 @@ def test_pages_are_rendered_up_to_a_total_of_pixels(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(pdf, name, most)
             with pytest.raises(RequestError, match=r"the pages of x\.pdf have more than"):
-                read_pages(pages, "x.pdf", sees=True)
-    assert len(read_pages(pages, sees=True)) == 2
+                read_pages(pages, "x.pdf", with_images=True)
+    assert len(read_pages(pages, with_images=True)) == 2
 
 
-def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, packed: bytes = b"abc") -> bytes:
+def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, compressed: bytes = b"abc") -> bytes:
     line = {"text": "", "width": width, "height": height, "bytes": n_bytes}
-    return b'{"pages": 1}\n' + json.dumps(line).encode() + b"\n" + packed
+    return b'{"pages": 1}\n' + json.dumps(line).encode() + b"\n" + compressed
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, packed: bytes
     ],
 )
 def test_unexpected_child_output_is_a_damaged_file(written, monkeypatch):
-    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: written)
+    monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: written)
     with pytest.raises(RequestError, match=r"x\.pdf is a damaged PDF file"):
-        read_pages(GOOD + written[:100] + b"#", "x.pdf", sees=True)
+        read_pages(GOOD + written[:100] + b"#", "x.pdf", with_images=True)
 
 
-@pytest.mark.parametrize("packed", [b"abc", zlib.compress(b"a"), zlib.compress(b"")])
-def test_impossible_pixels_are_a_damaged_file(packed, monkeypatch):
-    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: _page(n_bytes=len(packed), packed=packed))
-    (page,) = read_pages(GOOD + packed + b"#", sees=True)
+@pytest.mark.parametrize("compressed", [b"abc", zlib.compress(b"a"), zlib.compress(b"")])
+def test_impossible_pixels_are_a_damaged_file(compressed, monkeypatch):
+    monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: _page(n_bytes=len(compressed), compressed=compressed))
+    (page,) = read_pages(GOOD + compressed + b"#", with_images=True)
     with pytest.raises(RequestError, match="the file is a damaged PDF file"):
         _ = page.image

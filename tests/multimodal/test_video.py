@@ -35,8 +35,8 @@ from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import VisionSettings, lay_out, video
 from woolly.multimodal.inputs import VideoInput
-from woolly.multimodal.processing.pixels import resize
-from woolly.multimodal.processing.video import SMOLVLM, measure_frames, prepare_clip, prepare_frame, showing_of
+from woolly.multimodal.processing.transforms import resize
+from woolly.multimodal.processing.video import SMOLVLM, count_frame_rows, process_clip, process_frame, video_sampling
 from woolly.multimodal.video import Clip, Frame, is_video
 
 pytest.importorskip("av")
@@ -52,8 +52,8 @@ def clip():
     return write_video()
 
 
-def read_video(data, showing=SMOLVLM):
-    return video.read_video(data, showing)
+def read_video(data, sampling=SMOLVLM):
+    return video.read_video(data, sampling)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_frames_are_sampled_like_the_processor(rate):
         n = max(1, min(round(n_frames / rate), 64))
         is_long = n_frames / rate - 2 > 64
         ends = (int(rate), int(n_frames - rate)) if is_long else (0, n_frames - 1)
-        assert SMOLVLM.choose(n_frames, rate) == np.unique(np.linspace(*ends, n, dtype=int)).tolist()
+        assert SMOLVLM.sample(n_frames, rate) == np.unique(np.linspace(*ends, n, dtype=int)).tolist()
 
 
 @pytest.mark.parametrize(("format", "codec"), [("mp4", "mpeg4"), ("mov", "mpeg4"), ("matroska", "mpeg4")])
@@ -90,7 +90,7 @@ def test_video_is_frames_with_their_times(format, codec):
 
 def test_same_file_is_read_once(clip, monkeypatch):
     first = read_video(clip)
-    monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr(video, "run_decoder", lambda *_, **__: pytest.fail("read again"))
     assert read_video(bytes(clip)).frames is first.frames
 
 
@@ -129,15 +129,15 @@ def test_frames_are_laid_out_with_the_text_of_the_processor(clip):
 
 def test_qwen_samples_frames_like_its_processor(record):
     for n, rate in LENGTHS:
-        assert showing_of(QWEN).choose(n, rate) == record[f"chosen {n} {rate}"].tolist()
+        assert video_sampling(QWEN).sample(n, rate) == record[f"chosen {n} {rate}"].tolist()
     with pytest.raises(RequestError, match="the video has one frame, and this model takes at least 2"):
-        showing_of(QWEN).choose(1, 24.0)
+        video_sampling(QWEN).sample(1, 24.0)
 
 
 def test_qwen_frames_respect_the_limits_of_its_processor(record):
-    assert [showing_of(QWEN).fit(*size) for size in SIZES] == [tuple(one) for one in record["sizes"].tolist()]
+    assert [video_sampling(QWEN).resize(*size) for size in SIZES] == [tuple(one) for one in record["sizes"].tolist()]
     with pytest.raises(RequestError, match="1 to 200"):
-        showing_of(QWEN).fit(4, 32, 7000)
+        video_sampling(QWEN).resize(4, 32, 7000)
 
 
 def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
@@ -146,11 +146,11 @@ def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
     assert grid == [2, 2, 4]
     for i, pair in enumerate((seen[:2], seen[[2, 2]])):
         frame = Frame(0.0, 64, 32, zlib.compress(pair.tobytes()), 2)
-        prepared = prepare_frame(frame, QWEN)
+        prepared = process_frame(frame, QWEN)
         (encoder_input,) = prepared.inputs
         assert (
             encoder_input.grid_thw == (2, high, wide)
-            and measure_frames([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
+            and count_frame_rows([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
         )
         cut = encoder_input.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         want = record["patches"].reshape(2, high * wide, -1)[i]
@@ -158,12 +158,12 @@ def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
 
 
 def test_resized_frames_match_the_patches_of_the_processor(record):
-    height, width = showing_of(QWEN).fit(len(large()), *large().shape[1:3])
+    height, width = video_sampling(QWEN).resize(len(large()), *large().shape[1:3])
     seen = np.stack([resize(one, height, width, "bicubic") for one in large()])
     _, high, wide = grid = record["resized grid"].tolist()
     assert grid == [3, height // 16, width // 16]
     for i, pair in enumerate((seen[:2], seen[2:4], seen[[4, 4]])):
-        (encoder_input,) = prepare_frame(Frame(0.0, width, height, zlib.compress(pair.tobytes()), 2), QWEN).inputs
+        (encoder_input,) = process_frame(Frame(0.0, width, height, zlib.compress(pair.tobytes()), 2), QWEN).inputs
         cut = encoder_input.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         apart = np.abs(sampled(cut.reshape(high * wide, -1)) - record["resized"].reshape(3, high * wide, -1)[i])
         assert apart.max() < 1.01 * 2 / 255 and apart.mean() < 0.1 / 255  # a level of 255 here and there
@@ -201,8 +201,8 @@ def test_qwen_frames_are_resized_with_the_image_filter():
     data = write_video(n=5, rate=2, size=(70, 90))
     with av.open(io.BytesIO(data)) as file:
         plain = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
-    seen = read_video(data, showing_of(QWEN)).frames
-    assert [frame.depth for frame in seen] == [2, 2, 2]  # the last frame counts twice
+    seen = read_video(data, video_sampling(QWEN)).frames
+    assert [frame.temporal_patch_size for frame in seen] == [2, 2, 2]  # the last frame counts twice
     got = [image.pixels for frame in seen for image in frame.images]
     for one, want in zip(got, [*plain, plain[-1]], strict=True):
         np.testing.assert_array_equal(one, np.asarray(Image.fromarray(want).resize((64, 96), Image.Resampling.BICUBIC)))
@@ -210,16 +210,16 @@ def test_qwen_frames_are_resized_with_the_image_filter():
 
 @pytest.mark.parametrize("settings", QWEN2.values(), ids=QWEN2)
 def test_qwen_2_frames_are_sampled_like_its_processor(record, settings):
-    showing = showing_of(settings)
+    sampling = video_sampling(settings)
     for n, rate in LENGTHS:
-        assert showing.choose(n, rate) == record[f"qwen2 chosen {n} {rate}"].tolist()
-    assert [showing.fit(*size) for size in SIZES] == [tuple(one) for one in record["qwen2 sizes"].tolist()]
+        assert sampling.sample(n, rate) == record[f"qwen2 chosen {n} {rate}"].tolist()
+    assert [sampling.resize(*size) for size in SIZES] == [tuple(one) for one in record["qwen2 sizes"].tolist()]
     with pytest.raises(RequestError, match="the video has one frame, and this model takes at least 2"):
-        showing.choose(1, 24.0)
+        sampling.sample(1, 24.0)
     with pytest.raises(RequestError, match="1 to 200"):
-        showing.fit(4, 7000, 28)
+        sampling.resize(4, 7000, 28)
     for n, rate in ((59, 0.1), (201, 0.1), (1711, 13.37), *((n, 25.0) for n in range(2, 400))):
-        chosen = showing.choose(n, rate)  # all are there, and pairs
+        chosen = sampling.sample(n, rate)  # all are there, and pairs
         assert len(chosen) % 2 == 0 and chosen == sorted(set(chosen)) and 0 == chosen[0] <= chosen[-1] < n
 
 
@@ -229,7 +229,7 @@ def pair(pixels, rate=2.0):
 
 def test_qwen_2_video_is_cut_into_patches_like_its_processor(record):
     seen = np.ascontiguousarray(frames()[:, :28, :28])
-    prepared = prepare_clip(Clip((pair(seen[:2]), pair(seen[[2, 2]]))), QWEN2["qwen2"])
+    prepared = process_clip(Clip((pair(seen[:2]), pair(seen[[2, 2]]))), QWEN2["qwen2"])
     assert record["qwen2 grid"].tolist() == [2, 2, 2] and [one.grid_thw for one in prepared.inputs] == [(2, 2, 2)] * 2
     cut = np.stack([one.values.reshape(2, 4, 3, 196).transpose(1, 2, 0, 3) for one in prepared.inputs])
     np.testing.assert_allclose(sampled(cut.reshape(8, -1)), record["qwen2 patches"], rtol=0, atol=2e-7)
@@ -239,7 +239,7 @@ def test_qwen_2_video_is_cut_into_patches_like_its_processor(record):
 @pytest.mark.parametrize(("n", "height", "width", "rate"), FOLLOWED + LATER)
 def test_video_rows_have_mrope_positions_of_seconds_lines_and_columns(record, name, n, height, width, rate):
     pixels = np.zeros((2, 28 * height, 28 * width, 3), np.uint8)
-    layout = lay_out(prepare_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
+    layout = lay_out(process_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
     assert layout.parts[0] == "<|vision_start|>" and layout.parts[-1] == "<|vision_end|>"
     _, inputs = read_prompt((0,) * BEFORE + layout.parts[1:-1] + (0,) * AFTER, b"")
     want = record[f"{name} positions {[n, height, width]} {rate}"]
@@ -257,10 +257,10 @@ def test_qwen_2_video_is_one_range_of_rows(clip, record):
     clips = part.image.source
     assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
     (prepared,) = process_media([Message("user", (part,))], Modalities(QWEN2["qwen2.5"]))
-    assert prepared.moments == (0, 2, 4, 6, 8)
-    assert measure_frames(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
+    assert prepared.frame_times == (0, 2, 4, 6, 8)
+    assert count_frame_rows(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
     slower = Clip(tuple(replace(one, rate=1.0) for one in clips.frames))
-    assert prepare_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
+    assert process_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
     with pytest.raises(RequestError, match="the images up to a take 700 tokens, but the context holds 600"):
         process_media([Message("user", (part,))], Modalities(QWEN2["qwen2.5"], ctx=600))
 
@@ -286,29 +286,29 @@ FRAME = {"numbers": [0, 3], "bytes": 4}
 )
 def test_unexpected_child_output_is_a_damaged_video(clip, monkeypatch, head, frames, reason):
     written = iter([json.dumps(head).encode() + b"\n", frames])
-    monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: next(written))
+    monkeypatch.setattr(video, "run_decoder", lambda *_, **__: next(written))
     with pytest.raises(RequestError, match=f"is a damaged video .*{reason}"):
-        for frame in read_video(clip + bytes([len(frames) % 256, len(reason)]), showing_of(QWEN)).frames:
-            prepare_frame(frame, QWEN)
+        for frame in read_video(clip + bytes([len(frames) % 256, len(reason)]), video_sampling(QWEN)).frames:
+            process_frame(frame, QWEN)
 
 
 def test_both_video_children_respect_the_deadline_of_the_conversation(clip, monkeypatch):
     calls = []
-    run = video.run_in_turn
+    run = video.run_decoder
 
     def late(*order, deadline, max_output_bytes, **rest):
         calls.append((deadline, max_output_bytes))
         return run(*order, deadline=deadline if len(calls) < 2 else 0.0, max_output_bytes=max_output_bytes, **rest)
 
-    monkeypatch.setattr(video, "run_in_turn", late)
+    monkeypatch.setattr(video, "run_decoder", late)
     given, deadline = VideoInput(clip + b"2", where="a"), time.monotonic() + 60
     with pytest.raises(RequestError, match=r"^a: the files of the conversation take too long to read together"):
-        given.read(showing_of(QWEN), deadline=deadline)
+        given.read(video_sampling(QWEN), deadline=deadline)
     assert [one for one, _ in calls] == [deadline] * 2
     assert 12 * 64 * 64 * 3 < calls[1][1] < 14 * 64 * 64 * 3 + (1 << 16)  # ten frames that nothing compresses
-    monkeypatch.setattr(video, "run_in_turn", lambda *order, **rest: run(*order, **rest | {"max_output_bytes": 500}))
+    monkeypatch.setattr(video, "run_decoder", lambda *order, **rest: run(*order, **rest | {"max_output_bytes": 500}))
     with pytest.raises(RequestError, match="too costly to read"):
-        given.read(showing_of(QWEN))
+        given.read(video_sampling(QWEN))
 
 
 def test_models_with_another_video_format_reject_it_by_name(clip):
@@ -316,9 +316,9 @@ def test_models_with_another_video_format_reject_it_by_name(clip):
     with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM and Qwen .* not .* type glm4v;"):
         opened(given, replace(SMOL, projector="glm4v"))
     with pytest.raises(RequestError, match=r"of type qwen2\.5o;"):
-        showing_of(replace(SMOL, projector="qwen2.5o"))
+        video_sampling(replace(SMOL, projector="qwen2.5o"))
     with pytest.raises(RequestError, match="of type qwen3vl_merger that also hear; send frames"):  # Qwen 3 Omni
-        showing_of(QWEN, has_audio=True)
+        video_sampling(QWEN, has_audio=True)
     with pytest.raises(RequestError, match=r"^a\.b: this model does not support images, and so no videos"):
         opened(given, None)
     for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):

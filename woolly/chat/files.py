@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
 from woolly.errors import RequestError
 from woolly.multimodal.inputs import FileInput, ImageInput, VideoInput
-from woolly.multimodal.pdf import Page, Taken
-from woolly.multimodal.processing.video import SMOLVLM, showing_of
+from woolly.multimodal.pdf import FileUsage, Page
+from woolly.multimodal.processing.video import SMOLVLM, video_sampling
 from woolly.multimodal.video import Clip, Video
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def open_files(
     their turn does not come in time. Those of other servers are fetched if `allows_remote`.
     """
     _check_videos(messages)
-    taken, deadline = Taken(), time.monotonic() + _READING
+    taken, deadline = FileUsage(), time.monotonic() + _READING
     fetches = _Fetches(allows_remote)
-    sees = modalities is not None and modalities.vision is not None
+    with_images = modalities is not None and modalities.vision is not None
     opened: list[Message] = []
     for message in messages:
         if not any(isinstance(part, (FilePart, VideoPart)) for part in message.parts):
@@ -57,9 +57,9 @@ def open_files(
                 parts.append(part)
                 continue
             file = fetches.local(part.file)
-            pages = file.read(sees=sees, most=most, before=taken, deadline=deadline)
+            pages = file.read(with_images=with_images, most=most, before=taken, deadline=deadline)
             taken = taken.more(pages)
-            parts += _shown(file, pages, tokenizer) if sees else _told(file, pages, tokenizer)
+            parts += _shown(file, pages, tokenizer) if with_images else _told(file, pages, tokenizer)
         opened.append(replace(message, content=_content(parts)))
     return tuple(opened)
 
@@ -96,7 +96,7 @@ def _shown(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list
         head = f"[{_title(file, page, len(pages))}]\n"
         text = f"{page.text}\n" if page.text else ""
         parts.append(TextPart(tokenizer.break_marks(head + text)))  # strangers write files, as results of tools
-        if page.packed:
+        if page.compressed:
             parts.append(ImagePart(ImageInput(page, where=file.where)))
     return parts
 
@@ -120,16 +120,16 @@ def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, f
     if modalities is None or modalities.vision is None:
         raise video.request_error("this model does not support images, and so no videos; choose a model that does")
     try:
-        showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
+        sampling = video_sampling(modalities.vision, has_audio=modalities.audio is not None)
     except RequestError as error:
         raise video.request_error(str(error)) from None
-    seen = fetches.local(video).read(showing, deadline=deadline)
-    if showing.is_whole:
+    seen = fetches.local(video).read(sampling, deadline=deadline)
+    if sampling.is_one_item:
         return [ImagePart(ImageInput(Clip(seen.frames), where=video.where))]
     images = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
-    texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
+    texts = _told_smolvlm(seen) if sampling is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
     parts: list[Part] = [part for pair in zip(map(TextPart, texts), images, strict=True) for part in pair]
-    return [*parts, TextPart("\n\n")] if showing is SMOLVLM else parts
+    return [*parts, TextPart("\n\n")] if sampling is SMOLVLM else parts
 
 
 def _told_smolvlm(seen: Video) -> list[str]:

@@ -52,8 +52,8 @@ class Modalities:
     def mark(self, kind: Modality) -> re.Pattern[str]:
         """What chat templates write in place of an image, or of an audio clip."""
         settings = self.vision if kind == "image" else self.audio
-        written = () if settings is None else settings.family.written
-        return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
+        placeholder_texts = () if settings is None else settings.family.placeholder_texts
+        return re.compile("|".join(map(re.escape, sorted(placeholder_texts, key=len, reverse=True))) or r"(?!)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,17 +220,17 @@ def _prepared(
     image = None if is_video else given.read(allows_remote=modalities.allows_remote, deadline=deadline)
     try:
         if isinstance(source, (multimodal.Frame, multimodal.Clip)):
-            n_rows = n_before + multimodal.measure_frames(
+            n_rows = n_before + multimodal.count_frame_rows(
                 source.frames if isinstance(source, multimodal.Clip) else [source], vision
             )
             _check_rows(n_rows, given, modalities)
-            return multimodal.prepare_frame(source, vision) if isinstance(
+            return multimodal.process_frame(source, vision) if isinstance(
                 source, multimodal.Frame
-            ) else multimodal.prepare_clip(source, vision), n_rows
+            ) else multimodal.process_clip(source, vision), n_rows
         assert image is not None
-        n_rows = n_before + multimodal.measure(image.size, vision).n_rows
+        n_rows = n_before + multimodal.image_placeholders(image.size, vision).n_rows
         _check_rows(n_rows, given, modalities)
-        return multimodal.prepare(image, vision), n_rows
+        return multimodal.process_image(image, vision), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.request_error(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -248,9 +248,9 @@ def _read_audio(
     seconds = before + audio.seconds
     _check_seconds(seconds, given)
     try:
-        n_rows = n_before + multimodal.measure_audio(audio, modalities.audio).n_rows
+        n_rows = n_before + multimodal.audio_placeholders(audio, modalities.audio).n_rows
         _check_rows(n_rows, given, modalities)
-        return multimodal.prepare_audio(audio, modalities.audio), n_rows, seconds
+        return multimodal.process_audio(audio, modalities.audio), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.request_error(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -324,7 +324,7 @@ def _written(part: Part, modalities: Modalities) -> str:
     if isinstance(part, TextPart):
         return part.text
     if isinstance(part, (ImagePart, AudioPart)):
-        return modalities.settings_of(_type(part)).family.written[0]
+        return modalities.settings_of(_type(part)).family.placeholder_texts[0]
     raise TemplateError("a message with an image has a part that is neither text nor an image; send these alone")
 
 

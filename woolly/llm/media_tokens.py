@@ -25,12 +25,12 @@ def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str]
 
 def image_tokens(image: Image, tower: VisionSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context an image takes, with the marks around it."""
-    return _count(multimodal.measure(image.size, tower), encode)
+    return _count(multimodal.image_placeholders(image.size, tower), encode)
 
 
 def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context an audio clip takes, with the marks around it."""
-    return _count(multimodal.measure_audio(audio, settings), encode)
+    return _count(multimodal.audio_placeholders(audio, settings), encode)
 
 
 def _count(layout: multimodal.Layout, encode: Callable[[str], Sequence[int]]) -> int:

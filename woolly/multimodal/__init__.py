@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
     from woolly.multimodal.processed_item import EncoderInput, Modality, ProcessedItem
-    from woolly.multimodal.processing import measure, prepare
-    from woolly.multimodal.processing.audio import measure_audio, prepare_audio
-    from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
+    from woolly.multimodal.processing import image_placeholders, process_image
+    from woolly.multimodal.processing.audio import audio_placeholders, process_audio
+    from woolly.multimodal.processing.video import count_frame_rows, process_clip, process_frame
     from woolly.multimodal.projector import ProjectorSettings, read_projector
     from woolly.multimodal.video import Clip, Frame, is_video
     from woolly.multimodal.vision_settings import (
@@ -54,17 +54,17 @@ __all__ = [
     "VideoInput",
     "VisionProjector",
     "VisionSettings",
+    "audio_placeholders",
+    "count_frame_rows",
     "encode_prompt",
+    "image_placeholders",
     "is_pdf",
     "is_video",
     "lay_out",
-    "measure",
-    "measure_audio",
-    "measure_frames",
-    "prepare",
-    "prepare_audio",
-    "prepare_clip",
-    "prepare_frame",
+    "process_audio",
+    "process_clip",
+    "process_frame",
+    "process_image",
     "read_audio",
     "read_image",
     "read_projector",
@@ -83,9 +83,9 @@ __getattr__ = later(
         "pdf": "Page is_pdf",
         "image": "Image read_image",
         "processed_item": "EncoderInput Modality ProcessedItem",
-        "processing": "measure prepare",
-        "processing.audio": "measure_audio prepare_audio",
-        "processing.video": "measure_frames prepare_clip prepare_frame",
+        "processing": "image_placeholders process_image",
+        "processing.audio": "audio_placeholders process_audio",
+        "processing.video": "count_frame_rows process_clip process_frame",
         "vision_settings": "MAX_PATCHES VISION_PROJECTORS VisionProjector VisionSettings read_vision_settings",
         "audio": "Audio read_audio",
         "video": "Clip Frame is_video",

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.format import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_SIDE, sniff, webp_size
+from woolly.multimodal.image_formats import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_SIDE, detect_format, webp_size
 
 ImageSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
 
@@ -102,7 +102,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _decode(data: bytes, name: str) -> Image:
-    kind = sniff(data, name)
+    kind = detect_format(data, name)
     check_pillow()
     if kind == "WebP":  # its plugin allocates all pixels when it opens a file
         _check_size(*webp_size(data, name), name)

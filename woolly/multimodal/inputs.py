@@ -11,18 +11,18 @@ from urllib.parse import unquote, urlsplit
 from woolly.errors import RequestError
 from woolly.multimodal.audio import Audio, AudioSource, read_audio
 from woolly.multimodal.image import Image, ImageSource, read_image
-from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
+from woolly.multimodal.pdf import FileUsage, Page, read_file, read_pages
 from woolly.multimodal.urls import (
     audio_bytes,
     check_audio_type,
     check_file_type,
-    check_type,
+    check_image_type,
     file_bytes,
     image_bytes,
     read_base64,
     video_bytes,
 )
-from woolly.multimodal.video import Frame, Showing, Video, read_video
+from woolly.multimodal.video import Frame, Video, VideoSampling, read_video
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ImageInput:
             if self.source is not None:
                 return read_image(self.source)
             if self.media_type:
-                check_type(self.media_type)
+                check_image_type(self.media_type)
             if self.url:
                 return read_image(image_bytes(self.url, allows_remote=allows_remote, deadline=deadline))
             return read_image(read_base64(self.base64))
@@ -118,9 +118,9 @@ class FileInput:
             raise self.request_error(str(error)) from None
 
     def read(
-        self, *, sees: bool, most: int, before: Taken | None = None, deadline: float = math.inf
+        self, *, with_images: bool, most: int, before: FileUsage | None = None, deadline: float = math.inf
     ) -> tuple[Page, ...]:
-        """Returns its pages, with their pixels if `sees`; RequestError, with the field at fault, if there are none.
+        """Return the pages, with their pixels if `with_images`. RequestError names the field if there are none.
 
         `most` pages may be there with those of the files `before`; they are here at `deadline`, by time.monotonic().
         """
@@ -131,8 +131,8 @@ class FileInput:
                 if self.media_type:
                     check_file_type(self.media_type)
                 data = file_bytes(self.data)
-            name, before = self.shown_name[:80], before or Taken()
-            return read_pages(data, name, sees=sees, most=most, before=before, deadline=deadline)
+            name, before = self.shown_name[:80], before or FileUsage()
+            return read_pages(data, name, with_images=with_images, most=most, before=before, deadline=deadline)
         except RequestError as error:
             raise self.request_error(str(error), error.code) from None
 
@@ -162,11 +162,11 @@ class VideoInput:
         except RequestError as error:
             raise self.request_error(str(error)) from None
 
-    def read(self, showing: Showing, *, deadline: float = math.inf) -> Video:
+    def read(self, sampling: VideoSampling, *, deadline: float = math.inf) -> Video:
         """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
         try:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
-            return read_video(data, showing, deadline=deadline)
+            return read_video(data, sampling, deadline=deadline)
         except RequestError as error:
             raise self.request_error(str(error), error.code) from None
 

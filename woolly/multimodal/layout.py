@@ -25,14 +25,14 @@ class Placeholder:
     # Frames, height and width of all rows of the piece, if each row has a position of its line and column; the text
     # goes on after the largest of them. None: rows have positions as tokens do.
     grid_thw: tuple[int, int, int] | None = None
-    sees_all: bool = False  # each row sees all of them, also later ones
+    is_bidirectional: bool = False  # each row sees all of them, also later ones
     # Line, first column and number of the image, if rows turn by these beside their place in the text (XD-RoPE).
     cell: tuple[int, int, int] | None = None
     # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
     # those of the first do, and the text goes on after the largest position.
-    moment: tuple[int, int] | None = None
-    is_point: bool = False  # all of them have one position, as one token has
-    is_visual: bool = False  # the text model has matrices of their own for them
+    frame_time: tuple[int, int] | None = None
+    shares_position: bool = False  # all of them have one position, as one token has
+    uses_visual_expert: bool = False  # the text model has matrices of their own for them
 
 
 # What the engine takes: tokens, and rows among them.
@@ -98,8 +98,10 @@ def _whole(prepared: ProcessedItem, i: int, settings: VisionSettings) -> Placeho
     frames, height, width = grid = settings.merged_grid(prepared.inputs[i].grid_thw)
     family = settings.family
     n = frames * height * width
-    moment = (i, prepared.moments[i]) if prepared.moments else None
-    return Placeholder(prepared, i, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
+    frame_time = (i, prepared.frame_times[i]) if prepared.frame_times else None
+    return Placeholder(
+        prepared, i, 0, n, grid if family.has_mrope else None, family.is_bidirectional, frame_time=frame_time
+    )
 
 
 def _lines(prepared: ProcessedItem, i: int, settings: VisionSettings) -> list[str | Placeholder]:
@@ -219,8 +221,8 @@ def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> l
 def _between_ends(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
     rows = _whole(prepared, 0, settings)
-    first, last = (Placeholder(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))
-    return [first, replace(rows, is_point=True, is_visual=True), last]
+    first, last = (Placeholder(prepared, 0, rows.n + i, 1, uses_visual_expert=i == 0) for i in range(2))
+    return [first, replace(rows, shares_position=True, uses_visual_expert=True), last]
 
 
 _MARKED = {

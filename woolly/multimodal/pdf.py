@@ -23,9 +23,9 @@ from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.multimodal import MAX_PAGES
-from woolly.multimodal.format import MAX_BYTES
+from woolly.multimodal.decoder_process import run_decoder
 from woolly.multimodal.image import Image
-from woolly.multimodal.turn import run_in_turn
+from woolly.multimodal.image_formats import MAX_BYTES
 
 _MAX_CHARS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
@@ -51,37 +51,37 @@ class Page:
     text: str  # of its text layer; a scan has none
     width: int = 0  # pixels; 0: nobody asked for them, or the page has no size
     height: int = 0
-    packed: bytes = field(default=b"", repr=False)
+    compressed: bytes = field(default=b"", repr=False)
 
     @property
     def image(self) -> Image:
         """The page as it is printed."""
         n_bytes = self.width * self.height * 3
         try:
-            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            pixels = zlib.decompressobj().decompress(self.compressed, n_bytes)
             return Image(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
         except (ValueError, zlib.error):  # the process that read the file wrote something else
             raise _damaged("the file") from None
 
 
 @dataclass(frozen=True)
-class Taken:
+class FileUsage:
     """What the files before one took of what a conversation may have."""
 
     n_pages: int = 0
     n_characters: int = 0
 
-    def more(self, pages: tuple[Page, ...]) -> Taken:
+    def more(self, pages: tuple[Page, ...]) -> FileUsage:
         """Returns the sum with the pages of one more file."""
-        return Taken(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
+        return FileUsage(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
 
 
-_NOTHING = Taken()
+_NOTHING = FileUsage()
 
 
 class _Packed(Protocol):
     @property
-    def packed(self) -> bytes: ...
+    def compressed(self) -> bytes: ...
 
     @property
     def text(self) -> str: ...
@@ -90,7 +90,7 @@ class _Packed(Protocol):
 Held = TypeVar("Held", bound=_Packed)
 
 
-class Kept(Generic[Held]):
+class FileCache(Generic[Held]):
     """Pages, or frames, of the files that were read last, by a digest: each turn brings its files again."""
 
     def __init__(self, room: int) -> None:
@@ -113,7 +113,7 @@ class Kept(Generic[Held]):
                 self._files.popitem(last=False)
 
 
-_kept: Kept[Page] = Kept(_KEPT)
+_kept: FileCache[Page] = FileCache(_KEPT)
 
 
 def is_pdf(source: Any) -> bool:
@@ -145,21 +145,23 @@ def read_pages(
     data: bytes,
     name: str = "the file",
     *,
-    sees: bool,
+    with_images: bool,
     most: int = MAX_PAGES,
-    before: Taken = _NOTHING,
+    before: FileUsage = _NOTHING,
     deadline: float = math.inf,
 ) -> tuple[Page, ...]:
-    """Returns the pages of a PDF file, with their pixels if `sees`.
+    """Returns the pages of a PDF file, with their pixels if `with_images`.
 
     RequestError if it is none, damaged, encrypted, too long or too costly, if it has more than `most` pages with those
     of the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the sentence.
     """
     _check(data, name)
-    digest = hashlib.blake2b(data, digest_size=32, person=b"woolly pdf", salt=b"sees" if sees else b"text").digest()
+    digest = hashlib.blake2b(
+        data, digest_size=32, person=b"woolly pdf", salt=b"sees" if with_images else b"text"
+    ).digest()
     pages = _kept.find(digest)
     if pages is None:
-        pages = _read(data, name, before, sees=sees, most=most, deadline=deadline)
+        pages = _read(data, name, before, with_images=with_images, most=most, deadline=deadline)
         _kept.keep(digest, pages)
     _check_number(len(pages), name, most, before)
     if before.more(pages).n_characters > _MAX_CHARS:
@@ -177,7 +179,7 @@ def _check(data: bytes, name: str) -> None:
         raise RequestError(f"{name} is no PDF file, which was expected")
 
 
-def _check_number(n_pages: int, name: str, most: int, before: Taken) -> None:
+def _check_number(n_pages: int, name: str, most: int, before: FileUsage) -> None:
     if n_pages < 1:
         raise RequestError(f"{name} has no pages; send another one")
     if before.n_pages and before.n_pages + n_pages > most:
@@ -188,19 +190,21 @@ def _check_number(n_pages: int, name: str, most: int, before: Taken) -> None:
         )
 
 
-def _too_long(name: str, before: Taken) -> RequestError:
+def _too_long(name: str, before: FileUsage) -> RequestError:
     if before.n_characters:
         many = f"the PDF files of the conversation have more than {_MAX_CHARS} characters of text together"
         return RequestError(f"{many}; send fewer")
     return RequestError(f"{name} has more than {_MAX_CHARS} characters of text; send some of its pages")
 
 
-def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadline: float) -> tuple[Page, ...]:
+def _read(
+    data: bytes, name: str, before: FileUsage, *, with_images: bool, most: int, deadline: float
+) -> tuple[Page, ...]:
     order = {
         "memory": _MEMORY,
         "seconds": _SECONDS,
         "path": _packages(),
-        "sees": sees,
+        "with_images": with_images,
         "max_pages": most - before.n_pages,
         "max_chars": _MAX_CHARS - before.n_characters,
         "max_pixels": _MAX_PIXELS,
@@ -210,7 +214,7 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
     }
     if not can_start():
         raise RequestError("PDF files are read by a process of Python, which cannot be started here; send images")
-    written = run_in_turn(
+    written = run_decoder(
         *("pdf_child.py", order, data, _SLOTS),
         name=name,
         patience=_PATIENCE,
@@ -239,7 +243,7 @@ def _packages() -> list[str]:
     return sorted(set(places))
 
 
-def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, ...]:
+def _parsed(written: bytes, name: str, most: int, before: FileUsage) -> tuple[Page, ...]:
     """Returns the pages that a child wrote."""
     line, place = _line(written, 0)
     if "fault" in line:
@@ -261,9 +265,9 @@ def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, 
         width, height, n_bytes = (int(line[key]) for key in ("width", "height", "bytes"))
         if n_bytes < 0 or not (0 <= width <= _MAX_SIDE and 0 <= height <= _MAX_SIDE):
             raise ValueError("a size that no page has")
-        packed = written[place : place + n_bytes]
+        compressed = written[place : place + n_bytes]
         place += n_bytes
-        pages.append(Page(len(pages) + 1, _plain(line["text"]), width, height, packed))
+        pages.append(Page(len(pages) + 1, _plain(line["text"]), width, height, compressed))
     return tuple(pages)
 
 
@@ -291,4 +295,4 @@ def _plain(text: str) -> str:
 
 
 def _size(pages: tuple[_Packed, ...]) -> int:
-    return sum(len(page.packed) + 4 * len(page.text) for page in pages)
+    return sum(len(page.compressed) + 4 * len(page.text) for page in pages)

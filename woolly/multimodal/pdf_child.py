@@ -27,7 +27,7 @@ def main() -> None:
 
     try:
         file = pypdfium2.PdfDocument(sys.stdin.buffer.read())
-        if order["sees"]:
+        if order["with_images"]:
             file.init_forms()  # draws what was filled in
         n_pages = len(file)
     except pypdfium2.PdfiumError as error:
@@ -42,7 +42,7 @@ def main() -> None:
             page = file[number]
             text, n = _text(page, left)
             left -= n
-            size, pixels = _pixels(page, order, n_pixels) if order["sees"] and left >= 0 else ((0, 0), b"")
+            size, pixels = _pixels(page, order, n_pixels) if order["with_images"] and left >= 0 else ((0, 0), b"")
         except pypdfium2.PdfiumError as error:
             _write({"fault": str(error)})
             return

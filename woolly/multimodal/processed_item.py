@@ -46,7 +46,7 @@ class ProcessedItem:
     tiles: tuple[int, int] = (0, 0)
     size: tuple[int, int] = (0, 0)  # height and width of the image in pixels, before it was prepared
     seconds: float = 0.0  # length of the audio, before it was prepared
-    moments: tuple[int, ...] = ()  # of a video whose inputs are its frames: what rows of each turn by in time
+    frame_times: tuple[int, ...] = ()  # of a video whose inputs are its frames: what rows of each turn by in time
 
     @classmethod
     def of(
@@ -56,12 +56,12 @@ class ProcessedItem:
         *,
         tiles: tuple[int, int] = (0, 0),
         size: tuple[int, int] = (0, 0),
-        moments: tuple[int, ...] = (),
+        frame_times: tuple[int, ...] = (),
     ) -> ProcessedItem:
         """Return the inputs with their digest."""
-        head = (kind, tiles, size, moments) if moments else (kind, tiles, size)
+        head = (kind, tiles, size, frame_times) if frame_times else (kind, tiles, size)
         hashed = hashlib.blake2b(repr(head).encode(), digest_size=32, person=b"woolly prepared")
         for encoder_input in inputs:
             hashed.update(repr((encoder_input.grid_thw, encoder_input.values.shape)).encode())
             hashed.update(np.ascontiguousarray(encoder_input.values).data)
-        return cls(kind, tuple(inputs), hashed.digest(), tiles, size, moments=moments)
+        return cls(kind, tuple(inputs), hashed.digest(), tiles, size, frame_times=frame_times)

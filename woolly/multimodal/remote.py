@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from woolly.errors import RequestError
-from woolly.multimodal.format import MAX_BYTES
+from woolly.multimodal.image_formats import MAX_BYTES
 
 _SECONDS = 20.0  # for one of them
 _MAX_REDIRECTS = 3

@@ -9,7 +9,7 @@ import re
 
 from woolly.errors import RequestError
 from woolly.multimodal.audio.format import SUPPORTED as SUPPORTED_AUDIO
-from woolly.multimodal.format import MAX_BYTES, TAKEN
+from woolly.multimodal.image_formats import MAX_BYTES, SUPPORTED
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
@@ -27,7 +27,7 @@ def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = 
         head = _DATA.match(address[:256])
         if head is None:
             raise RequestError("the data: URL is malformed; expected data:image/png;base64,... or another type")
-        check_type(head[1])
+        check_image_type(head[1])
         return read_base64(address[head.end() :])
     if scheme in ("http", "https"):
         if not allows_remote:
@@ -95,11 +95,11 @@ def check_audio_type(type: str) -> None:
         raise RequestError(f"its type is {type[:60]!r}; an audio clip was expected, as {SUPPORTED_AUDIO}")
 
 
-def check_type(type: str) -> None:
+def check_image_type(type: str) -> None:
     """RequestError if a media type is that of no image, or of one that is not taken."""
     kind, _, name = type.lower().partition("/")
     if kind != "image":
-        raise RequestError(f"its type is {type[:60]!r}; an image was expected, as {TAKEN}")
+        raise RequestError(f"its type is {type[:60]!r}; an image was expected, as {SUPPORTED}")
     if name.startswith("svg"):
         raise RequestError("it is an SVG file, which is not taken; send it as PNG or JPEG")
 

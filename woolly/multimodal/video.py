@@ -22,12 +22,12 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.format import MAX_BYTES
+from woolly.multimodal.decoder_process import run_decoder
 from woolly.multimodal.image import Image, check_pillow
-from woolly.multimodal.pdf import Kept
-from woolly.multimodal.turn import run_in_turn
+from woolly.multimodal.image_formats import MAX_BYTES
+from woolly.multimodal.pdf import FileCache
 
-TAKEN = "MP4, MOV, WebM or MKV"
+SUPPORTED = "MP4, MOV, WebM or MKV"
 _MAX_SECONDS = 600
 _MAX_PIXELS = 4096 * 2304  # of a frame
 _MAX_HEADER_BYTES = 4096  # bytes of what a child writes of the length and the size, or of a fault
@@ -42,15 +42,15 @@ _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 
 
 @dataclass(frozen=True)
-class Showing:
+class VideoSampling:
     """How a family sees a video: which frames, and in what size."""
 
     name: str  # equal if all else is
-    choose: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
-    fit: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
-    depth: int = 1  # frames that the tower reads as one; the last is repeated to fill up
-    by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for images; False: FFmpeg
-    is_whole: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
+    sample: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
+    resize: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
+    temporal_patch_size: int = 1  # frames that the tower reads as one; the last is repeated to fill up
+    uses_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for images; False: FFmpeg
+    is_one_item: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +60,8 @@ class Frame:
     seconds: float  # from the beginning; the middle of several
     width: int
     height: int
-    packed: bytes = field(repr=False)
-    depth: int = 1  # frames
+    compressed: bytes = field(repr=False)
+    temporal_patch_size: int = 1  # frames
     length: float = 0.0  # seconds of the video
     rate: float = 0.0  # chosen frames of a second
     text: str = ""
@@ -69,10 +69,10 @@ class Frame:
     @property
     def images(self) -> list[Image]:
         """The frames, in order; RequestError if the process that read the file wrote something else."""
-        n_bytes = self.depth * self.width * self.height * 3
-        shape = self.depth, self.height, self.width, 3
+        n_bytes = self.temporal_patch_size * self.width * self.height * 3
+        shape = self.temporal_patch_size, self.height, self.width, 3
         try:
-            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            pixels = zlib.decompressobj().decompress(self.compressed, n_bytes)
             return [Image(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
         except (ValueError, zlib.error):
             raise _damaged("the video", "what reads it failed") from None
@@ -98,7 +98,7 @@ class Video:
     frames: tuple[Frame, ...]
 
 
-_kept: Kept[Frame] = Kept(128 << 20)
+_kept: FileCache[Frame] = FileCache(128 << 20)
 
 
 def is_video(source: Any) -> bool:
@@ -112,7 +112,7 @@ def is_video(source: Any) -> bool:
         return False
 
 
-def read_video(data: bytes, showing: Showing, name: str = "the video", *, deadline: float = math.inf) -> Video:
+def read_video(data: bytes, sampling: VideoSampling, name: str = "the video", *, deadline: float = math.inf) -> Video:
     """Returns a video.
 
     RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
@@ -125,11 +125,11 @@ def read_video(data: bytes, showing: Showing, name: str = "the video", *, deadli
         )
     format = _format(data[:12])
     if format is None:
-        raise RequestError(f"{name} is no video of a known format; {TAKEN} was expected")
-    digest = hashlib.blake2b(data, digest_size=32, key=showing.name.encode()[:64], person=b"woolly video").digest()
+        raise RequestError(f"{name} is no video of a known format; {SUPPORTED} was expected")
+    digest = hashlib.blake2b(data, digest_size=32, key=sampling.name.encode()[:64], person=b"woolly video").digest()
     frames = _kept.find(digest)
     if frames is None:
-        frames = _read(data, format, showing, name, deadline)
+        frames = _read(data, format, sampling, name, deadline)
         _kept.keep(digest, frames)
     return Video(frames[0].length, frames)
 
@@ -140,31 +140,33 @@ def _format(first: bytes) -> str | None:
     return "matroska" if first[:4] == b"\x1a\x45\xdf\xa3" else None
 
 
-def _read(data: bytes, format: str, showing: Showing, name: str, deadline: float) -> tuple[Frame, ...]:
+def _read(data: bytes, format: str, sampling: VideoSampling, name: str, deadline: float) -> tuple[Frame, ...]:
     """Asks a child for the length and the size, then another one for the frames that these lead to."""
-    packages = _packages(showing)
+    packages = _packages(sampling)
     try:
         said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MAX_HEADER_BYTES), 0)
         n_frames, rate, width, height = _measured(said, name)
-        wanted = showing.choose(n_frames, rate)
-        height, width = showing.fit(len(wanted), height, width)
+        wanted = sampling.sample(n_frames, rate)
+        height, width = sampling.resize(len(wanted), height, width)
         order = {"format": format, "path": packages, "wanted": wanted, "width": width, "height": height}
-        order |= {"depth": showing.depth, "by_pillow": showing.by_pillow}
-        most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MAX_HEADER_BYTES)
+        order |= {"depth": sampling.temporal_patch_size, "uses_pillow": sampling.uses_pillow}
+        most = (len(wanted) + sampling.temporal_patch_size) * (
+            width * height * 3 + width * height // 64 + _MAX_HEADER_BYTES
+        )
         written = _run(data, order, name, deadline, most)
         length = n_frames / rate
-        like = Frame(0.0, width, height, b"", showing.depth, length, len(wanted) / length)
+        like = Frame(0.0, width, height, b"", sampling.temporal_patch_size, length, len(wanted) / length)
         return _parsed(written, name, rate, like, len(wanted))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         # The file took over what reads it, perhaps.
         raise _damaged(name, "what reads it failed") from None
 
 
-def _packages(showing: Showing) -> list[str]:
+def _packages(sampling: VideoSampling) -> list[str]:
     """Returns the folders of what reads videos; it is not imported here, so that no file can reach this process."""
-    if showing.by_pillow:
+    if sampling.uses_pillow:
         check_pillow()
-    found = [find_spec(package) for package in (("av", "PIL") if showing.by_pillow else ("av",))]
+    found = [find_spec(package) for package in (("av", "PIL") if sampling.uses_pillow else ("av",))]
     places = [
         str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
     ]
@@ -177,7 +179,7 @@ def _packages(showing: Showing) -> list[str]:
 
 def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, max_output_bytes: int) -> bytes:
     """Returns what a child writes."""
-    written = run_in_turn(
+    written = run_decoder(
         *("video_child.py", {**order, "memory": _MEMORY, "seconds": _SECONDS}, data, _SLOTS),
         name=name,
         patience=_PATIENCE,
@@ -216,16 +218,16 @@ def _parsed(written: bytes, name: str, rate: float, like: Frame, n_wanted: int) 
     """Returns the frames that a child wrote."""
     frames: list[Frame] = []
     place = 0
-    while len(frames) * like.depth < n_wanted:
+    while len(frames) * like.temporal_patch_size < n_wanted:
         line, place = _line(written, place)
         if "fault" in line:
             raise _damaged(name, str(line["fault"]))
         if "end" in line:
             break
-        packed = written[place : place + line["bytes"]]
+        compressed = written[place : place + line["bytes"]]
         place += line["bytes"]
         first, last = (int(line["numbers"][i]) / rate for i in (0, -1))
-        frames.append(replace(like, seconds=(first + last) / 2, packed=packed))
+        frames.append(replace(like, seconds=(first + last) / 2, compressed=compressed))
     if not frames:
         raise _damaged(name, "no frames")
     return tuple(frames)

@@ -90,7 +90,7 @@ def _decode(av: Any, data: bytes, order: Any) -> None:
 def _pixels(frame: Any, order: Any) -> bytes:
     """Returns red, green and blue, line by line, in the size of the order."""
     width, height = order["width"], order["height"]
-    if order["by_pillow"]:
+    if order["uses_pillow"]:
         from PIL import Image
 
         plane = frame.reformat(format="rgb24").planes[0]

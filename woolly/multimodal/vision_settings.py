@@ -27,75 +27,77 @@ class VisionProjector:
     begin: str = ""  # text before the rows of an image, as the model's processor writes it
     end: str = ""
     # What chat templates write in place of an image, longest first. The layout replaces it, marks and all.
-    written: tuple[str, ...] = ()
-    merge: int = 1  # patches of each side that make one row, if the file does not say
+    placeholder_texts: tuple[str, ...] = ()
+    merge_size: int = 1  # patches of each side that make one row, if the file does not say
     merge_key: str = "projector.scale_factor"
     line_end: str = ""  # text after each line of rows but the last
-    sees_all: bool = False  # rows of one image see each other, also later ones
-    is_grid: bool = False  # rows have positions of their line and column (M-RoPE)
-    depth: int = 1  # frames of a video that a patch may show
+    is_bidirectional: bool = False  # rows of one image see each other, also later ones
+    has_mrope: bool = False  # rows have positions of their line and column (M-RoPE)
+    temporal_patch_size: int = 1  # frames of a video that a patch may show
 
 
 _QWEN = VisionProjector(
     "<|vision_start|>",
     "<|vision_end|>",
     ("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
-    merge=2,
+    merge_size=2,
     merge_key="spatial_merge_size",
-    is_grid=True,
+    has_mrope=True,
 )
 
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
 VISION_PROJECTORS: Mapping[str, VisionProjector] = {
     "gemma3": VisionProjector(
-        "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True
+        "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge_size=4, is_bidirectional=True
     ),
     # The row that ends an image is of the tower's file.
     "gemma3nv": VisionProjector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
-    "gemma4v": VisionProjector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
-    "mlp": VisionProjector(written=("<image>",)),
+    "gemma4v": VisionProjector("<|image>", "<image|>", ("<|image|>",), merge_size=3, is_bidirectional=True),
+    "mlp": VisionProjector(placeholder_texts=("<image>",)),
     # The rows before and after an image are of the tower's file.
-    "cogvlm": VisionProjector(written=("<image>",)),
-    "qwen2vl_merger": replace(_QWEN, depth=2),
-    "qwen2.5vl_merger": replace(_QWEN, depth=2),
+    "cogvlm": VisionProjector(placeholder_texts=("<image>",)),
+    "qwen2vl_merger": replace(_QWEN, temporal_patch_size=2),
+    "qwen2.5vl_merger": replace(_QWEN, temporal_patch_size=2),
     "qwen2.5o": replace(
         _QWEN,
         begin="<|vision_bos|>",
         end="<|vision_eos|>",
-        written=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
+        placeholder_texts=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     ),
-    "qwen3vl_merger": replace(_QWEN, depth=2),
-    "idefics3": VisionProjector(written=("<image>",), merge=2),
+    "qwen3vl_merger": replace(_QWEN, temporal_patch_size=2),
+    "idefics3": VisionProjector(placeholder_texts=("<image>",), merge_size=2),
     "pixtral": VisionProjector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
-    "lightonocr": VisionProjector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
-    "lfm2": VisionProjector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
-    "llama4": VisionProjector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
+    "lightonocr": VisionProjector(placeholder_texts=("<|image_pad|>",), merge_key="spatial_merge_size"),
+    "lfm2": VisionProjector("<|image_start|>", "<|image_end|>", ("<image>",), merge_size=2),
+    "llama4": VisionProjector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge_size=2),
     "glm4v": VisionProjector(
         "<|begin_of_image|>",
         "<|end_of_image|>",
         ("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
-        merge=2,
+        merge_size=2,
         merge_key="spatial_merge_size",
-        is_grid=True,
+        has_mrope=True,
     ),
     "paddleocr": VisionProjector(
         "<|IMAGE_START|>",
         "<|IMAGE_END|>",
         ("<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", "<|IMAGE_PLACEHOLDER|>"),
-        merge=2,
+        merge_size=2,
         merge_key="spatial_merge_size",
-        is_grid=True,
+        has_mrope=True,
     ),
-    "resampler": VisionProjector(written=("(<image>./</image>)",)),
-    "minicpmv4_6": VisionProjector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
-    "dots_ocr": VisionProjector("<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge=2),
+    "resampler": VisionProjector(placeholder_texts=("(<image>./</image>)",)),
+    "minicpmv4_6": VisionProjector(placeholder_texts=("(<image>./</image>)", "<|image_pad|>"), merge_size=4),
+    "dots_ocr": VisionProjector(
+        "<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge_size=2
+    ),
     "kimivl": VisionProjector(
         "<|media_start|>image<|media_content|>",
         "<|media_end|>",
         ("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
-        merge=2,
+        merge_size=2,
     ),
-    "internvl": VisionProjector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+    "internvl": VisionProjector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge_size=2),
     "hunyuanvl": VisionProjector(
         "<｜hy_place▁holder▁no▁100｜>",
         "<｜hy_place▁holder▁no▁101｜>",
@@ -103,11 +105,11 @@ VISION_PROJECTORS: Mapping[str, VisionProjector] = {
             "<｜hy_place▁holder▁no▁100｜><｜hy_place▁holder▁no▁102｜><｜hy_place▁holder▁no▁101｜>",
             "<｜hy_place▁holder▁no▁102｜>",
         ),
-        merge=2,
+        merge_size=2,
         merge_key="spatial_merge_size",
     ),
     # Rows that end lines and the image are of the tower's file.
-    "deepseekocr": VisionProjector(written=("<image>",), merge=4),
+    "deepseekocr": VisionProjector(placeholder_texts=("<image>",), merge_size=4),
 }
 
 
@@ -127,7 +129,7 @@ class VisionSettings:
     patch_size: int
     mean: tuple[float, ...]  # of red, green and blue
     std: tuple[float, ...]
-    merge: int = 1  # patches of each side that make one row
+    merge_size: int = 1  # patches of each side that make one row
     min_pixels: int | None = None
     max_pixels: int | None = None
     min_tiles: int | None = None
@@ -148,9 +150,9 @@ class VisionSettings:
         if self.n_queries:
             return 1, 1, self.n_queries
         frames, height, width = grid
-        if height % self.merge or width % self.merge:
-            raise ValueError(f"a grid of {height} x {width} patches cannot be merged by {self.merge}")
-        return -(-frames // self.family.depth), height // self.merge, width // self.merge
+        if height % self.merge_size or width % self.merge_size:
+            raise ValueError(f"a grid of {height} x {width} patches cannot be merged by {self.merge_size}")
+        return -(-frames // self.family.temporal_patch_size), height // self.merge_size, width // self.merge_size
 
 
 def check_projector(metadata: Mapping[str, Any]) -> None:
@@ -179,7 +181,7 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
         patch_size=_whole(metadata, "patch_size", 1),
         mean=_colours(metadata, "image_mean"),
         std=_colours(metadata, "image_std"),
-        merge=_optional(metadata, family.merge_key, 1) or family.merge,
+        merge_size=_optional(metadata, family.merge_key, 1) or family.merge_size,
         min_pixels=_optional(metadata, "image_min_pixels"),
         max_pixels=_optional(metadata, "image_max_pixels"),
         min_tiles=_optional(metadata, "preproc_min_tiles"),
@@ -195,8 +197,8 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
         if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
             settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
         # The scale_factor of files is that of CLIP, too. Tiles are 640 pixels beside an overview of 1,024: whole rows.
-        row = family.merge * settings.patch_size
-        settings = replace(settings, merge=family.merge, tile_size=settings.image_size * 5 // 8 // row * row)
+        row = family.merge_size * settings.patch_size
+        settings = replace(settings, merge_size=family.merge_size, tile_size=settings.image_size * 5 // 8 // row * row)
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
         raise ModelError(
             f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"

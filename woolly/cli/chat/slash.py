@@ -221,26 +221,28 @@ def _image(chat: Chat, name: str) -> str:
 def _pdf(chat: Chat, path: Path) -> str:
     from woolly.multimodal.pdf import read_file, read_pages
 
-    sees = chat.llm.modalities is not None and chat.llm.modalities.vision is not None
-    pages = read_pages(read_file(path), path.name, sees=sees)
+    with_images = chat.llm.modalities is not None and chat.llm.modalities.vision is not None
+    pages = read_pages(read_file(path), path.name, with_images=with_images)
     chat.images.append(str(path))
     n = sum(len(chat.llm.tokenize(page.text)) for page in pages)
-    n += sum(chat.llm.image_tokens(page.image) for page in pages if page.packed)
+    n += sum(chat.llm.image_tokens(page.image) for page in pages if page.compressed)
     size = f"{counted(len(pages), 'page')}, {counted(n, 'token')}"
-    return f"{path.name} ({size}) goes before your next message{'' if sees else '; the model reads its text alone'}"
+    return (
+        f"{path.name} ({size}) goes before your next message{'' if with_images else '; the model reads its text alone'}"
+    )
 
 
 def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
     from woolly.multimodal.inputs import VideoInput
-    from woolly.multimodal.processing.video import measure_frames, showing_of
+    from woolly.multimodal.processing.video import count_frame_rows, video_sampling
 
     assert modalities.vision is not None
-    showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
-    seen = VideoInput(path).read(showing)
+    sampling = video_sampling(modalities.vision, has_audio=modalities.audio is not None)
+    seen = VideoInput(path).read(sampling)
     chat.images.append(str(path))
-    n_frames = sum(frame.depth for frame in seen.frames)
-    n = measure_frames(seen.frames, modalities.vision)
-    times = "" if showing.is_whole else " and their times"
+    n_frames = sum(frame.temporal_patch_size for frame in seen.frames)
+    n = count_frame_rows(seen.frames, modalities.vision)
+    times = "" if sampling.is_one_item else " and their times"
     size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')}{times}"
     return f"{path.name} ({size}) goes before your next message"
 

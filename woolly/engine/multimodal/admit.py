@@ -40,7 +40,7 @@ def read_multimodal_prompt(
         n_rows = tower.n_rows(encoder_input, rows.source.kind)
         if not 0 <= rows.first < rows.first + rows.n <= n_rows:
             raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
-        if rows.sees_all and rows.n > max_rows:
+        if rows.is_bidirectional and rows.n > max_rows:
             raise RequestError(
                 f"an image has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
                 names=("chunk",),

@@ -80,14 +80,14 @@ class MultimodalInput:
         Up to rows that are not made; rows that see each other come whole, or not at all.
         """
         for place in self.overlapping(first, last):
-            is_cut = place.placeholder.sees_all and place.last > last
+            is_cut = place.placeholder.is_bidirectional and place.last > last
             if place.key not in self.embeddings or is_cut:
                 return max(first, place.first)
         return last
 
     def bidirectional_end(self, first: int) -> int:
         """The end of rows that see each other and that have `first` among them; `first` if there are none."""
-        found = [p for p in self.overlapping(first, first + 1) if p.placeholder.sees_all]
+        found = [p for p in self.overlapping(first, first + 1) if p.placeholder.is_bidirectional]
         return found[0].last if found else first
 
     def embeddings_in(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
@@ -105,7 +105,7 @@ class MultimodalInput:
         """[last - first]: 1 for rows that the text model has matrices of their own for, else 0."""
         out = np.zeros(last - first, np.int32)
         for place in self.overlapping(first, last):
-            if place.placeholder.is_visual:
+            if place.placeholder.uses_visual_expert:
                 out[max(0, place.first - first) : place.last - first] = 1
         return out
 
@@ -127,7 +127,7 @@ class MultimodalInput:
         if self.n_source:
             positions = np.arange(first, last, dtype=np.int32)
             return np.stack([np.minimum(positions, self.n_source), positions + 1], axis=1)
-        places = [place for place in self.overlapping(first, last) if place.placeholder.sees_all]
+        places = [place for place in self.overlapping(first, last) if place.placeholder.is_bidirectional]
         if not places:
             return None
         positions = np.arange(first, last, dtype=np.int32)
@@ -182,11 +182,12 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
             at += part.n
             continue
         own = _turns(part, n_axes)
-        begun = begun if part.moment is not None and part.moment[0] > 0 else at
+        begun = begun if part.frame_time is not None and part.frame_time[0] > 0 else at
         turns.append(own + begun)
         at = max(at, begun + int(own.max()) + 1)
     has_grid = any(
-        one.grid_thw is not None or one.cell is not None or one.is_point for one in (p.placeholder for p in places)
+        one.grid_thw is not None or one.cell is not None or one.shares_position
+        for one in (p.placeholder for p in places)
     )
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
     return tokens, MultimodalInput(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
@@ -203,10 +204,10 @@ def _cells(rows: Placeholder, at: int) -> Int32:
 def _turns(rows: Placeholder, n_axes: int) -> Int32:
     """[n_axes, n]: frame, line and column of each row, or its number for each axis; 0 for rows of one position."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
-    if rows.is_point:
+    if rows.shares_position:
         return np.zeros((n_axes, rows.n), np.int32)
     if rows.grid_thw is None:
         return np.tile(numbers - rows.first, (n_axes, 1))
     _, height, width = rows.grid_thw
-    frames = numbers // (height * width) if rows.moment is None else np.full(rows.n, rows.moment[1])
+    frames = numbers // (height * width) if rows.frame_time is None else np.full(rows.n, rows.frame_time[1])
     return np.stack([frames, numbers // width % height, numbers % width]).astype(np.int32)

@@ -94,7 +94,7 @@ class TowerParams:
     @property
     def merge(self) -> int:
         """Patches of each side that make one row."""
-        return self.settings.merge
+        return self.settings.merge_size
 
 
 def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tensor]) -> TowerParams:

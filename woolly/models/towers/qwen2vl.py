@@ -32,8 +32,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
     """Patches of two frames. If rows bring one alone, an image that stands still, it counts for both."""
-    given = p.given(width=hp.patch * hp.settings.family.depth)
-    first, second = p.split(given, hp.patch, hp.patch) if hp.settings.family.depth == 2 else (given, given)
+    given = p.given(width=hp.patch * hp.settings.family.temporal_patch_size)
+    first, second = (
+        p.split(given, hp.patch, hp.patch) if hp.settings.family.temporal_patch_size == 2 else (given, given)
+    )
     return p.linear(first, "v.patch_embd", width=hp.width) + p.linear(second, "v.patch_embd.weight.1", width=hp.width)
 
 
@@ -71,7 +73,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
     """[n_rows, frames of a patch]: patches of both frames side by side; an image's one frame stands for both."""
     frames, height, width = grid
-    depth = hp.settings.family.depth
+    depth = hp.settings.family.temporal_patch_size
     if frames > depth:
         raise ValueError(f"a piece has {frames} frames, and a patch shows {depth}")
     if depth == 1:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.audio.format import MAX_BYTES, MAX_FRAMES, MAX_SECONDS, check_bounds, sniff
+from woolly.multimodal.audio.format import MAX_BYTES, MAX_FRAMES, MAX_SECONDS, check_bounds, detect_format
 from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.audio.wav import decode_wav
 
@@ -75,7 +75,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _decode_file(data: bytes, name: str) -> Audio:
-    kind = sniff(data, name)
+    kind = detect_format(data, name)
     with DECODE_SEMAPHORE:
         try:
             samples, rate = decode_wav(data, name) if kind == "WAV" else _decode_soundfile(data, kind, name)

@@ -36,7 +36,7 @@ _FIRST_BYTES = (
 )
 
 
-def sniff(data: bytes, name: str) -> str:
+def detect_format(data: bytes, name: str) -> str:
     """Return the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if not supported."""
     if len(data) > MAX_BYTES:
         raise RequestError(

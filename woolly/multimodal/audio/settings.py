@@ -20,7 +20,7 @@ class AudioProjector:
     begin: str = ""  # text before the embeddings, as in the model's processor
     end: str = ""
     # Placeholders in chat templates, longest first. The layout replaces them, with their begin and end.
-    written: tuple[str, ...] = ()
+    placeholder_texts: tuple[str, ...] = ()
     # Rows per chunk, from its mel frames and the settings.
     rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
     max_frames: int = 3000  # mel frames per chunk: 30 s
@@ -43,7 +43,7 @@ _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>
 # By `clip.projector_type`. `woolly/models/towers/` has the encoders.
 AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
     "ultravox": AudioProjector(
-        written=("<|audio|>",), rows=lambda n, its: -(-conv_length(n) // its.stack), needs_stack=True
+        placeholder_texts=("<|audio|>",), rows=lambda n, its: -(-conv_length(n) // its.stack), needs_stack=True
     ),
     "qwen2a": AudioProjector(*_QWEN),
     "voxtral": AudioProjector(
@@ -72,10 +72,10 @@ AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
         max_frames=2997,
         filled=188,
     ),
-    "lfm2a": AudioProjector(written=("<|audio|>",), rows=lambda n, its: conv_length(n, 3)),
+    "lfm2a": AudioProjector(placeholder_texts=("<|audio|>",), rows=lambda n, its: conv_length(n, 3)),
     # Frames are pairs of 10 ms frames.
     "granite_speech": AudioProjector(
-        written=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True
+        placeholder_texts=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True
     ),
 }
 

@@ -24,24 +24,24 @@ from woolly.multimodal.processing import (
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.processed_item import ProcessedItem
-    from woolly.multimodal.processing.cut import Cut
+    from woolly.multimodal.processing.tiling import Tiling
     from woolly.multimodal.vision_settings import VisionSettings
 
 __all__ = ["PREPARING", "Preparing", "measure", "prepare"]
 
 
-class Preparing(Protocol):
+class ImageProcessor(Protocol):
     """A file of this folder."""
 
-    def cut(self, height: int, width: int, settings: VisionSettings) -> Cut:
+    def choose_tiling(self, height: int, width: int, settings: VisionSettings) -> Tiling:
         """Returns the pieces of an image of this size; RequestError for a shape that the family does not take."""
 
-    def prepare(self, image: Image, settings: VisionSettings) -> ProcessedItem:
+    def process(self, image: Image, settings: VisionSettings) -> ProcessedItem:
         """Returns the image in these pieces."""
 
 
 # By `clip.projector_type`.
-PREPARING: Mapping[str, Preparing] = {
+IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
     "gemma3": gemma3,
     "gemma3nv": gemma3,
     "gemma4v": gemma4,
@@ -68,12 +68,12 @@ PREPARING: Mapping[str, Preparing] = {
 }
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process_image(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns an image as the tower reads it; RequestError if the family cannot take one of its shape."""
-    return PREPARING[settings.projector].prepare(image, settings)
+    return IMAGE_PROCESSORS[settings.projector].process(image, settings)
 
 
-def measure(size: tuple[int, int], settings: VisionSettings) -> Layout:
+def image_placeholders(size: tuple[int, int], settings: VisionSettings) -> Layout:
     """Returns what an image of this height and width becomes in a prompt; nothing of it is computed, nor held."""
-    cut = PREPARING[settings.projector].cut(*size, settings)
-    return lay_out(cut.emptied(size, settings), settings)
+    tiling = IMAGE_PROCESSORS[settings.projector].choose_tiling(*size, settings)
+    return lay_out(tiling.empty_item(size, settings), settings)

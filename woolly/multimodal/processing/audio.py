@@ -31,7 +31,7 @@ _MIN_SAMPLES = int(_MIN_SECONDS * RATE)
 _CHUNK = 30 * RATE  # samples of 30 s
 
 
-def prepare_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
+def process_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
     """Return the input features of an audio clip; RequestError if it is too short. At most two threads run this."""
     _check_length(audio)
     with DECODE_SEMAPHORE:
@@ -43,7 +43,7 @@ def prepare_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
             raise RequestError("the audio does not fit into memory; send a shorter clip") from None
 
 
-def measure_audio(audio: Audio, settings: AudioSettings) -> Layout:
+def audio_placeholders(audio: Audio, settings: AudioSettings) -> Layout:
     """Return the layout of an audio clip from its length alone; RequestError if it is too short."""
     _check_length(audio)
     inputs = [

@@ -8,9 +8,9 @@ import numpy as np
 
 from woolly.multimodal.image import Image, check_pillow
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.internvl import choose_grid
-from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
+from woolly.multimodal.processing.internvl import find_closest_aspect_ratio
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import Pixels, patchify, resize, split_tiles
 
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 _MIN_TILES, _MAX_TILES = 2, 9  # tiles, if the file does not say
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns tiles if the image is larger than one, and an overview, which is larger than a tile."""
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
-        return Cut((overview,))
-    columns, lines = choose_grid(
+        return Tiling((overview,))
+    columns, lines = find_closest_aspect_ratio(
         height, width, tile, settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
     )
-    return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
+    return Tiling(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `cut`."""
-    (lines, columns), tile = cut(image.height, image.width, settings).tiles, settings.tile_size
-    tiles = tiles_of(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Returns the pieces of `choose_tiling`."""
+    (lines, columns), tile = choose_tiling(image.height, image.width, settings).tiles, settings.tile_size
+    tiles = split_tiles(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
     shown = [*tiles, _within(image.pixels, settings)]
-    inputs = [piece_of(one, settings) for one in shown]
+    inputs = [patchify(one, settings) for one in shown]
     return ProcessedItem.of("image", inputs, tiles=(lines, columns), size=image.size)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _MAX_ROWS = 280  # as the processor has it; files do not say
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns one piece of the most rows that its shape allows."""
-    side = settings.patch_size * settings.merge
+    side = settings.patch_size * settings.merge_size
     most = settings.max_pixels or _MAX_ROWS * side**2
     grow = math.sqrt(most / (height * width))
     high, wide = int(grow * height // side), int(grow * width // side)
@@ -30,10 +30,10 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
         high, wide = 1, min(width // height, longest)
     elif wide == 0:
         high, wide = min(height // width, longest), 1
-    return Cut(((high * side, wide * side),))
+    return Tiling(((high * side, wide * side),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece."""
-    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
-    return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
+    pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
+    return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize, split_tiles
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -17,14 +17,14 @@ _MAX_SIDE = 4096  # as the processor has it
 _TILES = 4  # of the longest side, if the file does not give its length
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns tiles and an overview."""
     size = settings.image_size
     whole = _whole_tiles(*_fit_longest(height, width, _max_side(settings)), size)
-    return Cut.into_tiles(whole[0] // size, whole[1] // size, size)
+    return Tiling.of_grid(whole[0] // size, whole[1] // size, size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size, longest = settings.image_size, _max_side(settings)
     # Each size is a resize of its own, as in the processor: two filters in a row are not one.
@@ -32,9 +32,9 @@ def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
     if (lines, columns) == (1, 1):
-        return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
-    tiles = [*tiles_of(pixels, size), resize(pixels, size, size, "lanczos")]
-    inputs = [piece_of(tile, settings) for tile in tiles]
+        return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)
+    tiles = [*split_tiles(pixels, size), resize(pixels, size, size, "lanczos")]
+    inputs = [patchify(tile, settings) for tile in tiles]
     return ProcessedItem.of("image", inputs, tiles=(lines, columns), size=image.size)
 
 

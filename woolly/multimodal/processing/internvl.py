@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize, split_tiles
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 _MIN_TILES, _MAX_TILES = 1, 12  # tiles, if the file does not say
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns tiles and an overview."""
     least, most = settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
-    columns, lines = choose_grid(height, width, settings.image_size, least, most)
-    return Cut.into_tiles(lines, columns, settings.image_size)
+    columns, lines = find_closest_aspect_ratio(height, width, settings.image_size, least, most)
+    return Tiling.of_grid(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size = settings.image_size
-    tiles = cut(image.height, image.width, settings).tiles
+    tiles = choose_tiling(image.height, image.width, settings).tiles
     lines, columns = tiles if any(tiles) else (1, 1)
     pixels = resize(image.pixels, lines * size, columns * size, "bicubic")
     if not any(tiles):
-        return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
-    shown = [*tiles_of(pixels, size), resize(image.pixels, size, size, "bicubic")]
-    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=image.size)
+        return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)
+    shown = [*split_tiles(pixels, size), resize(image.pixels, size, size, "bicubic")]
+    return ProcessedItem.of("image", [patchify(one, settings) for one in shown], tiles=tiles, size=image.size)
 
 
-def choose_grid(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
+def find_closest_aspect_ratio(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
     """Returns columns and lines of the grid with the nearest ratio of sides.
 
     If several are equally near, the largest counts that has less than twice the pixels of the image.

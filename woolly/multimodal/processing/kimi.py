@@ -9,8 +9,8 @@ import numpy as np
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -20,25 +20,25 @@ MAX_PATCHES = 4096  # the processor's, if the file gives no pixels
 MAX_SIDE_PATCHES = 511  # patches of a line or column, as the processor has it
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns one piece; RequestError for one that is too long."""
-    row = settings.patch_size * settings.merge
+    row = settings.patch_size * settings.merge_size
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
     if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:
         raise RequestError(
             f"the image has {width} x {height} pixels, and this model takes sides of at most"
             f" {MAX_SIDE_PATCHES * settings.patch_size} of them; cut it"
         )
-    return Cut(((high, wide),))
+    return Tiling(((high, wide),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece, with black below and to its right."""
-    high, wide = cut(image.height, image.width, settings).sizes[0]
+    high, wide = choose_tiling(image.height, image.width, settings).sizes[0]
     pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)
     filled[: len(pixels), : pixels.shape[1]] = pixels
-    return ProcessedItem.of("image", [piece_of(filled, settings)], size=image.size)
+    return ProcessedItem.of("image", [patchify(filled, settings)], size=image.size)
 
 
 def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize, split_tiles
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 _MAX_TILES = 16
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns tiles and an overview; the image alone if one tile holds all of it."""
     lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
-    return Cut.into_tiles(lines, columns, settings.image_size)
+    return Tiling.of_grid(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `cut`."""
-    found, side = cut(image.height, image.width, settings), settings.image_size
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Returns the pieces of `choose_tiling`."""
+    found, side = choose_tiling(image.height, image.width, settings), settings.image_size
     lines, columns = found.tiles if any(found.tiles) else (1, 1)
     room = [min(max(own, side), n * side) for own, n in zip(image.size, (lines, columns), strict=True)]
     fitted = resize(image.pixels, *_fit(image.height, image.width, *room), "bilinear")
     filled = np.zeros((lines * side, columns * side, 3), np.uint8)
     filled[: fitted.shape[0], : fitted.shape[1]] = fitted
-    shown = tiles_of(filled, side)
+    shown = split_tiles(filled, side)
     if any(found.tiles):
         shown.append(resize(image.pixels, side, side, "bilinear"))
-    inputs = [piece_of(one, settings, in_bfloat16=True) for one in shown]
+    inputs = [patchify(one, settings, in_bfloat16=True) for one in shown]
     return ProcessedItem.of("image", inputs, tiles=found.tiles, size=image.size)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import Pixels, patchify, resize, split_tiles
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -23,34 +23,37 @@ if TYPE_CHECKING:
 _MAX_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns one square; of 1.6, an overview, then tiles."""
     side = settings.image_size
     if settings.pinpoints:
-        high, wide = best_size(height, width, settings)
-        return Cut.into_tiles(high // side, wide // side, side, is_overview_first=True)
+        high, wide = select_best_resolution(height, width, settings)
+        return Tiling.of_grid(high // side, wide // side, side, is_overview_first=True)
     if max(height, width) > _MAX_SIDE and height != width:
         raise RequestError(
             f"the image has {width} x {height} pixels, and this model, which fills it up to a square,"
             f" takes sides of at most {_MAX_SIDE}; send a smaller one"
         )
-    return Cut(((side, side),))
+    return Tiling(((side, side),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `cut`."""
-    found, side = cut(image.height, image.width, settings), settings.image_size
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Returns the pieces of `choose_tiling`."""
+    found, side = choose_tiling(image.height, image.width, settings), settings.image_size
     if not settings.pinpoints:
         high = max(image.size)
-        filled = _centred(image.pixels, high, high, [int(one * 255) for one in settings.mean])
-        return ProcessedItem.of("image", [piece_of(resize(filled, side, side, "bicubic"), settings)], size=image.size)
+        filled = _pad_center(image.pixels, high, high, [int(one * 255) for one in settings.mean])
+        return ProcessedItem.of("image", [patchify(resize(filled, side, side, "bicubic"), settings)], size=image.size)
     high, wide = found.tiles[0] * side, found.tiles[1] * side
     fitted = resize(image.pixels, *_fit(image.height, image.width, high, wide), "bicubic")
-    shown = [resize(image.pixels, side, side, "bicubic"), *tiles_of(_centred(fitted, high, wide, [0, 0, 0]), side)]
-    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
+    shown = [
+        resize(image.pixels, side, side, "bicubic"),
+        *split_tiles(_pad_center(fitted, high, wide, [0, 0, 0]), side),
+    ]
+    return ProcessedItem.of("image", [patchify(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
-def best_size(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
+def select_best_resolution(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
     """Returns the size of all tiles that shows most pixels of the image, and of those the smallest."""
     best, shown, wasted = (0, 0), 0, math.inf
     for high, wide in settings.pinpoints:
@@ -68,7 +71,7 @@ def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
     return high, max(1, min(math.ceil(width * (high / height)), wide))
 
 
-def _centred(pixels: Pixels, high: int, wide: int, colour: list[int]) -> Pixels:
+def _pad_center(pixels: Pixels, high: int, wide: int, colour: list[int]) -> Pixels:
     """Returns the pixels in the middle of a larger image."""
     height, width = pixels.shape[:2]
     if (height, width) == (high, wide):

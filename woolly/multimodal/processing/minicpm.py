@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -18,12 +18,12 @@ _MAX_SLICES = 9
 _MAX_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns the overview, then the slices, line by line; RequestError for an image that is too long for its width.
 
     Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
     """
-    found = _cut(height, width, settings)
+    found = _choose_tiling(height, width, settings)
     if any(high * wide > _MAX_AREAS * settings.image_size**2 for high, wide in found.sizes):
         raise RequestError(
             f"the image has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
@@ -31,21 +31,21 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     return found
 
 
-def _cut(height: int, width: int, settings: VisionSettings) -> Cut:
-    size, patch = settings.image_size, settings.patch_size * settings.merge
+def _choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    size, patch = settings.image_size, settings.patch_size * settings.merge_size
     n = min(math.ceil(width * height / size**2), settings.max_tiles or _MAX_SLICES)
     if n <= 1:
-        return Cut((_fit(height, width, size, patch, grows=True),))
+        return Tiling((_fit(height, width, size, patch, grows=True),))
     lines, columns = _grid(height, width, n, settings.max_tiles or _MAX_SLICES)
     high, wide = _whole(height, lines) / lines, _whole(width, columns) / columns
     one = _fit(high, wide, size, patch, grows=True)
     overview = _fit(height, width, size, patch, grows=False)
-    return Cut((overview, *([one] * (lines * columns))), (lines, columns))
+    return Tiling((overview, *([one] * (lines * columns))), (lines, columns))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `cut`."""
-    found = cut(image.height, image.width, settings)
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Returns the pieces of `choose_tiling`."""
+    found = choose_tiling(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[0], "bicubic")]
     if any(found.tiles):
         (lines, columns), (high, wide) = found.tiles, found.sizes[1]
@@ -53,7 +53,7 @@ def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
         shown += [
             pixels[y * high : (y + 1) * high, x * wide : (x + 1) * wide] for y in range(lines) for x in range(columns)
         ]
-    return ProcessedItem.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
+    return ProcessedItem.of("image", [patchify(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
 def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:

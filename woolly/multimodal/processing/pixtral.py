@@ -6,24 +6,24 @@ import math
 from typing import TYPE_CHECKING
 
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns one piece within the longest side."""
-    side = settings.patch_size * settings.merge
+    side = settings.patch_size * settings.merge_size
     shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
     if shrink > 1:
         height, width = math.floor(height / shrink), math.floor(width / shrink)
-    return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
+    return Tiling(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece."""
-    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
-    return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
+    pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
+    return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
-from woolly.multimodal.processing.cut import Cut
-from woolly.multimodal.processing.pixels import piece_of, resize
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 from woolly.multimodal.vision_settings import MAX_PATCHES, VisionSettings
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ _MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MAX_ROWS = 4096
 
 
-def cut(height: int, width: int, settings: VisionSettings) -> Cut:
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Returns one piece in nearly the image's shape; RequestError for one that is too thin."""
-    side = settings.patch_size * settings.merge
+    side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
     most = max_pixels(settings)
     if settings.projector == "glm4v" and min(height, width) < side:
@@ -37,22 +37,22 @@ def cut(height: int, width: int, settings: VisionSettings) -> Cut:
         raise RequestError(
             f"the image has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
         )
-    return Cut((fit_sides(height, width, side, least, most),))
+    return Tiling((smart_resize(height, width, side, least, most),))
 
 
-def prepare(image: Image, settings: VisionSettings) -> ProcessedItem:
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
     """Returns the image as one piece."""
-    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
-    return ProcessedItem.of("image", [piece_of(pixels, settings)], size=image.size)
+    pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
+    return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)
 
 
 def max_pixels(settings: VisionSettings) -> int:
     """Returns the pixels of the largest image."""
-    side = settings.patch_size * settings.merge
+    side = settings.patch_size * settings.merge_size
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
 
 
-def fit_sides(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+def smart_resize(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
     """Returns the sides as multiples of `side`, with `least` to `most` pixels, in nearly the same ratio."""
     high, wide = round(height / side) * side, round(width / side) * side
     if high * wide > most:

@@ -12,10 +12,10 @@ import numpy as np
 
 from woolly.errors import RequestError
 from woolly.multimodal.processed_item import EncoderInput, ProcessedItem
-from woolly.multimodal.processing import measure, prepare
-from woolly.multimodal.processing.pixels import piece_of
-from woolly.multimodal.processing.qwen import MAX_RATIO, fit_sides, max_pixels
-from woolly.multimodal.video import Clip, Frame, Showing
+from woolly.multimodal.processing import image_placeholders, process_image
+from woolly.multimodal.processing.qwen import MAX_RATIO, max_pixels, smart_resize
+from woolly.multimodal.processing.transforms import patchify
+from woolly.multimodal.video import Clip, Frame, VideoSampling
 
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
@@ -34,7 +34,7 @@ _QWEN2_MIN_ROWS, _QWEN2_MAX_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
-def showing_of(settings: VisionSettings, *, has_audio: bool = False) -> Showing:
+def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> VideoSampling:
     """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
 
     Qwen 3 Omni has the tower of Qwen 3 VL, but lays audio among the frames: `has_audio` tells them apart.
@@ -42,12 +42,20 @@ def showing_of(settings: VisionSettings, *, has_audio: bool = False) -> Showing:
     if settings.projector == "idefics3":
         return SMOLVLM
     if settings.projector == "qwen3vl_merger" and not has_audio:
-        side, most = settings.patch_size * settings.merge, max_pixels(settings)
-        return Showing(f"qwen3vl {side} {most}", _choose_qwen, partial(_fit_qwen, side, most), depth=2, by_pillow=True)
+        side, most = settings.patch_size * settings.merge_size, max_pixels(settings)
+        return VideoSampling(
+            f"qwen3vl {side} {most}",
+            _choose_qwen,
+            partial(_fit_qwen, side, most),
+            temporal_patch_size=2,
+            uses_pillow=True,
+        )
     if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not has_audio:
-        side, most = settings.patch_size * settings.merge, max_pixels(settings)
+        side, most = settings.patch_size * settings.merge_size, max_pixels(settings)
         fit = partial(_fit_qwen2, side, most)
-        return Showing(f"qwen2vl {side} {most}", _choose_qwen2, fit, depth=2, by_pillow=True, is_whole=True)
+        return VideoSampling(
+            f"qwen2vl {side} {most}", _choose_qwen2, fit, temporal_patch_size=2, uses_pillow=True, is_one_item=True
+        )
     kind = f"{settings.projector} that also hear" if has_audio else settings.projector
     raise RequestError(
         f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
@@ -55,46 +63,48 @@ def showing_of(settings: VisionSettings, *, has_audio: bool = False) -> Showing:
     )
 
 
-def measure_frames(frames: Sequence[Frame], settings: VisionSettings) -> int:
+def count_frame_rows(frames: Sequence[Frame], settings: VisionSettings) -> int:
     """Returns the rows that frames become."""
     return sum(_measured(frame, settings) for frame in frames)
 
 
 def _measured(frame: Frame, settings: VisionSettings) -> int:
-    if frame.depth == 1:
-        return measure((frame.height, frame.width), _one_tile(settings)).n_rows
-    side = settings.patch_size * settings.merge
+    if frame.temporal_patch_size == 1:
+        return image_placeholders((frame.height, frame.width), _single_tile(settings)).n_rows
+    side = settings.patch_size * settings.merge_size
     return (frame.height // side) * (frame.width // side)
 
 
-def prepare_frame(frame: Frame, settings: VisionSettings) -> ProcessedItem:
+def process_frame(frame: Frame, settings: VisionSettings) -> ProcessedItem:
     """Returns frames as the tower reads them: one as an image, two as both halves of one piece's patches."""
-    if frame.depth == 1:
-        return prepare(frame.image, _one_tile(settings))
-    return ProcessedItem.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
+    if frame.temporal_patch_size == 1:
+        return process_image(frame.image, _single_tile(settings))
+    return ProcessedItem.of("image", [_temporal_patches(frame, settings)], size=(frame.height, frame.width))
 
 
-def prepare_clip(clip: Clip, settings: VisionSettings) -> ProcessedItem:
+def process_clip(clip: Clip, settings: VisionSettings) -> ProcessedItem:
     """Returns all frames of a video: a piece for each two, and the moment of each.
 
     Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
     """
-    inputs = [_both(frame, settings) for frame in clip.frames]
+    inputs = [_temporal_patches(frame, settings) for frame in clip.frames]
     first, numbers = clip.frames[0], np.arange(len(inputs), dtype=np.float32)
     if settings.projector == "qwen2.5vl_merger":
-        numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(first.depth / first.rate)  # f32, as the processor's
-    moments = tuple(numbers.astype(np.int64).tolist())
-    size = sum(frame.depth * frame.height for frame in clip.frames), first.width
-    return ProcessedItem.of("image", inputs, size=size, moments=moments)
+        numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(
+            first.temporal_patch_size / first.rate
+        )  # f32, as the processor's
+    frame_times = tuple(numbers.astype(np.int64).tolist())
+    size = sum(frame.temporal_patch_size * frame.height for frame in clip.frames), first.width
+    return ProcessedItem.of("image", inputs, size=size, frame_times=frame_times)
 
 
-def _both(frame: Frame, settings: VisionSettings) -> EncoderInput:
-    inputs = [piece_of(one.pixels, settings) for one in frame.images]
+def _temporal_patches(frame: Frame, settings: VisionSettings) -> EncoderInput:
+    inputs = [patchify(one.pixels, settings) for one in frame.images]
     _, height, width = inputs[0].grid_thw
     return EncoderInput(np.concatenate([one.values for one in inputs]), (len(inputs), height, width))
 
 
-def _one_tile(settings: VisionSettings) -> VisionSettings:
+def _single_tile(settings: VisionSettings) -> VisionSettings:
     return replace(settings, preproc_image_size=settings.image_size)
 
 
@@ -119,7 +129,7 @@ def _fit_smolvlm(n: int, height: int, width: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-SMOLVLM = Showing("smolvlm", _choose_smolvlm, _fit_smolvlm)
+SMOLVLM = VideoSampling("smolvlm", _choose_smolvlm, _fit_smolvlm)
 
 
 def _choose_qwen(n_frames: int, rate: float) -> list[int]:
@@ -163,7 +173,7 @@ def _fit_qwen2(side: int, max_frame_pixels: int, n: int, height: int, width: int
     least = _QWEN2_MIN_ROWS * side**2
     share = min(_QWEN_MAX_ROWS * side**2, _QWEN2_MAX_ROWS * side**2 * 2 // n)
     _check_ratio(height, width)
-    return fit_sides(height, width, side, least, min(max(share, int(least * 1.05)), max_frame_pixels))
+    return smart_resize(height, width, side, least, min(max(share, int(least * 1.05)), max_frame_pixels))
 
 
 def _check_ratio(height: int, width: int) -> None:

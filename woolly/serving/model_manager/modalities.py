@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
-from woolly.multimodal.processing.video import showing_of
+from woolly.multimodal.processing.video import video_sampling
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.settings.table import Settings
@@ -54,7 +54,7 @@ async def supports_video(info: ModelInfo, settings: Settings, slot: LoadedModel 
     if tower is None:
         return False
     try:
-        showing_of(tower, has_audio=audio is not None)
+        video_sampling(tower, has_audio=audio is not None)
     except RequestError:
         return False
     return True

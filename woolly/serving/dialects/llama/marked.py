@@ -12,7 +12,7 @@ from woolly.chat import Layout, Message, Modalities, ToolChoice
 from woolly.chat.media import MediaPlaceholder, find_placeholders, process_media
 from woolly.chat.message import AudioPart, ImagePart
 from woolly.errors import RequestError
-from woolly.multimodal.audio.format import sniff
+from woolly.multimodal.audio.format import detect_format
 from woolly.multimodal.inputs import AudioInput, ImageInput
 from woolly.multimodal.urls import read_base64
 from woolly.sampling import SamplingParams
@@ -50,7 +50,7 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
             return AudioPart(AudioInput(url=data, where=where))
         return ImagePart(ImageInput(url=data, where=where))
     with suppress(RequestError):
-        sniff(read_base64(data[:_FIRST]), "the audio")
+        detect_format(read_base64(data[:_FIRST]), "the audio")
         return AudioPart(AudioInput(base64=data, where=where))
     return ImagePart(ImageInput(base64=data, where=where))
 

@@ -35,7 +35,7 @@ FORMATS: Mapping[str, ImageFormat] = {
     "GIF": ImageFormat("GifImagePlugin", "GifImageFile"),
     "BMP": ImageFormat("BmpImagePlugin", "BmpImageFile"),
 }
-TAKEN = "PNG, JPEG, WebP, GIF or BMP"
+SUPPORTED = "PNG, JPEG, WebP, GIF or BMP"
 
 _FIRST_BYTES = (
     (b"\x89PNG\r\n\x1a\n", "PNG"),
@@ -59,7 +59,7 @@ _RUN_LENGTHS = (1, 2)  # biCompression of a BMP file: RLE8 and RLE4, which Pillo
 _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 
 
-def sniff(data: bytes, name: str) -> str:
+def detect_format(data: bytes, name: str) -> str:
     """Returns the format of a file by its first bytes, a key of FORMATS; RequestError if it is not taken."""
     if len(data) > MAX_BYTES:
         raise RequestError(
@@ -67,10 +67,10 @@ def sniff(data: bytes, name: str) -> str:
             limit=MAX_BYTES,
         )
     if not data:
-        raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
+        raise RequestError(f"{name} is empty; a file of format {SUPPORTED} was expected")
     kind = _kind(data)
     if kind is None:
-        raise RequestError(f"{name} is not an image of a known format; {TAKEN} was expected")
+        raise RequestError(f"{name} is not an image of a known format; {SUPPORTED} was expected")
     if kind not in FORMATS:
         article = "an" if kind in ("AVIF", "ICO", "SVG") else "a"
         raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as PNG or JPEG")

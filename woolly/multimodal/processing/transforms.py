@@ -27,13 +27,13 @@ def resize(pixels: Pixels, height: int, width: int, filter: Filter) -> Pixels:
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling[filter.upper()]))
 
 
-def tiles_of(pixels: Pixels, size: int) -> list[Pixels]:
+def split_tiles(pixels: Pixels, size: int) -> list[Pixels]:
     """Returns the tiles of `size` x `size` pixels, line by line."""
     height, width = pixels.shape[:2]
     return [pixels[y : y + size, x : x + size] for y in range(0, height, size) for x in range(0, width, size)]
 
 
-def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> EncoderInput:
+def patchify(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> EncoderInput:
     """Returns pixels from 0 to 1, less the mean, by the deviation, as patches line by line.
 
     In float32, and divided by 255 first: the order of transformers, so that the last bits are the same. `in_bfloat16`
@@ -45,11 +45,11 @@ def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = Fa
     mean, std = (np.array(one, np.float32) for one in (settings.mean, settings.std))
     # What each of 256 values becomes, for red, green and blue.
     table = _rounded(_rounded(_rounded(scaled, in_bfloat16)[:, None] - mean, in_bfloat16) / std, in_bfloat16)
-    cut = pixels[: height * patch, : width * patch].reshape(height, patch, width, patch, 3)
-    cut = cut.transpose(0, 2, 4, 1, 3).reshape(height * width, 3, patch * patch)
-    values = np.empty(cut.shape, np.float32)
+    patches = pixels[: height * patch, : width * patch].reshape(height, patch, width, patch, 3)
+    patches = patches.transpose(0, 2, 4, 1, 3).reshape(height * width, 3, patch * patch)
+    values = np.empty(patches.shape, np.float32)
     for colour in range(3):
-        values[:, colour] = table[cut[:, colour], colour]
+        values[:, colour] = table[patches[:, colour], colour]
     return EncoderInput(values.reshape(height * width, -1), (1, height, width))
 
 

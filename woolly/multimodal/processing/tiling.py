@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Tiling:
     """Height and width of each piece in pixels, in the order of the prompt, and lines and columns of tiles."""
 
     sizes: tuple[tuple[int, int], ...]
     tiles: tuple[int, int] = (0, 0)
 
     @classmethod
-    def into_tiles(cls, lines: int, columns: int, size: int, *, is_overview_first: bool = False) -> Cut:
+    def of_grid(cls, lines: int, columns: int, size: int, *, is_overview_first: bool = False) -> Tiling:
         """Returns square tiles and an overview of the same size; one tile alone needs no overview.
 
         An overview that comes first is there for one tile, too.
@@ -30,7 +30,7 @@ class Cut:
             return cls(((size, size),))
         return cls(((size, size),) * (lines * columns + 1), (lines, columns))
 
-    def emptied(self, size: tuple[int, int], settings: VisionSettings) -> ProcessedItem:
+    def empty_item(self, size: tuple[int, int], settings: VisionSettings) -> ProcessedItem:
         """Returns what an image of this height and width becomes, without its values: for counting its rows."""
         patch = settings.patch_size
         inputs = []

@@ -9,43 +9,45 @@ from tests.goldens.images import CASES, FILE, MEAN, PINPOINTS, STD, made, sample
 from woolly.errors import RequestError
 from woolly.multimodal import MAX_PATCHES, VISION_PROJECTORS, VisionSettings, lay_out
 from woolly.multimodal.image import Image
-from woolly.multimodal.processing import PREPARING, measure, prepare
-from woolly.multimodal.processing.qwen import fit_sides
+from woolly.multimodal.processing import IMAGE_PROCESSORS, image_placeholders, process_image
+from woolly.multimodal.processing.qwen import smart_resize
 
 pytest.importorskip("PIL.Image")
 
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 OWN = {"mean": tuple(MEAN), "std": tuple(STD)}
 SETTINGS = {
-    "gemma3": VisionSettings("image", "gemma3", 56, 14, **HALF, merge=4),
+    "gemma3": VisionSettings("image", "gemma3", 56, 14, **HALF, merge_size=4),
     "llava": VisionSettings("image", "mlp", 56, 14, **OWN),
     "qwen2": VisionSettings(
-        "image", "qwen2vl_merger", 56, 14, **OWN, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 40
+        "image", "qwen2vl_merger", 56, 14, **OWN, merge_size=2, min_pixels=56 * 56, max_pixels=28 * 28 * 40
     ),
     "qwen3": VisionSettings(
-        "image", "qwen3vl_merger", 64, 16, **HALF, merge=2, min_pixels=64 * 64, max_pixels=32 * 32 * 30
+        "image", "qwen3vl_merger", 64, 16, **HALF, merge_size=2, min_pixels=64 * 64, max_pixels=32 * 32 * 30
     ),
     "pixtral": VisionSettings("image", "pixtral", 128, 16, **OWN),
-    "mistral3": VisionSettings("image", "pixtral", 140, 14, **OWN, merge=2),
-    "idefics3": VisionSettings("image", "idefics3", 32, 16, **HALF, merge=2, preproc_image_size=128),
-    "smolvlm": VisionSettings("image", "idefics3", 32, 16, **HALF, merge=2),
-    "internvl": VisionSettings("image", "internvl", 56, 14, **OWN, merge=2, max_tiles=6),
+    "mistral3": VisionSettings("image", "pixtral", 140, 14, **OWN, merge_size=2),
+    "idefics3": VisionSettings("image", "idefics3", 32, 16, **HALF, merge_size=2, preproc_image_size=128),
+    "smolvlm": VisionSettings("image", "idefics3", 32, 16, **HALF, merge_size=2),
+    "internvl": VisionSettings("image", "internvl", 56, 14, **OWN, merge_size=2, max_tiles=6),
     "llava1.6": VisionSettings("image", "mlp", 56, 14, **OWN, pinpoints=tuple(map(tuple, PINPOINTS))),
-    "gemma4": VisionSettings("image", "gemma4v", 48, 4, (0.0,) * 3, (1.0,) * 3, merge=3, max_pixels=70 * 144),
-    "glm4v": VisionSettings("image", "glm4v", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 8, max_pixels=28 * 28 * 40),
+    "gemma4": VisionSettings("image", "gemma4v", 48, 4, (0.0,) * 3, (1.0,) * 3, merge_size=3, max_pixels=70 * 144),
+    "glm4v": VisionSettings(
+        "image", "glm4v", 56, 14, **OWN, merge_size=2, min_pixels=28 * 28 * 8, max_pixels=28 * 28 * 40
+    ),
     "paddleocr": VisionSettings(
-        "image", "paddleocr", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 6, max_pixels=28 * 28 * 40
+        "image", "paddleocr", 56, 14, **OWN, merge_size=2, min_pixels=28 * 28 * 6, max_pixels=28 * 28 * 40
     ),
-    "lfm2": VisionSettings("image", "lfm2", 256, 16, **HALF, merge=2),
-    "llama4": VisionSettings("image", "llama4", 56, 14, **HALF, merge=2),
+    "lfm2": VisionSettings("image", "lfm2", 256, 16, **HALF, merge_size=2),
+    "llama4": VisionSettings("image", "llama4", 56, 14, **HALF, merge_size=2),
     "minicpmv": VisionSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
-    "minicpmv4.6": VisionSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
-    "dots_ocr": VisionSettings("image", "dots_ocr", 0, 14, **OWN, merge=2, max_pixels=28 * 28 * 40),
+    "minicpmv4.6": VisionSettings("image", "minicpmv4_6", 112, 14, **HALF, merge_size=4),
+    "dots_ocr": VisionSettings("image", "dots_ocr", 0, 14, **OWN, merge_size=2, max_pixels=28 * 28 * 40),
     "hunyuanvl": VisionSettings(
-        "image", "hunyuanvl", 64, 16, **OWN, merge=2, min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40
+        "image", "hunyuanvl", 64, 16, **OWN, merge_size=2, min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40
     ),
-    "deepseekocr": VisionSettings("image", "deepseekocr", 128, 4, **HALF, merge=4, tile_size=80),
-    "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
+    "deepseekocr": VisionSettings("image", "deepseekocr", 128, 4, **HALF, merge_size=4, tile_size=80),
+    "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge_size=2, max_pixels=60 * 14**2),
 }
 
 
@@ -65,7 +67,7 @@ def record():
 @pytest.mark.parametrize(("family", "size"), CASES)
 def test_preprocessing_matches_transformers(record, family, size):
     settings = SETTINGS[family]
-    prepared = prepare(Image(made(*size)), settings)
+    prepared = process_image(Image(made(*size)), settings)
     wanted = {name: values for name, values in record.items() if name.startswith(f"{family} {size[0]}x{size[1]} ")}
     assert len(wanted) == len(prepared.inputs)
     step = 1.01 / 255 / min(settings.std)  # one of 256 values: Pillow's versions may round differently
@@ -77,51 +79,56 @@ def test_preprocessing_matches_transformers(record, family, size):
         assert (apart == 0).mean() > 0.95  # to the last bit, but for such roundings
     assert prepared.size == (size[1], size[0])
     n_rows = lay_out(prepared, settings).n_rows
-    assert n_rows == measure(prepared.size, settings).n_rows
+    assert n_rows == image_placeholders(prepared.size, settings).n_rows
     if not settings.pinpoints and family not in (
         "deepseekocr",
         "hunyuanvl",
     ):  # whose padding is left out, and whose lines have ends
-        assert n_rows == sum(np.prod(encoder_input.grid_thw) for encoder_input in prepared.inputs) // settings.merge**2
+        assert (
+            n_rows
+            == sum(np.prod(encoder_input.grid_thw) for encoder_input in prepared.inputs) // settings.merge_size**2
+        )
 
 
 def test_every_supported_projector_is_preprocessed():
-    assert PREPARING.keys() == VISION_PROJECTORS.keys()
+    assert IMAGE_PROCESSORS.keys() == VISION_PROJECTORS.keys()
 
 
 def test_tiles_are_counted_in_lines_and_columns():
-    assert prepare(Image(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
-    assert prepare(Image(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
-    assert prepare(Image(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
+    assert process_image(Image(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
+    assert process_image(Image(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
+    assert process_image(Image(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
 
 
 def test_one_image_has_one_digest():
-    one, again, other = (prepare(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90)))
+    one, again, other = (
+        process_image(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90))
+    )
     assert one.digest == again.digest != other.digest
 
 
 def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
-    assert fit_sides(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
-    bare = VisionSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
-    assert lay_out(prepare(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
+    assert smart_resize(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
+    bare = VisionSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge_size=2)
+    assert lay_out(process_image(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
 
 
 def test_file_that_allows_more_pixels_than_the_tower_is_capped():
-    wide = VisionSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
-    (encoder_input,) = prepare(Image(made(300, 280)), wide).inputs
+    wide = VisionSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge_size=2, max_pixels=10**9)
+    (encoder_input,) = process_image(Image(made(300, 280)), wide).inputs
     assert 16_000 < len(encoder_input.values) <= MAX_PATCHES
 
 
 def test_unsupported_shapes_are_rejected():
     with pytest.raises(RequestError, match="300 x 1 pixels, and this model takes sides of at most 1 to 200"):
-        prepare(Image(made(300, 1)), SETTINGS["qwen2"])
+        process_image(Image(made(300, 1)), SETTINGS["qwen2"])
     for size in ((65_535, 1), (328, 65_535)):
         with pytest.raises(RequestError, match="fills it up to a square, takes sides of at most 14142"):
-            prepare(Image(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
+            process_image(Image(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
     with pytest.raises(RequestError, match="20 x 20 pixels, which give no row"):
-        prepare(Image(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
+        process_image(Image(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
     with pytest.raises(RequestError, match="10 x 4000 pixels, which is too long for its width"):
-        measure((4000, 10), replace(SETTINGS["minicpmv4.6"], image_size=448))
+        image_placeholders((4000, 10), replace(SETTINGS["minicpmv4.6"], image_size=448))
 
 
 @pytest.mark.parametrize("family", SETTINGS)
@@ -130,15 +137,15 @@ def test_small_and_thin_images_are_prepared(family, size):
     settings = SETTINGS[family]
     if family.startswith("minicpmv"):  # which bounds shapes by the size of its tower
         settings = replace(settings, image_size=448)
-    prepare(Image(made(*size)), settings)
+    process_image(Image(made(*size)), settings)
 
 
 @pytest.mark.parametrize("family", SETTINGS)
 @pytest.mark.parametrize("size", [(40, 30), (1100, 700)])
 def test_rows_are_counted_without_pixels(family, size):
     settings = SETTINGS[family]
-    counted = measure((size[1], size[0]), settings)
-    prepared = prepare(Image(np.zeros((size[1], size[0], 3), np.uint8)), settings)
+    counted = image_placeholders((size[1], size[0]), settings)
+    prepared = process_image(Image(np.zeros((size[1], size[0], 3), np.uint8)), settings)
     shown = lay_out(prepared, settings)
     assert [part if isinstance(part, str) else (part.index, part.first, part.n) for part in counted.parts] == [
         part if isinstance(part, str) else (part.index, part.first, part.n) for part in shown.parts
@@ -148,24 +155,24 @@ def test_rows_are_counted_without_pixels(family, size):
 def test_images_are_split_like_their_processors_do():
     """By examples of the processors' own rules, which need torchvision or are not in transformers."""
     llama, lfm, mini = (SETTINGS[name] for name in ("llama4", "lfm2", "minicpmv"))
-    assert PREPARING["llama4"].cut(50, 50, llama).tiles == (0, 0)
-    assert PREPARING["llama4"].cut(100, 300, llama).tiles == (2, 6)
-    assert PREPARING["lfm2"].cut(300, 500, lfm).sizes == ((288, 512),)
-    assert PREPARING["lfm2"].cut(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
-    assert PREPARING["lfm2"].cut(1000, 2000, lfm).tiles == (2, 4)
+    assert IMAGE_PROCESSORS["llama4"].choose_tiling(50, 50, llama).tiles == (0, 0)
+    assert IMAGE_PROCESSORS["llama4"].choose_tiling(100, 300, llama).tiles == (2, 6)
+    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(300, 500, lfm).sizes == ((288, 512),)
+    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
+    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(1000, 2000, lfm).tiles == (2, 4)
     kimi = replace(SETTINGS["kimivl"], max_pixels=None)
-    assert PREPARING["kimivl"].cut(30, 60, kimi).sizes == ((56, 84),)
-    assert PREPARING["kimivl"].cut(2000, 1000, kimi).sizes == ((1288, 644),)
-    (encoder_input,) = prepare(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).inputs
+    assert IMAGE_PROCESSORS["kimivl"].choose_tiling(30, 60, kimi).sizes == ((56, 84),)
+    assert IMAGE_PROCESSORS["kimivl"].choose_tiling(2000, 1000, kimi).sizes == ((1288, 644),)
+    (encoder_input,) = process_image(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).inputs
     shown = image_of(encoder_input, 14)
     assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
     with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
-        PREPARING["kimivl"].cut(30, 8000, kimi)
-    assert PREPARING["resampler"].cut(30, 40, mini).sizes == ((42, 70),)
-    assert PREPARING["resampler"].cut(100, 150, mini).tiles == (2, 3)
+        IMAGE_PROCESSORS["kimivl"].choose_tiling(30, 8000, kimi)
+    assert IMAGE_PROCESSORS["resampler"].choose_tiling(30, 40, mini).sizes == ((42, 70),)
+    assert IMAGE_PROCESSORS["resampler"].choose_tiling(100, 150, mini).tiles == (2, 3)
 
 
 def test_values_are_rounded_as_in_bfloat16():
-    (encoder_input,) = prepare(Image(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).inputs
+    (encoder_input,) = process_image(Image(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).inputs
     assert set(encoder_input.values.view(np.uint32).reshape(-1) & 0xFFFF) == {0}
     assert abs(encoder_input.values[0, 0] - (100 / 255 - 0.5) / 0.5) < 0.004

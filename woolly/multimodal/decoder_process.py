@@ -16,7 +16,7 @@ from woolly.machine.child import LIMITS, run_child
 _LONG = 1.0  # seconds of waiting for a turn, beyond which other requests are at fault
 
 
-def run_in_turn(
+def run_decoder(
     script: str,
     order: Mapping[str, Any],
     data: bytes,
