@@ -31,7 +31,7 @@ def answer(engine, prompt, params=SEEDED):
     return request
 
 
-def test_a_finished_request_is_reused_bit_for_bit(engine):
+def test_finished_request_is_reused_bit_for_bit(engine):
     cold, warm = answer(engine, ids(100)), answer(engine, ids(100))
     assert cold.prefix.hit_tokens == 0
     assert warm.prefix.hit_tokens == 96
@@ -39,7 +39,7 @@ def test_a_finished_request_is_reused_bit_for_bit(engine):
     assert warm.logprobs == cold.logprobs
 
 
-def test_an_answer_is_reused_by_the_next_turn_of_its_conversation(engine):
+def test_answer_is_reused_by_the_next_turn_of_its_conversation(engine):
     first = answer(engine, ids(60), SamplingParams(seed=1, max_tokens=50, ignore_eos=True))
     following = answer(engine, [*first.prompt, *first.output, *ids(5, 1)])
     assert following.prefix.hit_tokens == 96

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from woolly.cache.disk import PageFolder, stored_pages
 
 # Each process writes and reads pages of all, in an order of its own; the bound makes them remove each other's.

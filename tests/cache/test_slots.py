@@ -76,7 +76,7 @@ def test_evicted_page_frees_its_snapshot_after_its_last_user(pools):
     assert (len(slots._idle), slots.n_free) == (0, 4)
 
 
-def test_a_snapshot_is_discarded_unless_it_is_used(pools):
+def test_unused_snapshot_is_discarded(pools):
     _, slots = pools
     slot = snapshot(pools, 1)
     slots.share(slot)

@@ -47,7 +47,7 @@ class Counting(ChatTemplate):
 
 @pytest.mark.parametrize("source", [TURNS, OPEN, "{{ tools }}<tool_call>" + TURNS])
 @pytest.mark.parametrize("schema", [None, {"type": "object"}])
-def test_a_template_is_rendered_once(source, schema, tokenizer):
+def test_template_is_rendered_once(source, schema, tokenizer):
     template = Counting(source)
     request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], "required"), schema=schema)
     layout = lay_out(request, template, tokenizer)

@@ -10,7 +10,7 @@ import time
 
 from click.testing import CliRunner
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from woolly.cli.app import app
 from woolly.errors import WoollyError
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cases.tiny import TINY, write_tiny
 from woolly._native import kernel_levels, measure_bandwidth
 from woolly.cli.parse.number_list import numbers
@@ -19,7 +19,7 @@ from woolly.machine.memory import reset_peak
 def bench(*arguments, before=""):
     """The command, after some lines of Python; the bandwidth is that of few bytes, which takes no time."""
     before += "\nimport woolly.cli.commands.bench as bench; bench._BANDWIDTH_MEGABYTES = 8"
-    return ready.run(
+    return fork_server.run(
         [sys.executable, "-c", f"{before}\nfrom woolly.cli import main; main()", "bench", *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -32,7 +32,7 @@ def test_pages_are_listed_checked_and_cleared(pages):
     assert not list(stored_pages(pages))
 
 
-def test_a_conversation_can_be_pinned(tmp_path, tiny_model, monkeypatch):
+def test_conversation_can_be_pinned(tmp_path, tiny_model, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     (tmp_path / "chat.json").write_text(json.dumps([{"role": "user", "content": "sheep " * 20}]))
     assert "pinned" in woolly("cache", "pin", tmp_path / "chat.json", "-m", tiny_model)

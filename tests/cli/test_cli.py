@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, __version__
 
 
 def woolly(*arguments, stdin="", **environment):
     command = [sys.executable, "-c", "from woolly.cli import main; main()", *map(str, arguments)]
-    return ready.run(
+    return fork_server.run(
         command,
         input=stdin,
         capture_output=True,
@@ -158,7 +158,7 @@ def test_model_without_prompt_reads_stdin(tiny):
 
 def test_non_utf8_stdin_is_rejected(tiny):
     command = [sys.executable, "-c", "from woolly.cli import main; main()", "run", str(tiny), "-"]
-    done = ready.run(command, input=b"caf\xe9", capture_output=True)
+    done = fork_server.run(command, input=b"caf\xe9", capture_output=True)
     assert done.returncode == 2
     assert b"not UTF-8 (byte 3)" in done.stderr
 

@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import SamplingParams
@@ -171,7 +171,7 @@ def test_option_value_may_look_like_an_option(model):
 
 def test_help_is_plain_text_within_the_terminal_width():
     command, narrow = [sys.executable, "-m", "woolly.cli", "run", "--help"], {**os.environ, "COLUMNS": "60"}
-    text = ready.run(command, env=narrow, capture_output=True, text=True).stdout
+    text = fork_server.run(command, env=narrow, capture_output=True, text=True).stdout
     assert max(map(len, text.splitlines())) <= 60
     for command in ("run", "chat", "bench", "show", "list"):
         assert woolly(command, "--help").isascii()  # no frames
@@ -338,5 +338,5 @@ def test_suggested_commands_can_be_typed(model, monkeypatch):
     with pytest.raises(UsageError, match=re.escape(expected)):
         woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)
     command = [sys.executable, "-m", "woolly", "serve", model, "--port", "0", "--backend", "cpu", "-ngl", "9"]
-    done = ready.run(command, capture_output=True, text=True, timeout=120)
+    done = fork_server.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"woolly: error: {expected}")

@@ -6,14 +6,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cases.tiny import TINY, write_tiny
 
 KINDS = {"busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"}
 
 
 def why(*arguments):
-    return ready.run(
+    return fork_server.run(
         [sys.executable, "-c", "from woolly.cli import main; main()", "why", *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from woolly.cluster.stage import Stage
 
 TOKEN = b"a token of the tests, long enough"

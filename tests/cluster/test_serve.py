@@ -146,7 +146,7 @@ def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
     assert [launcher.device for launcher in cluster_serve.make_launchers(Settings(replicas=2))] == [None, None]
 
 
-def test_replica_with_different_bits_is_told_how_to_match():
+def test_error_says_how_to_give_a_replica_the_same_bits():
     known = Identity(1, "m", "cuda+cpu sm_90+avx2", "f16", "a")
     advice = "; give all of them one number of layers for the GPU (--gpu-layers N)"
     for other in (replace(known, probe="b"), replace(known, backend="cpu")):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.encoder_decoders import READERS
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
-from tests.cases.readers import READERS
 from tests.cases.tiny import write_tiny
 from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import door
+from tests.cases import fast_woolly
 from tests.cases.texts import READERS
 from tests.cases.tiny import TINY, write_tiny
 from tests.docs.blocks import ROOT, Block
@@ -127,7 +127,7 @@ def docs_server(model_home, tmp_path_factory):
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory):
     """A folder with a `woolly` that needs no time for imports: with them the blocks take twice the processor time."""
-    with door.opened(tmp_path_factory.mktemp("commands")) as folder:
+    with fast_woolly.opened(tmp_path_factory.mktemp("commands")) as folder:
         yield folder
 
 

@@ -78,7 +78,7 @@ def test_architecture_page_lists_every_package_in_order():
     assert rows == ladder
 
 
-def test_the_index_of_the_docs_lists_every_page_once():
+def test_docs_index_lists_every_page_once():
     listed = re.findall(r"\]\(([\w/-]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
     pages = [
         f"{kind}/{path.name}" for kind in ("use", "reference", "make") for path in (ROOT / "docs" / kind).iterdir()

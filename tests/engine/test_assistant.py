@@ -9,7 +9,7 @@ import pytest
 from tests.cases.assistants import EPS, assistant_tensors, guess, guessing_assistant, kept, write_assistant
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, metadata, tensors, write_tiny
-from tests.engine.test_together import drive_with_head
+from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import AssistantDraft
 from woolly.engine.opening.draft_file import guessed_ids

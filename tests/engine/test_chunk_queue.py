@@ -91,7 +91,7 @@ def test_chunk_for_a_closed_loop_is_kept_and_raises_nothing():
     assert chunks.take().text == "x"
 
 
-def test_mailbox_does_not_keep_its_reader_alive(llm):
+def test_chunk_queue_does_not_keep_its_reader_alive(llm):
     stream = llm.generate("a", SamplingParams(max_tokens=30, ignore_eos=True), stream=True)
     next(stream)
     dropped = weakref.ref(stream)
@@ -136,7 +136,7 @@ def test_texts_waiting_for_a_late_reader_are_one_chunk():
     assert [one.finish_reason for one in found[-2:]] == ["stop", "stop"] and [one.index for one in found].count(1) == 2
 
 
-def test_a_pausing_notifier_wakes_every_reader(monkeypatch):
+def test_pausing_notifier_wakes_every_reader(monkeypatch):
     """Rounds that take long, by a clock of their own, are followed by a rest; what comes meanwhile is read later."""
     ticks = iter(range(10**6))
     monkeypatch.setattr("woolly.engine.threads.chunk_queue.time", SimpleNamespace(monotonic=lambda: 0.01 * next(ticks)))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases.dflash import MASK, dflash_features, dflash_logits, dflash_tensors, guessing_dflash, write_dflash
 from tests.cases.tiny import TINY, tensors, write_tiny
-from tests.engine.test_together import drive_with_head
+from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import BlockDraft
 from woolly.engine.drafts.mtp import _Waiting

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import write_tiny
 from woolly import LLM, RequestError, SamplingParams
@@ -250,7 +250,7 @@ for i in range(3):
 
 @pytest.mark.parametrize("n_calls", [0, 1, 2, 3, 5, 6])
 def test_writer_killed_between_two_calls_leaves_only_complete_files(n_calls, tmp_path):
-    child = ready.run([sys.executable, "-c", _CHILD, str(tmp_path / "pages"), str(n_calls)])
+    child = fork_server.run([sys.executable, "-c", _CHILD, str(tmp_path / "pages"), str(n_calls)])
     assert child.returncode == -signal.SIGKILL
     found = list(stored_pages(tmp_path / "pages"))
     assert len(found) < 3 and all(file.fault() is None for file in found)

@@ -8,7 +8,7 @@ import pytest
 from tests.cases.eagle3 import WIDTH, eagle3_features, eagle3_logits, eagle3_tensors, guessing_eagle3, write_eagle3
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, tensors, write_tiny
-from tests.engine.test_together import drive_with_head
+from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
 from woolly.engine import MtpDraft
 from woolly.gguf import open_gguf

@@ -9,7 +9,7 @@ from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, encoder_input, write_tower
 from tests.engine.test_audio import FITTED
-from tests.engine.test_seeing import GREEDY, finish, said
+from tests.engine.test_vision import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf

@@ -10,7 +10,7 @@ import pytest
 from tests.cases.families import FAMILIES
 from tests.cases.mtp import MTP, NEMOTRON, RAW, write_guessing
 from tests.cases.tiny import TINY, block, tensors, write_tiny
-from tests.engine.test_together import cases, drive, result, same
+from tests.engine.test_batching import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import Engine, MtpDraft, MtpLookup
 from woolly.gguf import open_gguf

@@ -52,12 +52,12 @@ def answer_with_drafts(n_tokens, is_right, *, cold=10.0, n_context=40):
     return n_drafted / n_out
 
 
-def test_a_cold_start_does_not_silence_a_draft_that_is_right():
+def test_cold_start_does_not_stop_a_correct_draft():
     assert answer_with_drafts(120, lambda _: True) > 0.5
     assert answer_with_drafts(120, lambda i: i % 5 > 0) > 0.3
 
 
-def test_a_draft_that_is_wrong_ends_with_its_first_tokens():
+def test_wrong_draft_ends_with_its_first_tokens():
     assert answer_with_drafts(120, lambda _: False) == 0.0
 
 

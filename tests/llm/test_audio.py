@@ -144,7 +144,7 @@ def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monk
     assert len(prepared) == 2
 
 
-def test_an_hour_of_audio_is_the_maximum(llm, monkeypatch):
+def test_one_hour_is_the_maximum_of_audio(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.media._MAX_SECONDS", 1)
     monkeypatch.setattr(
         "woolly.multimodal.process_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])

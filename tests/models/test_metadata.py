@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.encoder_decoders import READERS
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
-from tests.cases.readers import READERS
 from tests.cases.tiny import TINY, tensors, write_tiny
 from woolly import LLM
 from woolly.errors import ModelError, PlanError, UnsupportedError

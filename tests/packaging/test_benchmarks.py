@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cases import ready
+from tests.cases import fork_server
 from woolly import LLM
 from woolly.gguf import open_gguf
 from woolly.measure.bench import token_at
@@ -31,7 +31,7 @@ def load(name):
 
 def script(name, *arguments):
     command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
-    return ready.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return fork_server.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("name", ["versus", "kl"])

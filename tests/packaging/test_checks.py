@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tests.packaging.test_scripts import ROOT, house  # noqa: F401 - a fixture
+from tests.packaging.test_scripts import ROOT, project  # noqa: F401 - a fixture
 
 
-def test_quick_check_skips_slow_tests_and_continues_after_a_failure(house):  # noqa: F811
+def test_quick_check_skips_slow_tests_and_continues_after_a_failure(project):  # noqa: F811
     for tool in ("ruff", "mypy", "clang-format"):
-        house.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
-    result = house.start("test", "quick", "-x")
+        project.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
+    result = project.start("test", "quick", "-x")
     assert result.stdout.startswith(
         "pytest: -n logical --maxprocesses 8 --dist loadfile -m not slow --durations=10 --durations-min=1 -x in "
     )
@@ -21,8 +21,8 @@ def test_quick_check_skips_slow_tests_and_continues_after_a_failure(house):  # n
     assert result.returncode == 1
 
 
-def test_rare_tests_run_alone(house):  # noqa: F811
-    result = house.start("test", "rare", "-x")
+def test_rare_tests_run_alone(project):  # noqa: F811
+    result = project.start("test", "rare", "-x")
     assert result.stdout.startswith("pytest: -n logical --maxprocesses 8 --dist loadfile -m rare -x in ")
     assert result.returncode == 0 and "ruff" not in result.stderr
 
@@ -36,10 +36,10 @@ def test_rare_tests_run_alone(house):  # noqa: F811
         ("2", "1", "0", "woolly: error: not in order: pytest"),
     ],
 )
-def test_a_few_failures_are_retried_alone_and_named(house, ends, n_failed, again_ends, says):  # noqa: F811
+def test_a_few_failures_are_retried_alone_and_named(project, ends, n_failed, again_ends, says):  # noqa: F811
     for tool in ("ruff", "mypy", "clang-format"):
-        house.write(tool, "#!/bin/sh\nexit 0\n")
-    result = house.start("test", PYTEST_ENDS=ends, N_FAILED=n_failed, AGAIN_ENDS=again_ends)
+        project.write(tool, "#!/bin/sh\nexit 0\n")
+    result = project.start("test", PYTEST_ENDS=ends, N_FAILED=n_failed, AGAIN_ENDS=again_ends)
     assert result.stderr.splitlines()[-1].startswith(says)
     assert result.returncode == int("error" in says)
     assert ("--last-failed" in result.stdout) == (ends == "1" and n_failed == "3")

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.house import PYTHON, make_house
+from tests.cases.fake_project import PYTHON, make_project
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def house(tmp_path):
-    return make_house(tmp_path)
+def project(tmp_path):
+    return make_project(tmp_path)
 
 
 def test_readme_scripts_can_be_started():
@@ -30,183 +30,183 @@ def test_readme_scripts_can_be_started():
         assert os.access(ROOT / script, os.X_OK), script
 
 
-def test_first_start_creates_the_environment_and_prints_only_the_answer_on_stdout(house):
-    result = house.start("run", "Why is  the sky blue?", "--seed", "1")
+def test_first_start_creates_the_environment_and_prints_only_the_answer_on_stdout(project):
+    result = project.start("run", "Why is  the sky blue?", "--seed", "1")
     assert result.returncode == 0, result.stderr
     assert result.stdout == (
-        f"woolly: run Why is  the sky blue? --seed 1 in {house.root.parent}, path none, environment none\n"
+        f"woolly: run Why is  the sky blue? --seed 1 in {project.root.parent}, path none, environment none\n"
     )
     assert result.stderr.splitlines() == [
         "woolly: making a virtual environment in .venv",
         "woolly: installing Woolly and compiling its native module for this machine",
     ]
-    assert house.lines() == ["venv", f"pip . in {house.root}"]
+    assert project.lines() == ["venv", f"pip . in {project.root}"]
 
 
-def test_long_build_reports_progress_and_expected_time(house):
-    setup = house.root / "scripts" / "setup.sh"
+def test_long_build_reports_progress_and_expected_time(project):
+    setup = project.root / "scripts" / "setup.sh"
     setup.write_text(setup.read_text().replace("every=10", "every=1"))
-    result = house.start("run", PIP_SAYS="  [5/20] Building CXX object one.o", PIP_SLEEPS="3")
+    result = project.start("run", PIP_SAYS="  [5/20] Building CXX object one.o", PIP_SLEEPS="3")
     assert re.search(r"^woolly: compiling: 5 of 20 files, at most \d+ s to go$", result.stderr, re.MULTILINE)
-    result = house.start("test", "tests", PIP_SLEEPS="3", PIP_SAYS="Collecting numpy>=1.24 (from woolly-llm==0.1.0)")
+    result = project.start("test", "tests", PIP_SLEEPS="3", PIP_SAYS="Collecting numpy>=1.24 (from woolly-llm==0.1.0)")
     assert re.search(r"^woolly: working for [1-3] s: fetching numpy$", result.stderr, re.MULTILINE)
 
 
-def test_packages_are_fetched_while_woolly_is_compiled(house):
-    result = house.start("run", NEEDS="numpy>=1", PIP_SLEEPS="0.2")
+def test_packages_are_fetched_while_woolly_is_compiled(project):
+    result = project.start("run", NEEDS="numpy>=1", PIP_SLEEPS="0.2")
     assert result.returncode == 0, result.stderr
-    assert sorted(house.lines()) == [f"pip . in {house.root}", f"pip woolly-packages in {house.root}", "venv"]
-    assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\n"
+    assert sorted(project.lines()) == [f"pip . in {project.root}", f"pip woolly-packages in {project.root}", "venv"]
+    assert (project.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\n"
 
 
-def test_test_packages_are_fetched_while_woolly_is_compiled(house):
-    result = house.start("test", "tests", NEEDS="numpy>=1")
+def test_test_packages_are_fetched_while_woolly_is_compiled(project):
+    result = project.start("test", "tests", NEEDS="numpy>=1")
     assert result.returncode == 0, result.stderr
-    assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\npytest>=8\n"
+    assert (project.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\npytest>=8\n"
 
 
-def test_failed_package_downloads_are_reported_after_compilation(house):
-    result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="1", PIP_SAYS="compiled")
+def test_failed_package_downloads_are_reported_after_compilation(project):
+    result = project.start("run", NEEDS="numpy>=1", FETCHING_FAILS="1", PIP_SAYS="compiled")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == ["no such package", "woolly: error: the installation failed: see above"]
-    house.calls()
-    assert house.start("run", NEEDS="numpy>=1").returncode == 0
-    assert house.calls() == ["pip", "pip"]
+    project.calls()
+    assert project.start("run", NEEDS="numpy>=1").returncode == 0
+    assert project.calls() == ["pip", "pip"]
 
 
-def test_compiler_output_does_not_wait_for_packages(house):
+def test_compiler_output_does_not_wait_for_packages(project):
     began = time.monotonic()
-    result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="60", PIP_FAILS="1")
+    result = project.start("run", NEEDS="numpy>=1", FETCHING_FAILS="60", PIP_FAILS="1")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == ["line 100", "woolly: error: the installation failed: see above"]
     assert time.monotonic() - began < 50
 
 
-def test_second_start_installs_and_prints_nothing(house):
-    house.start("run")
-    house.calls()
-    result = house.start("run", "again")
-    assert (result.returncode, result.stderr, house.calls()) == (0, "", [])
+def test_second_start_installs_and_prints_nothing(project):
+    project.start("run")
+    project.calls()
+    result = project.start("run", "again")
+    assert (result.returncode, result.stderr, project.calls()) == (0, "", [])
 
 
-def test_pycache_of_a_script_is_not_a_change(house):
-    house.start("run")
-    house.calls()
-    kept = house.root / "native" / "cuda" / "__pycache__" / "compile.pyc"
+def test_pycache_of_a_script_is_not_a_change(project):
+    project.start("run")
+    project.calls()
+    kept = project.root / "native" / "cuda" / "__pycache__" / "compile.pyc"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"bytecode")
-    assert (house.start("run").stderr, house.calls()) == ("", [])
+    assert (project.start("run").stderr, project.calls()) == ("", [])
 
 
-def test_kernels_are_built_for_a_gpu_added_later_and_on_request(house):
-    house.start("run")
-    house.write("nvidia-smi", "#!/bin/sh\n")
-    house.calls()
+def test_kernels_are_built_for_a_gpu_added_later_and_on_request(project):
+    project.start("run")
+    project.write("nvidia-smi", "#!/bin/sh\n")
+    project.calls()
     for wanted in ({}, {"WOOLLY_LEVELS": "all"}, {"WOOLLY_CUDA_TARGETS": "all"}, {}):
         for calls in (["pip"], []):
-            assert house.start("run", **wanted).returncode == 0
-            assert house.calls() == calls
+            assert project.start("run", **wanted).returncode == 0
+            assert project.calls() == calls
 
 
-def test_settings_for_another_python_do_not_leak_in(house):
+def test_settings_for_another_python_do_not_leak_in(project):
     leaks = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere", "VIRTUAL_ENV": "/elsewhere"}
-    result = house.start("run", **leaks)
+    result = project.start("run", **leaks)
     assert result.stdout.endswith("path none, environment none\n")
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "native/part one.cpp", "native/other.h"])
-def test_changed_sources_are_installed_into_the_same_environment(house, file):
-    house.start("run")
-    house.calls()
-    (house.root / file).write_text("changed")
-    assert house.start("run").returncode == 0
-    assert house.calls() == ["pip"]
-    house.start("run")
-    assert house.calls() == []
+def test_changed_sources_are_installed_into_the_same_environment(project, file):
+    project.start("run")
+    project.calls()
+    (project.root / file).write_text("changed")
+    assert project.start("run").returncode == 0
+    assert project.calls() == ["pip"]
+    project.start("run")
+    assert project.calls() == []
 
 
-def test_pip_copy_in_place_of_the_sources_is_replaced(house):
-    house.start("run")
-    house.calls()
-    copied = house.root / ".venv" / "lib" / "python3.11" / "site-packages" / "woolly" / "__init__.py"
+def test_pip_copy_in_place_of_the_sources_is_replaced(project):
+    project.start("run")
+    project.calls()
+    copied = project.root / ".venv" / "lib" / "python3.11" / "site-packages" / "woolly" / "__init__.py"
     copied.parent.mkdir(parents=True)
     copied.touch()
-    assert house.start("run").returncode == 0
-    assert house.calls() == ["pip"]
+    assert project.start("run").returncode == 0
+    assert project.calls() == ["pip"]
     copied.unlink()
-    house.start("run")
-    assert house.calls() == []
+    project.start("run")
+    assert project.calls() == []
 
 
-def test_run_and_test_share_one_build(house):
-    house.start("run")
-    house.calls()
-    result = house.start("test", "tests/gguf", "-k", "one thing")
-    assert result.stdout.startswith(f"pytest: tests/gguf -k one thing in {house.root},")
-    assert house.lines() == [f"pip woolly-test-packages in {house.root}"]
-    assert (house.root / ".venv" / "woolly-test-packages").read_text() == "pytest>=8\n"
-    house.calls()
+def test_run_and_test_share_one_build(project):
+    project.start("run")
+    project.calls()
+    result = project.start("test", "tests/gguf", "-k", "one thing")
+    assert result.stdout.startswith(f"pytest: tests/gguf -k one thing in {project.root},")
+    assert project.lines() == [f"pip woolly-test-packages in {project.root}"]
+    assert (project.root / ".venv" / "woolly-test-packages").read_text() == "pytest>=8\n"
+    project.calls()
     for script in ("run", "test"):
-        house.start(script, "tests")
-        assert house.calls() == []
-    (house.root / "pyproject.toml").write_text("changed")
-    house.start("run")
-    assert house.lines() == [f"pip . in {house.root}", f"pip woolly-test-packages in {house.root}"]
+        project.start(script, "tests")
+        assert project.calls() == []
+    (project.root / "pyproject.toml").write_text("changed")
+    project.start("run")
+    assert project.lines() == [f"pip . in {project.root}", f"pip woolly-test-packages in {project.root}"]
 
 
-def test_file_edited_during_the_build_is_built_at_the_next_start(house):
-    house.start("run", PIP_EDITS=str(house.root / "native" / "part one.cpp"))
-    house.calls()
-    house.start("run")
-    assert house.calls() == ["pip"]
+def test_file_edited_during_the_build_is_built_at_the_next_start(project):
+    project.start("run", PIP_EDITS=str(project.root / "native" / "part one.cpp"))
+    project.calls()
+    project.start("run")
+    assert project.calls() == ["pip"]
 
 
 @pytest.mark.parametrize("damage", ["no command", "no python", "python of another version", "killed"])
-def test_broken_environment_is_repaired(house, damage):
-    house.start("run")
-    house.calls()
-    python = house.root / ".venv" / "bin" / "python"
+def test_broken_environment_is_repaired(project, damage):
+    project.start("run")
+    project.calls()
+    python = project.root / ".venv" / "bin" / "python"
     if damage == "no command":
         (python.parent / "woolly").unlink()
     elif damage == "no python":
         python.unlink()
     elif damage == "python of another version":
-        python.rename(house.bin / "python3.99")
-        python.symlink_to(house.bin / "python3.99")
+        python.rename(project.bin / "python3.99")
+        python.symlink_to(project.bin / "python3.99")
     else:
-        (house.root / ".venv" / "woolly-unfinished").touch()
-    result = house.start("run", "hello")
+        (project.root / ".venv" / "woolly-unfinished").touch()
+    result = project.start("run", "hello")
     assert result.stdout.startswith("woolly: run hello"), result.stderr
-    assert house.calls() == (["pip"] if damage == "no command" else ["venv", "pip"])
+    assert project.calls() == (["pip"] if damage == "no command" else ["venv", "pip"])
 
 
-def test_start_inside_the_broken_environment_repairs_it(house):
-    house.start("run")
-    house.calls()
-    inside = house.root / ".venv" / "bin"
+def test_start_inside_the_broken_environment_repairs_it(project):
+    project.start("run")
+    project.calls()
+    inside = project.root / ".venv" / "bin"
     for name in ("python", "python3"):
         (inside / name).unlink(missing_ok=True)
         (inside / name).write_text("#!/bin/sh\nexit 1\n")
         (inside / name).chmod(0o755)
     (inside.parent / "woolly-unfinished").touch()
-    result = house.start("run", PATH=f"{inside}:{house.bin}", VIRTUAL_ENV=str(inside.parent))
+    result = project.start("run", PATH=f"{inside}:{project.bin}", VIRTUAL_ENV=str(inside.parent))
     assert result.returncode == 0, result.stderr
-    assert house.calls() == ["venv", "pip"]
+    assert project.calls() == ["venv", "pip"]
 
 
-def test_user_environment_is_kept(house):
-    (house.root / ".venv" / "bin").mkdir(parents=True)
-    shutil.copy(house.bin / "python3", house.root / ".venv" / "bin" / "python")
-    house.start("run")
-    assert house.calls() == ["pip"]
+def test_user_environment_is_kept(project):
+    (project.root / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(project.bin / "python3", project.root / ".venv" / "bin" / "python")
+    project.start("run")
+    assert project.calls() == ["pip"]
 
 
-def test_moved_project_gets_its_own_environment(house):
-    house.start("run")
-    house.calls()
-    house.root = house.root.rename(house.root.parent / "moved")
-    assert house.start("run").returncode == 0
-    assert house.calls() == ["venv", "pip"]
+def test_moved_project_gets_its_own_environment(project):
+    project.start("run")
+    project.calls()
+    project.root = project.root.rename(project.root.parent / "moved")
+    assert project.start("run").returncode == 0
+    assert project.calls() == ["venv", "pip"]
 
 
 def processes_of(session: int) -> list[str]:
@@ -221,13 +221,13 @@ def processes_of(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGHUP, -1)])
-def test_interrupted_start_is_not_reused(sent, status, house):
-    command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60", NEEDS="numpy>=1")
+def test_interrupted_start_is_not_reused(sent, status, project):
+    command, env = project.root / "scripts" / "run", project.environment(PIP_SLEEPS="60", NEEDS="numpy>=1")
     # A shell that runs tests in the background ignores SIGINT, nohup SIGHUP.
     heeds = lambda: sent == signal.SIGKILL or signal.signal(sent, signal.SIG_DFL)  # noqa: E731
     own = {"start_new_session": True, "preexec_fn": heeds}
     with subprocess.Popen([command], env=env, stderr=subprocess.PIPE, **own) as child:
-        while sum(line.startswith("pip") for line in house.lines()) < 2:  # one compiles, one fetches
+        while sum(line.startswith("pip") for line in project.lines()) < 2:  # one compiles, one fetches
             assert child.poll() is None
             time.sleep(0.02)
         os.killpg(child.pid, sent)
@@ -235,32 +235,32 @@ def test_interrupted_start_is_not_reused(sent, status, house):
     assert child.returncode == status
     assert not [process for process in processes_of(child.pid) if "pip" in process], "what fetches goes on"
     assert (b"stopped: the next start goes on, with what is compiled so far" in said) == (sent == signal.SIGINT)
-    house.calls()
-    assert house.start("run").returncode == 0
-    assert house.calls() == ["venv", "pip"]
+    project.calls()
+    assert project.start("run").returncode == 0
+    assert project.calls() == ["venv", "pip"]
 
 
-def test_two_concurrent_starts_install_once(house):
+def test_two_concurrent_starts_install_once(project):
     children = [
         subprocess.Popen(
-            [house.root / "scripts" / "run"], env=house.environment(PIP_SLEEPS="1"), stdout=subprocess.DEVNULL
+            [project.root / "scripts" / "run"], env=project.environment(PIP_SLEEPS="1"), stdout=subprocess.DEVNULL
         )
         for _ in range(2)
     ]
     assert [child.wait(timeout=60) for child in children] == [0, 0]
-    assert house.calls() == ["venv", "pip"]
+    assert project.calls() == ["venv", "pip"]
 
 
-def test_failed_installation_shows_the_end_of_pip_output_and_can_be_retried(house):
-    result = house.start("run", PIP_FAILS="1")
+def test_failed_installation_shows_the_end_of_pip_output_and_can_be_retried(project):
+    result = project.start("run", PIP_FAILS="1")
     assert result.returncode == 1
     assert result.stdout == ""
     shown = result.stderr.splitlines()
     assert shown[2:-1] == [f"line {i}" for i in range(61, 101)]
     assert shown[-1] == "woolly: error: the installation failed: see above"
-    house.calls()
-    assert house.start("run").returncode == 0
-    assert house.calls() == ["pip"]
+    project.calls()
+    assert project.start("run").returncode == 0
+    assert project.calls() == ["pip"]
 
 
 LACKS = [
@@ -271,43 +271,43 @@ LACKS = [
 
 
 @pytest.mark.parametrize(("tool", "variables", "package", "name"), LACKS)
-def test_missing_tool_is_named_with_its_install_command(house, tool, variables, package, name):
+def test_missing_tool_is_named_with_its_install_command(project, tool, variables, package, name):
     if tool is not None:
-        house.write(tool, "#!/bin/sh\nexit 1\n")
-    house.write("apt-get", "#!/bin/sh\nexit 99\n")
-    (house.bin / "id").unlink()
-    house.write("id", "#!/bin/sh\necho 1000\n")
-    result = house.start("run", **variables)
+        project.write(tool, "#!/bin/sh\nexit 1\n")
+    project.write("apt-get", "#!/bin/sh\nexit 99\n")
+    (project.bin / "id").unlink()
+    project.write("id", "#!/bin/sh\necho 1000\n")
+    result = project.start("run", **variables)
     assert result.returncode == 1
     assert (
         result.stderr == f"woolly: error: this machine lacks {name}: install with: sudo apt-get install -y {package}\n"
     )
-    assert house.calls() == []
+    assert project.calls() == []
 
 
-def test_root_gets_missing_tools_installed(house):
-    house.write("c++", "#!/bin/sh\nexit 1\n")
-    (house.bin / "id").unlink()
-    house.write("id", "#!/bin/sh\necho 0\n")
+def test_root_gets_missing_tools_installed(project):
+    project.write("c++", "#!/bin/sh\nexit 1\n")
+    (project.bin / "id").unlink()
+    project.write("id", "#!/bin/sh\necho 0\n")
     apt = f"""\
         #!/bin/sh
         echo "apt-get $*, $DEBIAN_FRONTEND" >>"$CALLS"
-        cp "{house.bin}/env" "{house.bin}/g++" && printf '#!/bin/sh\\nexit 0\\n' >"{house.bin}/g++"
+        cp "{project.bin}/env" "{project.bin}/g++" && printf '#!/bin/sh\\nexit 0\\n' >"{project.bin}/g++"
     """
-    house.write("apt-get", textwrap.dedent(apt))
-    result = house.start("run")
+    project.write("apt-get", textwrap.dedent(apt))
+    result = project.start("run")
     assert result.returncode == 0, result.stderr
     assert result.stderr.splitlines()[0] == "woolly: installing g++ with apt-get"
-    assert house.lines()[:3] == [
+    assert project.lines()[:3] == [
         "apt-get update, noninteractive",
         "apt-get install -y --no-install-recommends g++, noninteractive",
         "venv",
     ]
 
 
-def test_system_without_apt_names_missing_tools(house):
-    house.write("c++", "#!/bin/sh\nexit 1\n")
-    result = house.start("run", NO_HEADERS="1")
+def test_system_without_apt_names_missing_tools(project):
+    project.write("c++", "#!/bin/sh\nexit 1\n")
+    result = project.start("run", NO_HEADERS="1")
     assert result.returncode == 1
     assert result.stderr == (
         "woolly: error: this machine lacks a C++20 compiler (g++ 10 or newer), the headers of Python (Python.h): "
@@ -319,80 +319,80 @@ def test_system_without_apt_names_missing_tools(house):
     ("variables", "compiler", "command"),
     [({}, 1, "xcode-select --install"), ({"NO_HEADERS": "1"}, 0, "brew install python3")],
 )
-def test_macos_gets_its_own_commands(house, variables, compiler, command):
-    (house.bin / "uname").unlink()
-    house.write("uname", "#!/bin/sh\necho Darwin\n")
-    house.write("c++", f"#!/bin/sh\nexit {compiler}\n")
-    result = house.start("run", **variables)
+def test_macos_gets_its_own_commands(project, variables, compiler, command):
+    (project.bin / "uname").unlink()
+    project.write("uname", "#!/bin/sh\necho Darwin\n")
+    project.write("c++", f"#!/bin/sh\nexit {compiler}\n")
+    result = project.start("run", **variables)
     assert result.returncode == 1
     assert result.stderr.endswith(f": install with: {command}\n")
 
 
-def test_readlink_without_f_is_enough_to_start(house):
+def test_readlink_without_f_is_enough_to_start(project):
     # That of macOS before 12.3; a link to the script is then not followed.
-    (house.bin / "readlink").unlink()
-    house.write("readlink", "#!/bin/sh\necho illegal option -- f >&2\nexit 1\n")
-    house.write("python3", PYTHON.replace('$(readlink -f "$0")', "$0"))
-    result = house.start("run", "hello")
+    (project.bin / "readlink").unlink()
+    project.write("readlink", "#!/bin/sh\necho illegal option -- f >&2\nexit 1\n")
+    project.write("python3", PYTHON.replace('$(readlink -f "$0")', "$0"))
+    result = project.start("run", "hello")
     assert result.stdout.startswith("woolly: run hello"), result.stderr
     assert "illegal" not in result.stderr
-    house.calls()
-    assert house.start("run").returncode == 0
-    assert house.calls() == []
+    project.calls()
+    assert project.start("run").returncode == 0
+    assert project.calls() == []
 
 
-def test_old_python_is_rejected_with_its_version(house):
-    result = house.start("run", PYTHON_IS_OLD="1")
+def test_old_python_is_rejected_with_its_version(project):
+    result = project.start("run", PYTHON_IS_OLD="1")
     assert result.returncode == 1
     assert "Python 3.10 or newer is needed and Python 3.9.1 is here" in result.stderr
 
 
-def test_newer_python_under_its_own_name_is_found(house):
-    house.write("python3.12", PYTHON.replace("${PYTHON_IS_OLD:-}", ""))
-    house.start("run", PYTHON_IS_OLD="1")
-    assert house.calls() == ["venv", "pip"]
+def test_newer_python_under_its_own_name_is_found(project):
+    project.write("python3.12", PYTHON.replace("${PYTHON_IS_OLD:-}", ""))
+    project.start("run", PYTHON_IS_OLD="1")
+    assert project.calls() == ["venv", "pip"]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
-def test_start_through_a_shell_or_a_symlink_works_from_anywhere(house, shell, tmp_path):
+def test_start_through_a_shell_or_a_symlink_works_from_anywhere(project, shell, tmp_path):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")
     link = tmp_path / "link"
-    link.symlink_to(house.root / "scripts" / "run")
+    link.symlink_to(project.root / "scripts" / "run")
     result = subprocess.run(
-        [program, link, "hello"], env=house.environment(), cwd="/", capture_output=True, text=True, timeout=60
+        [program, link, "hello"], env=project.environment(), cwd="/", capture_output=True, text=True, timeout=60
     )
     assert result.stdout.startswith("woolly: run hello in /,"), result.stderr
 
 
-def test_gpu_without_kernels_gets_them_at_installation(house):
-    (house.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
-    result = house.start("run", GPU_LACKS_KERNELS="yes")
+def test_gpu_without_kernels_gets_them_at_installation(project):
+    (project.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
+    result = project.start("run", GPU_LACKS_KERNELS="yes")
     assert result.returncode == 0, result.stderr
     made = "woolly: compiling kernels for this machine's GPU, which takes minutes; 92 MB are fetched for it"
     assert result.stderr.splitlines()[-1] == made
-    assert house.lines()[-2:] == [f"pip slangpy>=0.43 in {house.root}", f"compile.py in {house.root}"]
-    house.calls()
-    assert (house.start("run", GPU_LACKS_KERNELS="yes").stderr, house.calls()) == ("", [])
+    assert project.lines()[-2:] == [f"pip slangpy>=0.43 in {project.root}", f"compile.py in {project.root}"]
+    project.calls()
+    assert (project.start("run", GPU_LACKS_KERNELS="yes").stderr, project.calls()) == ("", [])
 
 
-def test_interrupted_gpu_compilation_is_repeated(house):
-    (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
-    command, env = house.root / "scripts" / "run", house.environment(GPU_LACKS_KERNELS="yes", COMPILING_SLEEPS="60")
+def test_interrupted_gpu_compilation_is_repeated(project):
+    (project.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
+    command, env = project.root / "scripts" / "run", project.environment(GPU_LACKS_KERNELS="yes", COMPILING_SLEEPS="60")
     with subprocess.Popen([command], env=env, stderr=subprocess.DEVNULL, start_new_session=True) as child:
-        while not any(line.startswith("compile.py") for line in house.lines()):
+        while not any(line.startswith("compile.py") for line in project.lines()):
             assert child.poll() is None
             time.sleep(0.02)
         os.killpg(child.pid, signal.SIGKILL)
-    house.calls()
-    assert house.start("run", GPU_LACKS_KERNELS="yes").returncode == 0
-    assert house.calls()[-1] == "compile.py"
+    project.calls()
+    assert project.start("run", GPU_LACKS_KERNELS="yes").returncode == 0
+    assert project.calls()[-1] == "compile.py"
 
 
-def test_cpu_answers_if_gpu_kernels_cannot_be_compiled(house):
-    (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
-    result = house.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
+def test_cpu_answers_if_gpu_kernels_cannot_be_compiled(project):
+    (project.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
+    result = project.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
     assert result.returncode == 0
     assert result.stdout.startswith("woolly: run again")
     assert "kernels for the GPU could not be compiled, and the CPU computes" in result.stderr.splitlines()[-1]

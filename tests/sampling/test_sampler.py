@@ -255,6 +255,6 @@ def test_ids_beyond_any_vocabulary_are_rejected(values, tokenizer):
         Sampler(SamplingParams(**values), tokenizer, [1])
 
 
-def test_a_bias_of_an_id_beyond_31_bits_is_rejected():
+def test_bias_of_an_id_beyond_31_bits_is_rejected():
     with pytest.raises(RequestError, match="a token id of 0 to 2147483647 or a text was expected"):
         SamplingParams(logit_bias={2**31: 1.0})

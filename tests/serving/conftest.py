@@ -16,7 +16,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from tests.cases.tiny import TINY, write_tiny
 from woolly.sampling import Sampler
 from woolly.serving import Settings, create_app

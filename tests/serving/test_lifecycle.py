@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 from woolly.serving.lifecycle import lifecycle
 
@@ -111,7 +111,9 @@ def test_health_is_correct_while_a_model_loads(smollm2, tmp_path):
 
 def run(*arguments, timeout=WAIT):
     main = "from woolly.cli import main; main()"
-    return ready.run([sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout)
+    return fork_server.run(
+        [sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,9 @@ def test_event_is_sent_without_waiting_for_an_acknowledgement():
 
 def test_legacy_command_name_is_the_same_command():
     script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.commands.serve import main; main()"
-    ended = ready.run([sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT)
+    ended = fork_server.run(
+        [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT
+    )
     assert ended.returncode == 2
     assert "port is 99999; at most 65535 was expected" in ended.stderr
 

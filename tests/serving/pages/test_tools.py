@@ -19,7 +19,7 @@ from tests.serving.pages.conftest import (
     settled,
     until,
 )
-from tests.serving.pages.test_turns import DONE, ending, reply_with, says
+from tests.serving.pages.test_messages import DONE, ending, reply_with, says
 from woolly.serving import Settings, create_app
 
 SERVER = str(Path(__file__).parents[2] / "mcp" / "server.py")

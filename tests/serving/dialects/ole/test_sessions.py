@@ -12,7 +12,7 @@ import time
 import httpx
 import pytest
 
-from tests.cases.ready import Ready
+from tests.cases.fork_server import Ready
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.conftest import serving
 from woolly.errors import RequestError

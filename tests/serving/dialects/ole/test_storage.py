@@ -65,7 +65,7 @@ def test_context_longer_than_an_integer_is_clamped(client, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["random", "truncated"])
-def test_a_damaged_file_is_set_aside_and_the_store_starts_empty(tmp_path, damage):
+def test_damaged_file_is_set_aside_and_the_store_starts_empty(tmp_path, damage):
     path = tmp_path / "sessions.db"
     store = SessionStore(path)
     for _ in range(50):
@@ -80,6 +80,6 @@ def test_a_damaged_file_is_set_aside_and_the_store_starts_empty(tmp_path, damage
     assert [file.read_bytes() for file in tmp_path.glob("sessions.db.damaged-*")] == [damaged]
 
 
-def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+def test_folder_in_place_of_the_file_is_named(tmp_path):
     with pytest.raises(RequestError, match=f"the sessions file {tmp_path} cannot be opened: Is a directory"):
         SessionStore(tmp_path)

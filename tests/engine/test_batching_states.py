@@ -9,7 +9,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.hybrid import HybridProgram
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import TINY, write_tiny
-from tests.engine.test_together import Drafts, cases, drive, result, same
+from tests.engine.test_batching import Drafts, cases, drive, result, same
 from woolly import LLM, SamplingParams
 from woolly.engine import Engine
 from woolly.gguf import open_gguf

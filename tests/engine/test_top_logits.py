@@ -5,7 +5,7 @@ import pytest
 
 from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
-from tests.engine.test_together import CTX, cases, drive, result
+from tests.engine.test_batching import CTX, cases, drive, result
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup

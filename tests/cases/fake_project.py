@@ -69,7 +69,7 @@ esac
 
 
 @dataclass
-class House:
+class FakeProject:
     root: Path
     bin: Path
     calls_file: Path
@@ -102,7 +102,7 @@ class House:
         return self.calls_file.read_text().splitlines()
 
 
-def make_house(tmp_path: Path) -> House:
+def make_project(tmp_path: Path) -> FakeProject:
     root = tmp_path / "a folder with spaces"
     shutil.copytree(ROOT / "scripts", root / "scripts")
     (root / "native").mkdir()
@@ -113,8 +113,8 @@ def make_house(tmp_path: Path) -> House:
     for tool in TOOLS:
         if found := shutil.which(tool):
             (tools / tool).symlink_to(found)
-    house = House(root, tools, tmp_path / "calls")
-    house.calls_file.touch()
-    house.write("python3", PYTHON)
-    house.write("c++", "#!/bin/sh\nexit 0\n")
-    return house
+    project = FakeProject(root, tools, tmp_path / "calls")
+    project.calls_file.touch()
+    project.write("python3", PYTHON)
+    project.write("c++", "#!/bin/sh\nexit 0\n")
+    return project

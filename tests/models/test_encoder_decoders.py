@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
+from tests.cases.encoder_decoders import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
 from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.engine.multimodal import source_backend

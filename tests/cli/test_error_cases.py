@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.cases import ready
+from tests.cases import fork_server
 from tests.cli.terminal import Terminal, woolly
 from woolly import LLM, SamplingParams
 from woolly.cli.app import main
@@ -23,7 +23,7 @@ from woolly.errors import RequestError
 def run(*arguments, **environment):
     command = [sys.executable, "-m", "woolly.cli", *map(str, arguments)]
     environment = {**os.environ, **environment}
-    return ready.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=120)
+    return fork_server.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=120)
 
 
 def test_unsupported_terminal_character_is_escaped(tiny_model, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, event, reload, settled
-from tests.serving.pages.test_turns import DONE, ending, questions, reply_with, says
+from tests.serving.pages.test_messages import DONE, ending, questions, reply_with, says
 from woolly.chat.compaction import ASK_FOR_NOTE, note_text
 
 pytestmark = pytest.mark.rare

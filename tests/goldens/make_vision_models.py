@@ -1,6 +1,6 @@
 """Makes the goldens of whole models that see: log-probabilities after a prompt with an image, by transformers.
 
-    python -m tests.goldens.make_seeing          (from the project's root, in the environment of make.py)
+    python -m tests.goldens.make_vision_models          (from the project's root, in the environment of make.py)
 
 The towers are those of make_towers.py. What transformers adds is what lies between: how tiles are packed with ends of
 lines (LLaVA 1.6), and what each row of an image turns by (Qwen 2 VL, PaddleOCR-VL, Hunyuan VL).

@@ -51,7 +51,7 @@ def _late(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in late}
 
 
-class _Nursery:
+class _ForkServer:
     """The process that has imported everything, and the socket on which it is asked for copies of itself."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Nursery:
 
 
 @functools.cache
-def has_nursery() -> bool:
+def has_fork_server() -> bool:
     """Whether the system has descriptors of processes, by which their end is waited for: Linux from 5.3 on."""
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -87,13 +87,13 @@ def has_nursery() -> bool:
 
 
 @functools.cache
-def nursery() -> _Nursery:
-    return _Nursery()
+def fork_server() -> _ForkServer:
+    return _ForkServer()
 
 
 def is_alike(environment: dict[str, str]) -> bool:
     """Whether a copy may take this environment for its own."""
-    return _late(environment) == nursery().environment
+    return _late(environment) == fork_server().environment
 
 
 def _program(command: object) -> tuple[str, str, list[str]] | None:
@@ -109,7 +109,7 @@ class Ready(subprocess.Popen):
 
     def __init__(self, command, **options):
         self._end, self._program = None, _program(command)
-        if not has_nursery() or not options.keys() <= _OPTIONS:
+        if not has_fork_server() or not options.keys() <= _OPTIONS:
             self._program = None
         super().__init__(command, **options)
 
@@ -121,7 +121,7 @@ class Ready(subprocess.Popen):
         pipes = rest[3:9]  # after startupinfo, creationflags and shell: the two ends of each
         given = [own if own != -1 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
         order = {"program": self._program, "environment": environment, "folder": os.fspath(cwd or Path.cwd())}
-        self.pid, self._end = nursery().start(order, given)
+        self.pid, self._end = fork_server().start(order, given)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 

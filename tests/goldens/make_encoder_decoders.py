@@ -1,6 +1,6 @@
 """Makes the golden logits of decoders that read an encoder, as make.py does those of others.
 
-python -m tests.goldens.make_readers           (from the project's root, in the environment of make.py)
+python -m tests.goldens.make_encoder_decoders           (from the project's root, in the environment of make.py)
 """
 
 import re
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, STRIDE
+from tests.cases.encoder_decoders import ANSWER, EVERY, READERS, SOURCE, STRIDE
 from tests.cases.tiny import write_tiny
 from tests.goldens.encoder_classes import fill, t5_config
 from tests.goldens.make import HERE, File

@@ -1,7 +1,7 @@
 """A process that has imported the server and forks one for each case: importing takes seconds, forking does not.
 
-`start_nursery` starts it and writes the program that the tests run as llama-server. That program asks the nursery for a
-server with its own arguments, folder and environment, passes SIGTERM on, and ends as the server ends.
+`start_fork_server` starts it and writes the program that the tests run as llama-server. That program asks it for
+a server with its own arguments, folder and environment, passes SIGTERM on, and ends as the server ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.exit(int(replies.readline() or 1))
 """
 
 
-def start_nursery(program: Path) -> subprocess.Popen[bytes]:
+def start_fork_server(program: Path) -> subprocess.Popen[bytes]:
     """Writes the program to be run as llama-server, and returns the process that it asks; kill it at the end."""
     place = str(program) + ".socket"
     program.write_text(_PROGRAM.format(python=sys.executable, place=place))

@@ -1,4 +1,4 @@
-"""A `woolly` for shells that starts as a copy of a process which has imported everything (ready.py).
+"""A `woolly` for shells that starts as a copy of a process which has imported everything (fork_server.py).
 
 `opened` gives the folder to put on a shell's PATH. The command in it is a small program, the second half of this file:
 it hands its arguments, environment, folder and standard streams over, passes signals on and ends as the copy ends.
@@ -22,41 +22,41 @@ def opened(folder):
     import shlex
     import threading
 
-    from tests.cases import ready
+    from tests.cases import fork_server
 
-    if not ready.has_nursery():
+    if not fork_server.has_fork_server():
         yield None
         return
-    ready.nursery()
+    fork_server.fork_server()
     command = folder / "woolly"
-    place = str(folder / "door")
+    place = str(folder / "listener")
     words = shlex.join([sys.executable, "-IS", __file__, place])
     command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     command.chmod(0o755)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(place)
-        door.listen(16)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(place)
+        listener.listen(16)
 
         def admit():
-            with contextlib.suppress(OSError):  # until the door is closed
+            with contextlib.suppress(OSError):  # until the listener is closed
                 while True:
-                    threading.Thread(target=_serve, args=(door.accept()[0], ready), daemon=True).start()
+                    threading.Thread(target=_serve, args=(listener.accept()[0], fork_server), daemon=True).start()
 
         threading.Thread(target=admit, daemon=True).start()
         yield folder
-        door.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(asked, ready):
+def _serve(asked, fork_server):
     """Starts what one command asks for, tells it the process, and at last how that has ended."""
     with asked:
         text, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)
         try:
             order = json.loads(text)
-            if not ready.is_alike(order["environment"]):
+            if not fork_server.is_alike(order["environment"]):
                 asked.send(b"0")
                 return
-            pid, end = ready.nursery().start(order, descriptors)
+            pid, end = fork_server.fork_server().start(order, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -73,7 +73,7 @@ def _serve(asked, ready):
 
 
 def ask(place, arguments):
-    """Runs `woolly` with these arguments on the other side of the door, and ends as it does."""
+    """Runs `woolly` with these arguments on the other side of the listener, and ends as it does."""
     asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked.connect(place)
     order = {"program": ["-c", _CODE, arguments], "environment": dict(os.environ), "folder": str(Path.cwd())}

@@ -1,6 +1,6 @@
 """Compares the tiny decoders that read an encoder with llama.cpp itself, as peer.py does other decoders.
 
-    python -m tests.goldens.peer_readers           (from the project's root, in the environment of peer.py)
+    python -m tests.goldens.peer_encoder_decoders           (from the project's root, in the environment of peer.py)
 
 Writes the last part of docs/reference/architectures.md.
 """
@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, STRIDE
+from tests.cases.encoder_decoders import ANSWER, EVERY, READERS, SOURCE, STRIDE
 from tests.cases.tiny import write_tiny
 from tests.goldens.peer import HERE, PAGE, READERS_MARK, distance
-from tests.models.test_readers import Halves
+from tests.models.test_encoder_decoders import Halves
 from woolly.gguf import open_gguf
 
 HEAD = """
-Of decoders that read an encoder, the logits of 150 positions of an answer to 45 tokens (`tests/cases/readers.py`), by
-the reference (`tests/goldens/make_readers.py`, `tests/goldens/peer_readers.py`). transformers divides what its decoder
-gives by the root of its width if one table serves for tokens and logits, which llama.cpp does not: its logits are
-compared with that factor taken off. So greedy answers are the same, and those that are drawn differ.
+Encoder-decoder models: the logits of 150 positions of an answer to 45 tokens (`tests/cases/encoder_decoders.py`), by
+the reference (`tests/goldens/make_encoder_decoders.py`, `tests/goldens/peer_encoder_decoders.py`). transformers
+divides the decoder's output by the root of its width if one table serves for tokens and logits, which llama.cpp does
+not: its logits are compared without that factor. So greedy answers are the same, and sampled ones differ.
 
 | architecture | model | transformers | llama.cpp |
 |---|---|---|---|
