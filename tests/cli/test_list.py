@@ -194,7 +194,7 @@ def test_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, fla
         result = CliRunner().invoke(app, ["chat", flag, "org/wool-GGUF:q4_k_m", "-n", "2"], input="hi\n")
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         settings = []
-        monkeypatch.setattr("woolly.serving.lifecycle.lifecycle.run", lambda given, end: settings.append(given))
+        monkeypatch.setattr("woolly.serving.lifecycle.http_server.run", lambda given, end: settings.append(given))
         CliRunner().invoke(app, ["serve", flag, "org/wool-GGUF:Q4_K_M", "--models-dir", str(folder)])
         assert settings[0].model == "hf:org/wool-GGUF:Q4_K_M"
         assert len(hub.sent("cdn/")) == 1

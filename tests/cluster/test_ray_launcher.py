@@ -19,7 +19,7 @@ from woolly.cluster.serve import make_launchers, prepare
 from woolly.errors import RequestError
 from woolly.serving import Settings, create_app
 from woolly.serving.accounts.keys_file import add_key
-from woolly.serving.accounts.ledger import read_usage
+from woolly.serving.accounts.usage_ledger import read_usage
 
 
 class Ray:

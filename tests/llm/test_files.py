@@ -23,8 +23,8 @@ from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.anthropic.messages import Block
 from woolly.serving.dialects.completions.messages import Message as CompletionsMessage
 from woolly.serving.dialects.completions.messages import read_messages
+from woolly.serving.dialects.omitted_media import OMITTED_FILE
 from woolly.serving.dialects.responses import items
-from woolly.serving.dialects.unseen import UNSEEN_FILE
 
 pytest.importorskip("pypdfium2")
 
@@ -193,11 +193,11 @@ def counted(data):
 def test_file_in_a_tool_result_becomes_a_note():
     file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}
     (said,) = read_messages([CompletionsMessage(role="tool", tool_call_id="a", content=[file])])
-    assert said.content == (TextPart(UNSEEN_FILE),)
+    assert said.content == (TextPart(OMITTED_FILE),)
     source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
     block = Block(type="tool_result", tool_use_id="a", content=[{"type": "document", "source": source}])
-    assert anthropic._result(block, "m") == UNSEEN_FILE
-    assert items._result([{"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}], "m") == UNSEEN_FILE
+    assert anthropic._result(block, "m") == OMITTED_FILE
+    assert items._result([{"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}], "m") == OMITTED_FILE
 
 
 def test_videos_are_counted_before_any_is_read(seeing):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cases import fork_server
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
-from woolly.serving.lifecycle import lifecycle
+from woolly.serving.lifecycle import http_server
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
 
@@ -227,7 +227,7 @@ def test_event_is_sent_without_waiting_for_an_acknowledgement():
                 taken.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
                 transport.close()
 
-        listener = lifecycle._listen("127.0.0.1", 0)
+        listener = http_server._listen("127.0.0.1", 0)
         async with await asyncio.get_running_loop().create_server(Connection, sock=listener):
             _, writer = await asyncio.open_connection(*listener.getsockname())
             assert await taken

@@ -10,7 +10,7 @@ import uvicorn
 
 from woolly.serving import Settings
 from woolly.serving.lifecycle.app import create_app
-from woolly.serving.lifecycle.lifecycle import _Server
+from woolly.serving.lifecycle.http_server import _Server
 from woolly.serving.model_manager.manager import NO_MODEL
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.serving.conftest import WAIT, serving
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
-from woolly.serving.accounts.ledger import read_usage
-from woolly.serving.lifecycle import lifecycle
+from woolly.serving.accounts.usage_ledger import read_usage
+from woolly.serving.lifecycle import http_server
 from woolly.serving.model_manager import manager
 
 ASKED = {"model": "tiny", "prompt": "sheep", "max_tokens": 6, "temperature": 0}
@@ -25,8 +25,8 @@ SENTENCE = "the GPU failed: an illegal memory access was encountered"
 FAULTY_MAIN = f"""
 import os, subprocess
 from pathlib import Path
-from woolly.serving.lifecycle import lifecycle
-make = lifecycle.create_app
+from woolly.serving.lifecycle import http_server
+make = http_server.create_app
 def made(settings):
     # As an MCP server: it ends when its input does, and is waited for by nobody after a restart.
     global child
@@ -34,7 +34,7 @@ def made(settings):
     with open("children", "a") as out:
         out.write(f"{{child.pid}}\\n")
     return make(settings)
-lifecycle.create_app = made
+http_server.create_app = made
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
 run, lost = CpuProgram.run, []
@@ -133,7 +133,7 @@ def test_usage_is_written_after_answers_interrupted_by_a_restart(monkeypatch):
         def stop():
             loop.call_soon(loop.call_soon, loop.call_soon, end_answer)
 
-        server = object.__new__(lifecycle._Server)
+        server = object.__new__(http_server._Server)
         server._settings, server._is_stopping, server._listener = SimpleNamespace(grace=0), False, None
         server._state = SimpleNamespace(
             generator=SimpleNamespace(stop=stop, admission=admission),
@@ -142,9 +142,9 @@ def test_usage_is_written_after_answers_interrupted_by_a_restart(monkeypatch):
         )
         await server._restart()
 
-    monkeypatch.setattr(lifecycle, "_LAST_WORDS", WAIT)
-    monkeypatch.setattr(lifecycle, "_LAST_BYTES", 0)
-    monkeypatch.setattr(lifecycle, "restart", lambda listener: done.append("restart"))
+    monkeypatch.setattr(http_server, "_LAST_WORDS", WAIT)
+    monkeypatch.setattr(http_server, "_LAST_BYTES", 0)
+    monkeypatch.setattr(http_server, "restart", lambda listener: done.append("restart"))
     asyncio.run(restarted())
     assert done == ["batches stopped", "answer ended", "usage written", "restart"]
 

@@ -18,7 +18,7 @@ from woolly.llm.model_options import ModelOptions
 from woolly.machine.nodes import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
 from woolly.serving.generation.admission import Admission
-from woolly.serving.lifecycle import lifecycle
+from woolly.serving.lifecycle import http_server
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 
@@ -43,7 +43,7 @@ _FIGURES = {
 
 def run(settings: Settings, end: Callable[[int], Any] | None = None) -> int:
     """Serves with replicas, as `serving.lifecycle.run` does with one process. SIGUSR1 replaces them one by one."""
-    return lifecycle.run(settings, end, prepare=lambda app: prepare(app, settings))
+    return http_server.run(settings, end, prepare=lambda app: prepare(app, settings))
 
 
 def prepare(app: FastAPI, settings: Settings) -> None:

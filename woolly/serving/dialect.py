@@ -74,7 +74,7 @@ class ChatDialect(Dialect, Protocol):
         """Yields the frames of a stream: server-sent events, lines of JSON, or messages of a WebSocket."""
         ...
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns the JSON of a whole reply."""
         ...
 

@@ -42,7 +42,7 @@ def start_fork_server(program: Path) -> subprocess.Popen[bytes]:
 def _serve(place: str) -> None:
     # What a server imports late.
     import woolly.llm
-    import woolly.serving.lifecycle.lifecycle  # noqa: F401
+    import woolly.serving.lifecycle.http_server  # noqa: F401
     from woolly.cli import main
 
     with socket.socket(socket.AF_UNIX) as listener:

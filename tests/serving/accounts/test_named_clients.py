@@ -7,8 +7,8 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly.serving.accounts.keys_file import add_key, remove_key
-from woolly.serving.accounts.ledger import read_usage
-from woolly.serving.lifecycle.reloading import Reloader
+from woolly.serving.accounts.usage_ledger import read_usage
+from woolly.serving.lifecycle.reload import Reloader
 
 BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},

@@ -14,8 +14,8 @@ from woolly.errors import RequestError
 from woolly.serving import Settings
 from woolly.serving.accounts import oidc
 from woolly.serving.accounts.account import Account, KeyLimits
-from woolly.serving.accounts.meter import ANYONE, Meter
 from woolly.serving.accounts.oidc import Issuer
+from woolly.serving.accounts.usage_meter import ANYONE, UsageMeter
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.auth import Authenticator
 
@@ -70,7 +70,7 @@ def test_user_is_not_the_key_of_the_same_name(issuer):
     """Limits and usage are counted by the name of the account."""
     ole, nobody = issuer.identify(token()), issuer.identify(token(sub=ANYONE))
     key = Account("ole", "name:ole", limits=KeyLimits(requests_per_day=1))
-    meter = Meter()
+    meter = UsageMeter()
     meter.admit(ole)
     meter.admit(key)
     with pytest.raises(ApiError, match="the key ole has used its 1 requests"):

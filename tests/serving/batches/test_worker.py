@@ -14,7 +14,7 @@ from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import ModelError
 from woolly.serving.accounts.keys_file import add_key
 from woolly.serving.accounts.quotas import Quotas
-from woolly.serving.batches import ask as ask_module
+from woolly.serving.batches import row_client as ask_module
 from woolly.serving.batches import worker as worker_module
 from woolly.serving.batches.job import Job
 from woolly.serving.batches.journal import Journal

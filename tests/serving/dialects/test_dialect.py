@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from tests.docs.blocks import blocks_of
 from woolly.serving import Settings, create_app
 from woolly.serving.dialect import Dialects
-from woolly.serving.dialects.answer import stream_reply
+from woolly.serving.dialects.reply import stream_reply
 from woolly.serving.lifecycle.app import DIALECTS
 
 

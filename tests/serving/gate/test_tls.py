@@ -18,7 +18,7 @@ import uvicorn
 from woolly.errors import RequestError
 from woolly.serving.gate.connections import connection_class, socket_class
 from woolly.serving.lifecycle import certificate as certificates
-from woolly.serving.lifecycle import lifecycle
+from woolly.serving.lifecycle import http_server
 from woolly.serving.lifecycle.certificate import Certificate, make_certificate
 from woolly.serving.settings.table import Settings
 
@@ -121,7 +121,7 @@ def test_handshake_has_a_timeout_of_five_seconds(files, monkeypatch, timeout, se
 
         monkeypatch.setattr(loop, "create_server", create_server)
         monkeypatch.setattr(uvicorn.Server, "startup", start)
-        server = object.__new__(lifecycle._Server)
+        server = object.__new__(http_server._Server)
         server.config = SimpleNamespace(ssl=Certificate(*files).context)
         server._settings = SimpleNamespace(timeout=timeout)
         with contextlib.suppress(asyncio.CancelledError):

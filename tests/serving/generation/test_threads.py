@@ -218,7 +218,7 @@ def test_shared_work_is_done_once_and_outlives_its_waiters():
 @pytest.mark.parametrize(
     ("path", "where"),
     [
-        ("/api/v1/performance/stats", "woolly.serving.dialects.ole.performance.engine_figures"),
+        ("/api/v1/performance/stats", "woolly.serving.dialects.ole.performance.engine_stats"),
         ("/api/v1/sessions", "woolly.serving.dialects.ole.store.SessionStore.all"),
     ],
 )

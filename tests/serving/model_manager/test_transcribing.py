@@ -7,8 +7,8 @@ import pytest
 from tests.cases.parakeet import write_parakeet
 from tests.cases.whisper import waveform, write_whisper
 from tests.multimodal.test_audio import wav
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.openai import audio
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.observability.logs import log
 
 

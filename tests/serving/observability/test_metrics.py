@@ -23,7 +23,7 @@ def asked(client, **more):
 
 def test_metrics_are_per_model_with_buckets_up_to_an_hour():
     stats = Stats(has_vllm_names=True)
-    stats.answered("a", ["stop"], USAGE, TIMINGS, 0.25, 3)
+    stats.count_answer("a", ["stop"], USAGE, TIMINGS, 0.25, 3)
     text = stats.text().decode()
     for line in (
         'woolly_prompt_tokens_total{model="a"} 40.0',

@@ -116,7 +116,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
-        from woolly.serving.lifecycle.lifecycle import run
+        from woolly.serving.lifecycle.http_server import run
 
     raise click.exceptions.Exit(run(settings, end=os._exit))
 

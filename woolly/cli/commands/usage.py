@@ -31,7 +31,7 @@ def usage(
 
     The server may run meanwhile; it writes every two seconds.
     """
-    from woolly.serving.accounts.ledger import read_usage
+    from woolly.serving.accounts.usage_ledger import read_usage
     from woolly.store import models_folder
 
     given = os.environ.get("WOOLLY_USAGE_FILE")

@@ -16,8 +16,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from woolly.serving.batches.ask import Busy, RowReply, ask
 from woolly.serving.batches.journal import Journal
+from woolly.serving.batches.row_client import RowDeferred, RowReply, send_row
 from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.generation.threads import run_in_thread, start_task
@@ -81,8 +81,8 @@ class Job:
         self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name that rows have
         self._adding = asyncio.Lock()
         self._group = -next(_groups)
-        self._rejected_since: float | None = None  # by time.monotonic(), if no row has ended since
-        self._spent: Busy | None = None  # the first refusal because the key has used its limit
+        self._deferred_since: float | None = None  # by time.monotonic(), if no row has ended since
+        self._quota_error: RowDeferred | None = None  # the first refusal because the key has used its limit
         settings = app.state.settings
         self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # more once the model is loaded
         self._is_seeded = settings.seed >= 0
@@ -100,7 +100,7 @@ class Job:
         """Answers all rows that the journal does not have. OSError if it cannot be written.
 
         ApiError 503 if the server could answer no row for a quarter of an hour, for another reason than many answers.
-        Busy if the key has used its limit: rows under way end first, because they count for it.
+        RowDeferred if the key has used its limit: rows under way end first, because they count for it.
         """
         tasks: set[asyncio.Task[None]] = set()
         n_rows = 0
@@ -125,14 +125,14 @@ class Job:
         if not self._is_over:
             self._journal.keep(n_rows)
         await run_in_thread(self._journal.sync)
-        if self._spent is not None and not self.is_cancelled:
-            raise self._spent
+        if self._quota_error is not None and not self.is_cancelled:
+            raise self._quota_error
         return self.tally
 
     @property
     def _is_over(self) -> bool:
         """Whether no further row is asked."""
-        return self.is_cancelled or self._spent is not None
+        return self.is_cancelled or self._quota_error is not None
 
     async def _settle(self, row: BatchRow | BadRow) -> None:
         """Answers one row, unless the journal has its answer."""
@@ -148,15 +148,15 @@ class Job:
             try:
                 if await self._answer(row):
                     return
-            except Busy as busy:
+            except RowDeferred as busy:
                 if busy.is_spent:
-                    self._spent = busy
+                    self._quota_error = busy
                     return
                 self._check_patience(busy)
                 await self._sleep(busy.seconds)
 
     async def _answer(self, row: BatchRow) -> bool:
-        """Answers one row; False if what decides the answer changed meanwhile. Busy if there is no room."""
+        """Answers one row; False if what decides the answer changed meanwhile. RowDeferred if there is no room."""
         try:
             model, added = await self._facts(row)
             key = row.key(model.identity, added)
@@ -170,7 +170,7 @@ class Job:
             if row.key(now.identity, added_now) != key:
                 return False
         except ApiError as error:
-            if (busy := Busy.of(error)) is not None:
+            if (busy := RowDeferred.of(error)) is not None:
                 raise busy from None
             await self._fail(row.number, row.id, _digest(str(error)), error)
             return True
@@ -185,7 +185,7 @@ class Job:
         return True
 
     async def _ask(self, row: BatchRow) -> RowReply | None:
-        return None if self.is_cancelled else await ask(self._app, row, self._owner, self._group)
+        return None if self.is_cancelled else await send_row(self._app, row, self._owner, self._group)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, but not long after no further row is asked."""
@@ -193,14 +193,14 @@ class Job:
         while not self._is_over and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.5))
 
-    def _check_patience(self, busy: Busy) -> None:
+    def _check_patience(self, busy: RowDeferred) -> None:
         """ApiError if rows have been refused for too long; a full queue is none of it: others get answers."""
         now = time.monotonic()
         if busy.is_full:
-            self._rejected_since = None
+            self._deferred_since = None
             return
-        self._rejected_since = self._rejected_since or now
-        if now - self._rejected_since > _PATIENCE:
+        self._deferred_since = self._deferred_since or now
+        if now - self._deferred_since > _PATIENCE:
             raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
 
     async def _facts(self, row: BatchRow) -> tuple[_Model, str]:
@@ -248,7 +248,7 @@ class Job:
     async def _add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
         async with self._adding:
             await run_in_thread(self._journal.add, number, key, is_good, line)
-        self._rejected_since = None
+        self._deferred_since = None
         self._on_row(self.tally)
 
 

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
 from woolly.errors import RequestError, WoollyError
-from woolly.serving.batches.ask import Busy
+from woolly.serving.batches.disk_budget import DiskBudget
 from woolly.serving.batches.files import count_rows, read_rows, write_lines
 from woolly.serving.batches.job import Job, Tally
 from woolly.serving.batches.journal import Journal, JournalTaken
-from woolly.serving.batches.room import JournalRoom
+from woolly.serving.batches.row_client import RowDeferred
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import run_in_thread, start_task
@@ -139,7 +139,7 @@ class BatchWorker:
             await self._run_one(running)
         except JournalTaken:
             self._paused[id] = time.monotonic() + _PAUSE
-        except Busy as busy:
+        except RowDeferred as busy:
             log.info("batch paused", extra={"batch": id, "reason": str(busy)})
             self._paused[id] = time.monotonic() + busy.seconds
         except Exception as error:
@@ -149,7 +149,7 @@ class BatchWorker:
             self._running.pop(id, None)
 
     async def _run_one(self, running: _Running) -> None:
-        """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room; Busy as `Job`."""
+        """Opens the journal of a batch and runs it. ApiError 507 if the disk is full."""
         # The stack owns the journal: a cancelled `run_in_thread` opens the file but returns nothing.
         with ExitStack() as stack:
             try:
@@ -163,8 +163,8 @@ class BatchWorker:
                 await self._run_over(running, journal)
 
     def _open(self, batch: Data, stack: ExitStack) -> Journal:
-        room = JournalRoom(self.store, batch["owner"])
-        return stack.enter_context(closing(Journal(self.store.journal(batch["id"]), room.take)))
+        budget = DiskBudget(self.store, batch["owner"])
+        return stack.enter_context(closing(Journal(self.store.journal(batch["id"]), budget.take)))
 
     async def _run_over(self, running: _Running, journal: Journal) -> None:
         store, batch = self.store, running.batch
@@ -179,7 +179,7 @@ class BatchWorker:
         try:
             status = await self._answer(running, journal)
         except Exception as error:
-            if isinstance(error, (OSError, Busy)) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
+            if isinstance(error, (OSError, RowDeferred)) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
                 raise
             reason = {"batch": batch["id"], "reason": str(error)}
             log.warning("batch failed", extra=reason, exc_info=_unexpected(error))

@@ -69,10 +69,10 @@ class Arguments:
             self._n_hex = 4 if c == "u" else 0
             return c
         if self._state == "word":
-            if self._continues_word(c):
+            if self._continues_literal(c):
                 self._word += c
                 return c
-            if not self._is_whole_word():
+            if not self._is_complete_literal():
                 return None
             self._state = "after"
         if c in " \t\r\n":
@@ -113,7 +113,7 @@ class Arguments:
             if c in "{[":
                 return self._open(c)
             self._word, self._state = "", "word"
-            if self._continues_word(c):
+            if self._continues_literal(c):
                 self._word = c
                 return True
             self._state = state
@@ -138,12 +138,12 @@ class Arguments:
             self._state, self._is_over = "done", True
         return True
 
-    def _continues_word(self, c: str) -> bool:
+    def _continues_literal(self, c: str) -> bool:
         word = self._word + c
         is_number = c.isascii() and len(word) <= _MAX_NUMBER and _NUMBER_BEGUN.fullmatch(word) is not None
         return is_number or any(one.startswith(word) for one in _WORDS)
 
-    def _is_whole_word(self) -> bool:
+    def _is_complete_literal(self) -> bool:
         return self._word in _WORDS or (self._word[-1].isdigit() and self._word[-1].isascii())
 
 

@@ -16,9 +16,9 @@ from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.exempt_paths import ExemptPaths
-from woolly.serving.observability.kept_requests import KeptRequests, answers
 from woolly.serving.observability.logs import ignored, log, request_id
 from woolly.serving.observability.metrics import Stats
+from woolly.serving.observability.request_history import RequestHistory, answer_log
 from woolly.serving.observability.traces import Traces
 
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -55,12 +55,12 @@ class RequestIdMiddleware:
         stats: Stats,
         paths: ExemptPaths,
         quotas: Quotas | None = None,
-        kept: KeptRequests | None = None,
+        history: RequestHistory | None = None,
         traces: Callable[[], Traces | None] = lambda: None,
     ) -> None:
         self._app = app
         self._quotas = Quotas() if quotas is None else quotas
-        self._kept = KeptRequests(0, with_texts=False) if kept is None else kept
+        self._history = RequestHistory(0, with_texts=False) if history is None else history
         self._traces = traces
         self._stats = stats
         self._paths = paths
@@ -87,12 +87,12 @@ class RequestIdMiddleware:
             fields = {"client": state["client"], "path": scope["path"][:200], "status": status}
             fields["ms"] = 1000 * (time.monotonic() - started)
             fields |= {"reason": state["reason"], "ignored": ", ".join(state["ignored"]) or None}
-            self._stats.ignored(len(state["ignored"]))
-            self._kept.add(scope, state, status, fields["ms"])
+            self._stats.count_ignored(len(state["ignored"]))
+            self._history.add(scope, state, status, fields["ms"])
             if (traces := self._traces()) is not None:
                 traces.add(scope, state, status, fields["ms"])
             if is_http:
-                self._stats.replied(status)
+                self._stats.count_reply(status)
                 is_quiet = status < 400 and self._paths.is_quiet(scope["method"], scope["path"])
                 level = log.debug if is_quiet else log.info
                 level("request", extra={**fields, "method": scope["method"]})
@@ -121,6 +121,6 @@ def _enter(scope: Scope) -> MutableMapping[str, Any]:
     state["ignored"] = []
     state["answers"] = []
     ignored.set(state["ignored"])
-    answers.set(state["answers"])
+    answer_log.set(state["answers"])
     request_id.set(state["id"])
     return state

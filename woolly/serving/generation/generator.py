@@ -24,7 +24,7 @@ from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.multimodal import Prompt
 from woolly.sampling import SamplingParams
 from woolly.serving.accounts.account import current_account
-from woolly.serving.accounts.meter import Meter
+from woolly.serving.accounts.usage_meter import UsageMeter
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.generation.admission import Admission, Admitted
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTasks
@@ -35,9 +35,9 @@ from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenCons
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.served_names import reasoning_of
-from woolly.serving.observability.kept_requests import answers, note_answer
 from woolly.serving.observability.logs import log
 from woolly.serving.observability.metrics import Stats
+from woolly.serving.observability.request_history import answer_log, record_answer
 from woolly.serving.settings.table import Settings
 from woolly.store import find_preset
 
@@ -89,8 +89,8 @@ class Generator:
     one slot per prompt, a request would deadlock.
     """
 
-    def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: Meter | None = None) -> None:
-        self.meter = Meter() if meter is None else meter
+    def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: UsageMeter | None = None) -> None:
+        self.meter = UsageMeter() if meter is None else meter
         self._settings = settings
         self._models = models
         self._stats = stats
@@ -230,7 +230,7 @@ class Generator:
     async def _run(
         self, generation: GenerationRequest, admitted: Admitted, slot: LoadedModel
     ) -> AsyncIterator[RunningRequest]:
-        llm, account, noted = slot.model, current_account.get(), answers.get()
+        llm, account, noted = slot.model, current_account.get(), answer_log.get()
         requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
         running = RunningRequest(
@@ -254,7 +254,7 @@ class Generator:
             usage = running.usage()
             self.meter.charge(account, running.model.name, usage, n_requests=0 if admitted.is_counted else 1)
             admitted.is_counted = True
-            note_answer(noted, model=running.model.name, reasons=running.reasons(), **usage, **running.timings())
+            record_answer(noted, model=running.model.name, reasons=running.reasons(), **usage, **running.timings())
             if running.is_file_changed:
                 self._models.discard(slot)
 
@@ -290,9 +290,9 @@ class Generator:
         name, owner = running.model.name, generation.owner
         self.slots.record(running.id_slot, name, owner, kept, first.salt, digests, has_source=has_source)
         longest = max(len(request.output) for request in running.requests)
-        self._stats.answered(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
+        self._stats.count_answer(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
         drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
-        self._stats.worked(*running.engine_steps, usage, timings, drafted)
+        self._stats.count_work(*running.engine_steps, usage, timings, drafted)
         log.log(
             logging.DEBUG if generation.is_part else logging.INFO,
             "answered",

@@ -94,7 +94,7 @@ async def run_pooling(
             raise model_changed() from error
         seconds = time.monotonic() - admitted.arrived
         generator.meter.charge(current_account.get(), info.name, {"prompt_tokens": job.n_tokens})
-        state.stats.read(len(job.texts), job.n_tokens, job.n_batches, seconds)
+        state.stats.count_pooling(len(job.texts), job.n_tokens, job.n_batches, seconds)
         log.info(
             "read",
             extra={

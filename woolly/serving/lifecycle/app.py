@@ -20,13 +20,13 @@ from starlette.middleware import Middleware
 from woolly import __version__
 from woolly.llm.identity import device_bytes
 from woolly.serving.accounts.account import current_account
-from woolly.serving.accounts.ledger import Ledger
-from woolly.serving.accounts.meter import Meter
+from woolly.serving.accounts.usage_ledger import UsageLedger
+from woolly.serving.accounts.usage_meter import UsageMeter
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
 from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
-from woolly.serving.dialects.missing_routes import no_such_route, why_absent
+from woolly.serving.dialects.unsupported_routes import no_such_route, unsupported_reason
 from woolly.serving.errors import ApiError, feature_disabled, release_frames, to_api_error
 from woolly.serving.gate.access_control import AccessMiddleware
 from woolly.serving.gate.auth import Authenticator
@@ -44,8 +44,8 @@ from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.health import Health, health_router
-from woolly.serving.observability.kept_requests import KeptRequests
-from woolly.serving.observability.metrics import DeviceMetrics, EngineFigures, EngineMetrics, Stats
+from woolly.serving.observability.metrics import DeviceMetrics, EngineMetrics, EngineStats, Stats
+from woolly.serving.observability.request_history import RequestHistory
 from woolly.serving.observability.traces import open_traces
 from woolly.serving.pages import web
 from woolly.serving.pages.api_reference import add_reference, is_reference
@@ -79,12 +79,12 @@ DIALECTS: tuple[Dialect, ...] = (
 def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> FastAPI:
     """Returns the server as an ASGI app; `app.state` holds what its routes share.
 
-    lifecycle.py loads models at the start; otherwise the first request that needs one does.
+    http_server.py loads models at the start; otherwise the first request that needs one does.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        ledger: Ledger | None = app.state.meter.ledger
+        ledger: UsageLedger | None = app.state.meter.ledger
         works = [one.run() for one in (ledger, app.state.authenticator.issuer) if one is not None]
         tasks = [asyncio.create_task(work) for work in works]
         end_traces: Callable[[], None] | None = None
@@ -113,13 +113,13 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.traces = None  # while the app runs, if they are sent
     has_vllm = settings.metrics_names == "vllm"
     app.state.stats = stats = Stats(has_vllm)
-    app.state.kept = KeptRequests(settings.keep_requests, settings.keep_texts)
+    app.state.request_history = RequestHistory(settings.keep_requests, settings.keep_texts)
     plain, admins, named = check_keys(settings)
     app.state.authenticator = Authenticator(
         plain, settings.signing_secret, settings.token_lifetime, admins, named, settings.issuer
     )
     usage = settings.usage_path
-    app.state.meter = meter = Meter(ledger=None if usage is None else Ledger(usage))
+    app.state.meter = meter = UsageMeter(ledger=None if usage is None else UsageLedger(usage))
     app.state.models = ModelManager(settings)
     app.state.generator = generator = Generator(settings, app.state.models, stats, meter)
     app.state.streams = ResumableStreams()
@@ -180,7 +180,7 @@ def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
-def _engines(models: ModelManager) -> Iterator[EngineFigures]:
+def _engines(models: ModelManager) -> Iterator[EngineStats]:
     """Yields what the engines of this process hold; lengths, which may be read while the engine's thread works."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
@@ -188,7 +188,7 @@ def _engines(models: ModelManager) -> Iterator[EngineFigures]:
             if scheduler is not None:
                 used = scheduler.pages.n_pages - scheduler.pages.n_free
                 counts = (len(scheduler.running), len(scheduler.waiting), scheduler.pages.n_pages, used)
-                yield EngineFigures(slot.info.name, *counts)
+                yield EngineStats(slot.info.name, *counts)
 
 
 def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middleware]:
@@ -210,7 +210,7 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
             stats=state.stats,
             paths=paths,
             quotas=state.meter.quotas,
-            kept=state.kept,
+            history=state.request_history,
             traces=lambda: state.traces,
         ),
         Middleware(ErrorMiddleware, stats=state.stats, dialects=dialects),
@@ -276,7 +276,7 @@ async def _reply(request: Request, error: Exception) -> JSONResponse:
 def _of_status(request: Request, error: HTTPException) -> ApiError:
     code, reason = _CODES.get(error.status_code, "invalid_request"), error.detail
     if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route said more
-        absent = why_absent(request.url.path)
+        absent = unsupported_reason(request.url.path)
         code = code if absent is None else "not_supported"
         reason = absent or no_such_route(request.url.path)
     allowed = (error.headers or {}).get("Allow") if error.status_code == 405 else None

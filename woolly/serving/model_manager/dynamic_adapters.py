@@ -50,17 +50,17 @@ class DynamicAdapters:
         if (key := _key(name)) in self._coming:
             raise _name_taken(name)
         self._coming.add(key)
-        await self._whole(self._add(model, name, path))
+        await self._run_to_end(self._add(model, name, path))
 
     async def remove(self, name: str) -> str:
         """Removes an adapter and returns its model; answers that use it end as they would have."""
-        return await self._whole(self._remove(name))
+        return await self._run_to_end(self._remove(name))
 
     async def close(self) -> None:
         """Waits until changes have ended, which models that are closed refuse."""
         await asyncio.gather(*self._changes, return_exceptions=True)
 
-    async def _whole(self, change: Coroutine[Any, Any, T]) -> T:
+    async def _run_to_end(self, change: Coroutine[Any, Any, T]) -> T:
         task = start_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)

@@ -73,7 +73,7 @@ class ServedNames:
         known: dict[str, Preset] = {}
         for preset in (*own, *list_derived(self._folder), *self._added.values()):
             known.setdefault(preset.name.lower(), preset)
-        return tuple(_whole(preset, known) for preset in known.values())
+        return tuple(_resolve_base(preset, known) for preset in known.values())
 
     def find(self, name: str) -> Preset | None:
         """Returns what a name stands for, None for other names."""
@@ -144,7 +144,7 @@ def _loads(preset: Preset, load: Mapping[str, Any]) -> bool:
     return False
 
 
-def _whole(preset: Preset, known: Mapping[str, Preset]) -> Preset:
+def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
     """Returns a name that stands for a model, with the settings of names between, unless it says otherwise."""
     seen = {preset.name.lower()}
     while preset.base is not None:

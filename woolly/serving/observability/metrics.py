@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from woolly.serving.observability.vllm_names import VllmNames
+from woolly.serving.observability.vllm_metrics import VllmMetrics
 
 _RECENT = 1024  # answers that the percentiles cover
 
@@ -42,7 +42,7 @@ class _Answer:
 
 
 @dataclass
-class WorkDone:
+class WorkCounters:
     """What answers took, summed up."""
 
     prompt_tokens: int = 0  # computed
@@ -75,8 +75,8 @@ class Stats:
     def __init__(self, has_vllm_names: bool = False) -> None:
         self.started = time.monotonic()
         self.started_at = time.time()
-        self.work = WorkDone()  # since the start
-        self._recent = WorkDone()  # since `take_recent`
+        self.work = WorkCounters()  # since the start
+        self._recent = WorkCounters()  # since `take_recent`
         self._steps: dict[int, int] = {}  # of each engine, by its identity, as last seen
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -96,7 +96,7 @@ class Stats:
         self._first = self._histogram("woolly_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self._whole = self._histogram("woolly_answer_seconds", "From arrival to the end.", _SECONDS)
         self._token = self._histogram("woolly_token_seconds", "Per token of an answer after the first.", _TOKEN_SECONDS)
-        self._vllm = VllmNames(self.registry, _SECONDS, _TOKEN_SECONDS) if has_vllm_names else None
+        self._vllm = VllmMetrics(self.registry, _SECONDS, _TOKEN_SECONDS) if has_vllm_names else None
         self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
         # Without the names as labels: clients choose them.
         self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
@@ -116,7 +116,7 @@ class Stats:
         """Adds a gauge that calls `read` whenever the metrics are read."""
         Gauge(name, help, registry=self.registry).set_function(read)
 
-    def replied(self, status: int) -> None:
+    def count_reply(self, status: int) -> None:
         """Counts a reply."""
         self.totals["requests"] += 1
         self._requests.labels(f"{status // 100}xx").inc()
@@ -127,11 +127,11 @@ class Stats:
         """Counts a refused request."""
         self._refused.labels(code).inc()
 
-    def ignored(self, n_fields: int) -> None:
+    def count_ignored(self, n_fields: int) -> None:
         """Counts fields that were taken without effect."""
         self._ignored.inc(n_fields)
 
-    def read(self, n_texts: int, n_tokens: int, n_steps: int, seconds: float) -> None:
+    def count_pooling(self, n_texts: int, n_tokens: int, n_steps: int, seconds: float) -> None:
         """Counts texts that became vectors, ranks or labels: prompts without an answer, which `n_steps` computed."""
         self._texts.inc(n_texts)
         self._text_tokens.inc(n_tokens)
@@ -140,12 +140,12 @@ class Stats:
             work.prompt_tokens += n_tokens
             work.prompt_seconds += seconds
 
-    def ahead(self, state: str, n_tokens: int) -> None:
+    def count_read_ahead(self, state: str, n_tokens: int) -> None:
         """Counts a message that was read ahead; `state` says how that ended."""
         self._ahead.labels(state).inc()
         self._ahead_tokens.inc(n_tokens)
 
-    def worked(
+    def count_work(
         self,
         engine: int,
         n_steps: int,
@@ -161,12 +161,12 @@ class Stats:
         for work in (self.work, self._recent):
             work.add(usage, timings, drafted)
 
-    def take_recent(self) -> WorkDone:
+    def take_recent(self) -> WorkCounters:
         """Returns what was added since the last call."""
-        recent, self._recent = self._recent, WorkDone()
+        recent, self._recent = self._recent, WorkCounters()
         return recent
 
-    def answered(
+    def count_answer(
         self,
         model: str,
         reasons: list[str],
@@ -188,7 +188,7 @@ class Stats:
         self._cached.labels(model).inc(usage["cached_tokens"])
         self._predicted.labels(model).inc(usage["completion_tokens"])
         if self._vllm is not None:
-            self._vllm.answered(model, reasons, usage, timings, queued, longest)
+            self._vllm.count_answer(model, reasons, usage, timings, queued, longest)
         if usage["completion_tokens"] > len(reasons):
             self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
         if usage["completion_tokens"]:
@@ -266,7 +266,7 @@ class DeviceMetrics:
 
 
 @dataclass(frozen=True)
-class EngineFigures:
+class EngineStats:
     """What the engine of a model holds at a moment."""
 
     model: str
@@ -279,7 +279,7 @@ class EngineFigures:
 class EngineMetrics:
     """How full the cache of each model is, and what its engine runs, read when Prometheus asks."""
 
-    def __init__(self, read: Callable[[], Iterable[EngineFigures]], has_vllm_names: bool = False) -> None:
+    def __init__(self, read: Callable[[], Iterable[EngineStats]], has_vllm_names: bool = False) -> None:
         self._read = read
         self._has_vllm_names = has_vllm_names
 

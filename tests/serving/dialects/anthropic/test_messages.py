@@ -4,7 +4,7 @@ import pytest
 
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.anthropic.bodies import MessagesBody
-from woolly.serving.dialects.sealed import seal
+from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.errors import ApiError
 
 
@@ -58,7 +58,7 @@ def test_results_come_before_the_text_and_name_their_call():
 def test_thinking_blocks_become_reasoning_from_text_or_signature():
     for block in (
         {"type": "thinking", "thinking": "Hm.", "signature": "of another server"},
-        {"type": "thinking", "thinking": "", "signature": seal("Hm.")},
+        {"type": "thinking", "thinking": "", "signature": encode_reasoning("Hm.")},
     ):
         (_, answer, _) = chat(messages=[HI, blocks("assistant", block, text("Yes.")), HI]).messages
         assert (answer.reasoning, answer.content) == ("Hm.", "Yes.")

@@ -11,8 +11,8 @@ from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
 from woolly.chat.compaction import ASK_FOR_NOTE, compacting, shorter
 from woolly.chat.described import describe_schema
 from woolly.sampling import SamplingParams
+from woolly.serving.dialects.encrypted_reasoning import decode_reasoning, encode_reasoning
 from woolly.serving.dialects.responses.compaction import kept_questions
-from woolly.serving.dialects.sealed import seal, unseal
 from woolly.serving.model_manager.catalog import ModelCatalog
 
 TALK = [
@@ -37,7 +37,7 @@ def test_compact_returns_the_questions_and_one_reusable_summary(client):
     assert reply["object"] == "response.compaction" and reply["usage"]["output_tokens"] == 6
     *kept, note = reply["output"]
     assert [item["content"] for item in kept] == ["wool " * 4, "grass?"]
-    assert note["type"] == "compaction" and unseal(note["encrypted_content"])
+    assert note["type"] == "compaction" and decode_reasoning(note["encrypted_content"])
     counted = client.post("/v1/responses/input_tokens", json={"input": reply["output"]})
     assert counted.status_code == 200
     short = client.post("/v1/responses/input_tokens", json={"input": kept}).json()["input_tokens"]
@@ -134,7 +134,7 @@ def test_results_are_dropped_with_their_calls_and_the_first_question_stays():
 def test_latest_questions_are_kept_within_a_share_of_the_context():
     items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
     assert [item["content"] for item in kept_questions(items, 100)] == ["wool " * 4, "grass?"]
-    assert kept_questions([{"type": "compaction", "encrypted_content": seal("a")}], 100) == []
+    assert kept_questions([{"type": "compaction", "encrypted_content": encode_reasoning("a")}], 100) == []
 
 
 def test_kept_share_uses_the_served_context_even_if_the_request_loads_the_model(client, monkeypatch):

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
 from woolly.multimodal.inputs import FileInput, ImageInput
+from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
+from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.sealed import unseal
-from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -75,7 +75,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
     for i, block in enumerate(blocks):
         place = f"{where}.{i}"
         if block.type == "thinking":
-            thoughts.append(block.thinking or unseal(block.signature))
+            thoughts.append(block.thinking or decode_reasoning(block.signature))
         elif block.type == "tool_use":
             if block.id is None or block.name is None:
                 raise invalid_param(place, "a tool_use needs an id and a name")
@@ -155,10 +155,10 @@ def _result(block: Block, where: str) -> str:
         for i, part in enumerate(block.content):
             if part.type == "image":
                 ignore("messages.content.tool_result.image")
-                parts.append(UNSEEN_IMAGE)
+                parts.append(OMITTED_IMAGE)
             elif part.type == "document" and _source(part).get("type") in ("base64", "url", "file"):
                 ignore("messages.content.tool_result.document")
-                parts.append(UNSEEN_FILE)
+                parts.append(OMITTED_FILE)
             elif part.type == "tool_reference":
                 parts.append(str((part.model_extra or {}).get("tool_name", "")))
             else:

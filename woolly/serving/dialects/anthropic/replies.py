@@ -12,8 +12,8 @@ from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Te
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import Arguments
+from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.heartbeat import with_heartbeats
-from woolly.serving.dialects.sealed import seal
 from woolly.serving.generation.sse import named_sse_event
 
 Data = dict[str, Any]
@@ -90,7 +90,7 @@ class Blocks:
         told: list[Data] = []
         if kind == "thinking":
             thought = "".join(self._thought) if self._form.hides_thinking else ""
-            told.append(self._delta("signature_delta", seal(thought)))
+            told.append(self._delta("signature_delta", encode_reasoning(thought)))
             self._thought.clear()
         elif kind == "tool_use" and (rest := self._arguments.finish()):
             told.append(self._delta("input_json_delta", rest))
@@ -130,7 +130,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
     yield named_sse_event({"type": "message_stop"})
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the message that the events of the stream make."""
     message = _message(head)
     pieces: list[tuple[Data, dict[str, list[str]]]] = []

@@ -11,11 +11,11 @@ from fastapi.responses import Response
 
 from woolly.errors import RequestError
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import answer_chat, lay_out_chat
 from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
 from woolly.serving.dialects.anthropic.context import Edited, edit_messages
 from woolly.serving.dialects.anthropic.messages import Message
 from woolly.serving.dialects.anthropic.replies import Form
+from woolly.serving.dialects.reply import answer_chat, lay_out_chat
 from woolly.serving.errors import to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager

@@ -13,11 +13,11 @@ from fastapi.responses import Response
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext, dialect_of
-from woolly.serving.dialects.answer import answer_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.reply import answer_chat
 from woolly.serving.generation.sse import TextFrame, sse_event
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 
@@ -135,7 +135,7 @@ class Choice:
         return message
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> dict[str, Any]:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> dict[str, Any]:
     """Returns the reply."""
     choices = _choices(head)
     async for chunk in _dressed(chunks, head.form):

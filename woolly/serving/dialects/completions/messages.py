@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import chat
 from woolly.multimodal.inputs import AudioInput, ImageInput, VideoInput
 from woolly.serving.dialects.files import file_part
+from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -134,10 +134,10 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     """Returns a part. An image or a file in the result of a call becomes a note, so that an agent's turn can go on."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
-        return chat.TextPart(UNSEEN_IMAGE)
+        return chat.TextPart(OMITTED_IMAGE)
     if is_result and part.type in ("file", "video_url"):
         ignore(f"messages.content.{part.type} (the model reads a note)")
-        return chat.TextPart(UNSEEN_FILE)
+        return chat.TextPart(OMITTED_FILE)
     if part.type == "refusal" and isinstance(text := (part.model_extra or {}).get("refusal"), str):
         return chat.TextPart(text)
     if part.type == "image_url":

@@ -14,7 +14,6 @@ from fastapi.responses import Response
 
 from woolly.engine import Chunk
 from woolly.sampling import SamplingParams
-from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.completions.bodies import CompletionBody
 from woolly.serving.dialects.completions.chat import DONE
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
@@ -27,6 +26,7 @@ from woolly.serving.dialects.completions.logprobs import (
 )
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest

@@ -13,9 +13,9 @@ from fastapi import Request, Response
 
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
-from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.embeddings.bodies import EmbeddingsBody, as_texts
 from woolly.serving.dialects.embeddings.envelope import told
+from woolly.serving.dialects.reply import json_bytes
 from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
 Float32 = npt.NDArray[np.float32]

@@ -10,9 +10,9 @@ from fastapi import Request, Response
 
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.embeddings.bodies import ClassifyBody, RerankBody, ScoreBody, as_texts
 from woolly.serving.dialects.embeddings.envelope import enveloped
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.pooling import PoolingResult, run_pooling
 

@@ -66,9 +66,9 @@ class Gemini(ChatDialect):
         """Yields server-sent events."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a response."""
-        return await replies.whole(chunks, head)
+        return await replies.full_reply(chunks, head)
 
 
 DIALECT = Gemini()

@@ -11,8 +11,8 @@ from pydantic.alias_generators import to_camel
 
 from woolly import chat
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
+from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import invalid_param
 
 
@@ -105,7 +105,7 @@ def _answer(content: Content, where: str) -> chat.Message:
         elif part.text is not None or not part.thought_signature:
             texts.append(_text(part, place))
     if not any(thoughts):
-        thoughts = [unseal(part.thought_signature) for part in content.parts or ()]
+        thoughts = [decode_reasoning(part.thought_signature) for part in content.parts or ()]
     reasoning = "\n".join(thought for thought in thoughts if thought)
     return chat.Message("assistant", "".join(texts), calls=tuple(calls), reasoning=reasoning or None)
 

@@ -12,8 +12,8 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob
+from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.heartbeat import with_heartbeats
-from woolly.serving.dialects.sealed import seal
 from woolly.serving.generation.sse import sse_event
 
 Data = dict[str, Any]
@@ -78,7 +78,7 @@ class _Candidate:
         """Returns a part with the thoughts before it, which clients send back untouched."""
         thought = "".join(self._thought)
         self._thought.clear()
-        return {**part, "thoughtSignature": seal(thought)} if thought else part
+        return {**part, "thoughtSignature": encode_reasoning(thought)} if thought else part
 
     def take_logprobs(self) -> Data:
         """Returns the log-probabilities since the last call as a field of a candidate, if they were asked for."""
@@ -110,7 +110,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, frame: _
             yield sse_event(frame.around([_candidate(chunk.index, one, parts)], _usage(head, candidates)))
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the response; neighbouring parts of one kind are one."""
     candidates = [_Candidate(head) for _ in head.running.requests]
     parts: list[list[Data]] = [[] for _ in candidates]

@@ -11,12 +11,12 @@ from fastapi.responses import Response
 
 from woolly.errors import RequestError
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat
 from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedBody, GenerateBody
 from woolly.serving.dialects.gemini.contents import text_of
 from woolly.serving.dialects.gemini.replies import Form
 from woolly.serving.dialects.google_models import google_model
+from woolly.serving.dialects.reply import answer_chat, json_reply, lay_out_chat
 from woolly.serving.errors import invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager

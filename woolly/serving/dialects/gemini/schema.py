@@ -23,7 +23,7 @@ def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         found["type"] = kind
     for name in _COUNTS:
         if given.get(name) is not None:
-            found[name] = _whole(given[name], f"{where}.{name}")
+            found[name] = _as_int(given[name], f"{where}.{name}")
     if given.get("format") in _FORMATS:
         found["format"] = given["format"]
     if isinstance(given.get("items"), Mapping):
@@ -39,7 +39,7 @@ def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
-def _whole(value: Any, where: str) -> int:
+def _as_int(value: Any, where: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):

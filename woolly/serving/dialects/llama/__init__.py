@@ -74,9 +74,9 @@ class Llama(ChatDialect):
         """Yields server-sent events."""
         return completions.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a chat.completion."""
-        return await completions.whole(chunks, head)
+        return await completions.full_reply(chunks, head)
 
 
 DIALECT = Llama()

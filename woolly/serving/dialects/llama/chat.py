@@ -8,10 +8,10 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import RequestError
-from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
+from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator

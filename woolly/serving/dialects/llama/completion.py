@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse, Response
 from woolly.chat import Layout
 from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
-from woolly.serving.dialects.answer import stream_reply
 from woolly.serving.dialects.llama.marked import MarkedPrompt, marked_layout
 from woolly.serving.dialects.llama.parameters import CompletionBody, generation_settings, prompts_of
+from woolly.serving.dialects.reply import stream_reply
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.admission import Admitted

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.embeddings.bodies import EmbeddingsBody, Input, TextBody, as_texts
 from woolly.serving.dialects.embeddings.embeddings import embeddings
 from woolly.serving.dialects.embeddings.ranking import classify, rerank, score
@@ -22,6 +21,7 @@ from woolly.serving.dialects.embeddings.replies import (
     RerankReply,
     ScoreReply,
 )
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.pooling import run_pooling
 from woolly.serving.model_manager.manager import ModelManager

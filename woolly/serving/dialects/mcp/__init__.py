@@ -58,7 +58,7 @@ class Mcp(ChatDialect):
         async for chunk in chunks:
             yield chunk.text.encode()
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns the text of an answer."""
         texts = [chunk.text async for chunk in chunks]
         return {"text": "".join(texts)}

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.chat import ChatRequest, Message
 from woolly.llm import LLM
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import lay_out_chat, open_chat
 from woolly.serving.dialects.embeddings.bodies import RerankBody
 from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.embeddings.ranking import rank
+from woolly.serving.dialects.reply import lay_out_chat, open_chat
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
@@ -117,7 +117,7 @@ async def _answer(request: Request, body: _Answer, messages: tuple[Message, ...]
         admitted = stack.enter_context(generator.admit())
         chat = ChatRequest(messages, params, schema=body.json_schema)
         head, chunks = await open_chat(stack, request, dialect, chat, admitted, model=body.model, form=None)
-        return str((await dialect.whole(chunks, head))["text"])
+        return str((await dialect.full_reply(chunks, head))["text"])
 
 
 async def _embed(request: Request, body: EmbedBody) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from woolly.serving.dialects.ole import (
     usage,
     websocket,
 )
-from woolly.serving.dialects.ole.figures import Bandwidth
+from woolly.serving.dialects.ole.engine_stats import Bandwidth
 from woolly.serving.dialects.ole.store import SessionStore
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
@@ -81,9 +81,9 @@ class Ole(ChatDialect):
         """Yields server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
         return chat.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a chat.completion."""
-        return await chat.whole(chunks, head)
+        return await chat.full_reply(chunks, head)
 
 
 DIALECT = Ole()

@@ -12,13 +12,13 @@ from starlette.requests import HTTPConnection
 
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext, dialect_of
-from woolly.serving.dialects.answer import json_reply, open_chat, stream_reply
 from woolly.serving.dialects.completions.chat import chat_completions
 from woolly.serving.dialects.completions.messages import Message
 from woolly.serving.dialects.completions.replies import ChatReply, CompletionReply
 from woolly.serving.dialects.completions.text import text_completions
 from woolly.serving.dialects.ole.bodies import InferenceBody
 from woolly.serving.dialects.ole.conversation import conversation
+from woolly.serving.dialects.reply import json_reply, open_chat, stream_reply
 from woolly.serving.errors import invalid_param
 from woolly.serving.router import APIRouter
 
@@ -89,4 +89,4 @@ async def _answer(body: InferenceBody, request: Request, sent: list[Message] | N
         head, chunks = await stack.enter_async_context(open_reply(request, body, sent))
         if body.stream:
             return stream_reply(dialect, dialect.frames(chunks, head), stack.pop_all())
-        return json_reply(await dialect.whole(chunks, head))
+        return json_reply(await dialect.full_reply(chunks, head))

@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.measure.live import Benchmarked, TestType, run_benchmark
-from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
+from woolly.serving.dialects.ole.engine_stats import Bandwidth, engine_stats, memory_mb, optimizations
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import SharedTask, run_in_thread
 from woolly.serving.model_manager.catalog import ModelInfo
@@ -102,7 +102,7 @@ async def look_at(state: Any, name: str | None) -> Look:
     rate = state.stats.snapshot(name)["predicted_tokens_per_second"]
     async with models.use(slot.info.name) as used:
         llm = used.model
-        figures = await run_in_thread(lambda: engine_figures(llm, bandwidth.measured(llm), rate))
+        figures = await run_in_thread(lambda: engine_stats(llm, bandwidth.measured(llm), rate))
         return slot.info, optimizations(llm, settings), figures
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 
 from woolly.serving.errors import ApiError, feature_disabled
-from woolly.serving.observability.kept_requests import KeptRequests
+from woolly.serving.observability.request_history import RequestHistory
 from woolly.serving.router import APIRouter
 
 router = APIRouter(prefix="/requests")
@@ -28,11 +28,11 @@ async def show_request(id: str, request: Request) -> dict[str, Any]:
     return found
 
 
-def _kept(request: Request) -> KeptRequests:
+def _kept(request: Request) -> RequestHistory:
     if not request.state.is_admin:
         message = "requests of all clients are shown to administrators alone"
         raise ApiError(403, "access_denied", message, suggestion="use an administrator's key")
-    kept: KeptRequests = request.app.state.kept
-    if not kept.is_on:
+    history: RequestHistory = request.app.state.request_history
+    if not history.is_on:
         raise feature_disabled(f"GET {request.url.path[:60]}", "--keep-requests N")
-    return kept
+    return history

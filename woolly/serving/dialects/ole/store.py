@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from woolly.errors import RequestError
-from woolly.serving.dialects.ole.reserve import Reserve
+from woolly.serving.dialects.ole.reserved_space import ReservedSpace
 from woolly.serving.errors import ApiError
 from woolly.serving.observability.logs import log
 
@@ -121,7 +121,7 @@ class SessionStore:
             # Pages of the log: a short one leaves a full disk the room that deleting needs.
             self._db.execute("PRAGMA wal_autocheckpoint = 32")
             self._make_tables()
-            self._reserve = Reserve(path)
+            self._reserve = ReservedSpace(path)
         except BaseException:
             self._db.close()
             raise

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
-from woolly.serving.accounts.ledger import Ledger
+from woolly.serving.accounts.usage_ledger import UsageLedger
 from woolly.serving.errors import feature_disabled, to_api_error
 from woolly.serving.router import APIRouter
 
@@ -20,7 +20,7 @@ async def show_usage(
     request: Request, by: str = "key,model", since: str | None = None, until: str | None = None, key: str | None = None
 ) -> dict[str, Any]:
     """Sums by some of key, model and day (UTC); `since` and `until` are days that count."""
-    ledger: Ledger | None = request.app.state.meter.ledger
+    ledger: UsageLedger | None = request.app.state.meter.ledger
     if ledger is None:
         raise feature_disabled("GET /api/v1/usage", "--keys-file or --usage-file")
     account: Account | None = request.state.account

@@ -5,7 +5,7 @@ from typing import Any
 
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, ReplyContext
-from woolly.serving.dialects.ollama import absent, answers, derived, embed, models, pull, replies
+from woolly.serving.dialects.ollama import chat, derived, embed, models, pull, replies, unsupported
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 
@@ -23,7 +23,7 @@ class Ollama(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["Ollama"])
-        for part in (answers, derived, embed, models, pull, absent):
+        for part in (chat, derived, embed, models, pull, unsupported):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
@@ -41,9 +41,9 @@ class Ollama(ChatDialect):
         """Yields lines of JSON."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns one object."""
-        return await replies.whole(chunks, head)
+        return await replies.full_reply(chunks, head)
 
 
 DIALECT = Ollama()

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from woolly.chat import ChatRequest, Layout, Message
 from woolly.errors import RequestError
-from woolly.serving.dialects.answer import lay_out_chat
+from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.loaded_model import LoadedModel
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import __version__
 from woolly.chat.reasoning import find_reasoning
 from woolly.gguf import open_gguf
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities
@@ -114,7 +114,7 @@ async def show(body: ShowBody, request: Request) -> Response:
             **_license(metadata),
             "details": _details(info),
             "model_info": {
-                **{key: _plain(value, whole=bool(body.verbose)) for key, value in metadata.items()},
+                **{key: _plain(value, is_full=bool(body.verbose)) for key, value in metadata.items()},
                 # Clients take it for the room that they have, which is the server's, not the model's.
                 f"{info.architecture}.context_length": info.context_length,
             },
@@ -194,7 +194,7 @@ def _metadata(info: ModelInfo) -> dict[str, Any]:
         return {key: file.metadata[key] for key in file.metadata}
 
 
-def _plain(value: Any, *, whole: bool) -> Any:
+def _plain(value: Any, *, is_full: bool) -> Any:
     """Returns a value of the file as JSON can hold it; a long list is empty unless all of it is asked for."""
     if isinstance(value, (str, bool, int)):
         return value
@@ -202,7 +202,7 @@ def _plain(value: Any, *, whole: bool) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping) or not hasattr(value, "__len__"):
         return str(value)
-    if len(value) > _SHORT and not whole:
+    if len(value) > _SHORT and not is_full:
         return []
     listed = value.tolist() if hasattr(value, "tolist") else list(value)
-    return [_plain(one, whole=whole) for one in listed]
+    return [_plain(one, is_full=is_full) for one in listed]

@@ -33,11 +33,11 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
     `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is refused.
     """
     sent = {name: value for name, value in (options or {}).items() if value is not None}
-    limit = _whole("num_predict", sent.pop("num_predict", -1))
-    context = _whole("num_ctx", sent.pop("num_ctx", 0))
+    limit = _as_int("num_predict", sent.pop("num_predict", -1))
+    context = _as_int("num_ctx", sent.pop("num_ctx", 0))
     if context > n_ctx:
         ignore(f"options.num_ctx (the context is {n_ctx})")
-    fields = {name: _whole(name, sent[name]) if name in _WHOLE else sent[name] for name in _SAME if name in sent}
+    fields = {name: _as_int(name, sent[name]) if name in _WHOLE else sent[name] for name in _SAME if name in sent}
     for name in sent.keys() - fields.keys():
         ignore(f"options.{name}")
     try:
@@ -48,7 +48,7 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
         raise invalid_param(f"options.{first['loc'][0]}", first["msg"][:1].lower() + first["msg"][1:]) from None
 
 
-def _whole(name: str, value: Any) -> int:
+def _as_int(name: str, value: Any) -> int:
     """Returns a whole number, which some clients send as 40.0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         raise invalid_param(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import StoreError
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.ollama.replies import line
+from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.router import APIRouter

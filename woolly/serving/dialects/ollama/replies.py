@@ -111,7 +111,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
             yield line(data)
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the last line with what all lines say."""
     lines = Lines(head)
     texts: list[str] = []

@@ -33,9 +33,9 @@ class OpenAI(ChatDialect):
         """Yield server-sent events."""
         return chat.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
+    async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Return a chat.completion."""
-        return await chat.whole(chunks, head)
+        return await chat.full_reply(chunks, head)
 
 
 DIALECT = OpenAI()

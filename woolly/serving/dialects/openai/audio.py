@@ -13,9 +13,8 @@ from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextP
 from woolly.errors import RequestError
 from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.audio_model import check_takes_audio, find_audio_model
-from woolly.serving.dialects.openai.chat_transcripts import TranscriptReply, frames, whole
+from woolly.serving.dialects.openai.chat_transcripts import TranscriptReply, frames, full_reply
 from woolly.serving.dialects.openai.form import read_form
 from woolly.serving.dialects.openai.speech_to_text import answer_transcription
 from woolly.serving.dialects.openai.transcript_form import (
@@ -24,6 +23,7 @@ from woolly.serving.dialects.openai.transcript_form import (
     TranscriptForm,
     read_transcript_form,
 )
+from woolly.serving.dialects.reply import open_chat, stream_reply
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_in_thread
@@ -89,7 +89,7 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
             raise
         if form.is_stream:
             return stream_reply(dialect, frames(chunks, head), stack.pop_all())
-        return await whole(chunks, head)
+        return await full_reply(chunks, head)
 
 
 async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:

@@ -11,10 +11,10 @@ from fastapi.responses import Response
 from woolly.chat import Finished, Text
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.generation.sse import sse_event
 
 
@@ -41,7 +41,7 @@ class TranscriptReply(Reply):
     words: list[dict[str, Any]] | None = None
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Response:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Response:
     """Return the reply in the format of the form, without reasoning."""
     form: TranscriptForm = head.form
     texts: list[str] = []

@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
+from woolly.serving.dialects.reply import json_reply
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.modalities import input_modalities, llama_server_model, supports_video
 from woolly.serving.router import APIRouter

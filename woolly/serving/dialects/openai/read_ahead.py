@@ -12,9 +12,9 @@ from woolly.chat.media import has_media
 from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import current_account
-from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
+from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, feature_disabled, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator
@@ -75,7 +75,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
     ended = task.ended or "read"
-    state.stats.ahead(ended, task.n_read)
+    state.stats.count_read_ahead(ended, task.n_read)
     return ReadAheadReply(model=info.name, read_tokens=task.n_read, cached_tokens=task.n_cached, state=ended)
 
 

@@ -16,9 +16,9 @@ from woolly.llm.speech.async_segments import stream_segments
 from woolly.llm.speech.languages import NAMES
 from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
+from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import to_api_error
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from woolly.chat import ChatRequest
 from woolly.serving.dialect import ChatDialect, dialect_of
-from woolly.serving.dialects.answer import chat_frames, json_reply, open_chat, settle_error
+from woolly.serving.dialects.reply import chat_frames, json_reply, open_chat, settle_error
 from woolly.serving.dialects.responses.replies import Form, begun, failure
 from woolly.serving.errors import invalid_param
 from woolly.serving.gate.identity import owner_of

@@ -18,7 +18,7 @@ class _Entry(Generic[T]):
 
 
 class BoundedStore(Generic[T]):
-    """LRU cache by id, bounded in entries and bytes. Used by the event loop thread only.
+    """LRU cache by id, bounded in entries and bytes. Usage by the event loop thread only.
 
     At a bound, the owner with the most entries (or bytes) loses its least recently used value, so that no owner can
     evict values of an owner with fewer.

@@ -17,9 +17,9 @@ from woolly.errors import RequestError
 from woolly.llm import ChatChunk
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.serving.dialect import ReplyContext, dialect_of
-from woolly.serving.dialects.answer import lay_out_chat, open_chat
+from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
+from woolly.serving.dialects.reply import lay_out_chat, open_chat
 from woolly.serving.dialects.responses.output import Output
-from woolly.serving.dialects.sealed import seal
 from woolly.serving.errors import ApiError, invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_in_thread
@@ -139,7 +139,7 @@ class NoteOutput(Output):
                 "the model wrote no note of the conversation, but thoughts or calls alone; ask again, with tool_choice"
                 " 'none' or a larger max_output_tokens",
             )
-        item = {"id": f"cmp_{secrets.token_hex(12)}", "type": "compaction", "encrypted_content": seal(note)}
+        item = {"id": f"cmp_{secrets.token_hex(12)}", "type": "compaction", "encrypted_content": encode_reasoning(note)}
         self.items.append(item)
         return [self._event(f"response.output_item.{what}", item=item) for what in ("added", "done")]
 

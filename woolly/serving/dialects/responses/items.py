@@ -9,9 +9,9 @@ from typing import Any
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput
+from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
 from woolly.serving.dialects.files import file_part, file_text
-from woolly.serving.dialects.sealed import unseal
-from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
+from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -70,7 +70,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
     if kind == "message":
         _read_message(item, where, talk)
     elif kind == "reasoning":
-        talk.think(unseal(_text(item, "encrypted_content")) or _thought(item, where))
+        talk.think(decode_reasoning(_text(item, "encrypted_content")) or _thought(item, where))
     elif kind == "function_call":
         name, namespace = _needed(item, "name", where), _text(item, "namespace")
         full = f"{namespace}.{name}" if namespace else name
@@ -81,7 +81,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
     elif kind in ("function_call_output", "custom_tool_call_output"):
         talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))
     elif kind in ("compaction", "compaction_summary"):
-        if not (note := unseal(_text(item, "encrypted_content"))):
+        if not (note := decode_reasoning(_text(item, "encrypted_content"))):
             raise invalid_param(
                 f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
             )
@@ -172,10 +172,10 @@ def _result(output: Any, where: str) -> str:
     for j, part in enumerate(output):
         if isinstance(part, Mapping) and part.get("type") == "input_image":
             ignore("input.output.input_image (the model reads a note)")
-            texts.append(UNSEEN_IMAGE)
+            texts.append(OMITTED_IMAGE)
         elif _is_unread(part):
             ignore("input.output.input_file (the model reads a note)")
-            texts.append(UNSEEN_FILE)
+            texts.append(OMITTED_FILE)
         else:
             texts.append(_part(part, f"{where}.output.{j}"))
     return "\n".join(texts)

@@ -11,8 +11,8 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
+from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.responses.tools import split_name
-from woolly.serving.dialects.sealed import seal
 
 Data = dict[str, Any]
 
@@ -120,7 +120,7 @@ class Output:
     def _end_thought(self, item: Data, text: str) -> list[Data]:
         self.thought += text
         if self._form.has_sealed:
-            item["encrypted_content"] = seal(text)
+            item["encrypted_content"] = encode_reasoning(text)
         if self._form.has_summary:
             item["summary"] = [_summary_text(text)]
             return [

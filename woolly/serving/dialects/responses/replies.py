@@ -11,8 +11,8 @@ from typing import Any
 
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
-from woolly.serving.dialects.answer import settle_error
 from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.reply import settle_error
 from woolly.serving.dialects.responses.bodies import ResponseBody
 from woolly.serving.dialects.responses.compaction import NoteOutput
 from woolly.serving.dialects.responses.conversations import ConversationStore
@@ -92,7 +92,7 @@ class _Numbers:
         return named_sse_event(numbered)
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
+async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the response."""
     output, response = _output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:

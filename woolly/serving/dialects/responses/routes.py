@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.errors import RequestError
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
+from woolly.serving.dialects.reply import answer_chat, json_reply, lay_out_chat, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
 from woolly.serving.dialects.responses.bodies import ResponseBody
 from woolly.serving.dialects.responses.compaction import compacted, noting, reject_with_trigger, without_trigger

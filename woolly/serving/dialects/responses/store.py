@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from woolly.serving.dialects.answer import json_bytes
+from woolly.serving.dialects.reply import json_bytes
 from woolly.serving.dialects.responses.bounded_store import BoundedStore
 from woolly.serving.errors import ApiError, invalid_param
 

@@ -68,7 +68,7 @@ async def answer_chat(
         if stream:
             return EventStreamResponse(await begin_frames(stack), stack.pop_all(), dialect.media_type)
         head, chunks = await begin(stack)
-        reply = await dialect.whole(chunks, head)
+        reply = await dialect.full_reply(chunks, head)
         note = head.running.cache_note()
         return json_reply(reply, {"x-woolly-cache": note} if note else None)
 

@@ -1,4 +1,4 @@
-"""KeptRequests: the last requests, for an administrator who looks at one afterwards (--keep-requests)."""
+"""RequestHistory: the last requests, for an administrator who looks at one afterwards (--keep-requests)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 # What the answers of the current task's request took; None outside of a request.
-answers: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
+answer_log: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
 
 # Fields of the body, and of the objects in its _LISTS, whose texts are words of an API, never of a person. Elsewhere,
 # such as in the input of a tool, they may be a person's.
@@ -24,24 +24,24 @@ _MAX_VALUES = 5000  # of a body
 _MAX_ANSWERS = 64
 
 
-class KeptRequests:
+class RequestHistory:
     """Keeps requests in memory, the newest `n`; none of their texts unless `with_texts`. The event loop's thread."""
 
     def __init__(self, n: int, with_texts: bool) -> None:
         self._with_texts = with_texts
-        self._kept: deque[dict[str, Any]] = deque(maxlen=n)
+        self._history: deque[dict[str, Any]] = deque(maxlen=n)
 
     @property
     def is_on(self) -> bool:
         """Whether requests are kept."""
-        return bool(self._kept.maxlen)
+        return bool(self._history.maxlen)
 
     def add(self, scope: Mapping[str, Any], state: MutableMapping[str, Any], status: int, ms: float) -> None:
         """Keeps a request that has ended."""
         if not self.is_on or "json" not in state:
             return
         body = None if isinstance(state["json"], Exception) else state["json"]
-        self._kept.append(
+        self._history.append(
             {
                 "id": state["id"],
                 "time": time.time() - ms / 1000,
@@ -59,15 +59,15 @@ class KeptRequests:
 
     def all(self) -> list[dict[str, Any]]:
         """Returns the requests without their bodies, the newest first."""
-        return [{name: value for name, value in one.items() if name != "body"} for one in reversed(self._kept)]
+        return [{name: value for name, value in one.items() if name != "body"} for one in reversed(self._history)]
 
     def get(self, id: str) -> dict[str, Any] | None:
         """Returns the newest request with an id; None if it is not kept, or not any more."""
-        return next((one for one in reversed(self._kept) if one["id"] == id), None)
+        return next((one for one in reversed(self._history) if one["id"] == id), None)
 
 
-def note_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
-    """Adds what an answer took to the request that `answers` had when it began."""
+def record_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
+    """Adds what an answer took to the request that `answer_log` had when it began."""
     if noted is not None and len(noted) < _MAX_ANSWERS:
         noted.append(fields)
 

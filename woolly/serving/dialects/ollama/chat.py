@@ -14,7 +14,6 @@ from woolly.errors import RequestError
 from woolly.llm import ChatReader
 from woolly.sampling import SamplingParams
 from woolly.serving.dialect import ReplyContext, dialect_of
-from woolly.serving.dialects.answer import answer_chat, json_reply, stream_reply
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.ollama.bodies import AnswerBody, ChatBody, GenerateBody
 from woolly.serving.dialects.ollama.context import lay_out_turn
@@ -22,6 +21,7 @@ from woolly.serving.dialects.ollama.models import can_think
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, load_reply
+from woolly.serving.dialects.reply import answer_chat, json_reply, stream_reply
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
@@ -106,7 +106,7 @@ async def _continue(
         )
         if body.stream is not False:
             return stream_reply(dialect, dialect.frames(chunks, head), stack.pop_all())
-        return json_reply(await dialect.whole(chunks, head))
+        return json_reply(await dialect.full_reply(chunks, head))
 
 
 async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Form) -> Response:

@@ -24,7 +24,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
 from woolly.serving.lifecycle.app import create_app
 from woolly.serving.lifecycle.certificate import certificate_of
-from woolly.serving.lifecycle.reloading import Reloader, has_terminal
+from woolly.serving.lifecycle.reload import Reloader, has_terminal
 from woolly.serving.model_manager.manager import NO_MODEL
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings

@@ -1,20 +1,20 @@
-"""The Meter: counts what each account uses, against its limits and for the ledger."""
+"""The UsageMeter: counts what each account uses, against its limits and for the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from woolly.serving.accounts.account import Account
-from woolly.serving.accounts.ledger import Ledger, Used
 from woolly.serving.accounts.quotas import Quotas
+from woolly.serving.accounts.usage_ledger import Usage, UsageLedger
 
 ANYONE = "-"  # the key of requests that needed none
 
 
-class Meter:
+class UsageMeter:
     """Quotas and, if usage is kept, a ledger. Belongs to the event loop's thread."""
 
-    def __init__(self, quotas: Quotas | None = None, ledger: Ledger | None = None) -> None:
+    def __init__(self, quotas: Quotas | None = None, ledger: UsageLedger | None = None) -> None:
         self.quotas = Quotas() if quotas is None else quotas
         self.ledger = ledger
         if ledger is not None:
@@ -38,7 +38,7 @@ class Meter:
 
         `n_requests` is 0 for all but one prompt of a request.
         """
-        used = Used(
+        used = Usage(
             n_requests, usage["prompt_tokens"], usage.get("cached_tokens", 0), usage.get("completion_tokens", 0)
         )
         self.quotas.charge(account, used.tokens)

@@ -1,4 +1,4 @@
-"""The JournalRoom: bytes on disk that a running batch may still take."""
+"""The DiskBudget: bytes on disk that a running batch may still take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.serving.batches.store import BatchStore
 _EVERY = 1.0  # seconds between two looks at the disk: other requests of the owner take room too
 
 
-class JournalRoom:
+class DiskBudget:
     """What the owner of a batch may still store. Each answer takes room twice: in the journal and in the output."""
 
     def __init__(self, store: BatchStore, owner: str) -> None:

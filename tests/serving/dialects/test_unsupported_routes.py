@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from woolly.serving.dialects.missing_routes import ROUTES, no_such_route, why_absent
+from woolly.serving.dialects.unsupported_routes import ROUTES, no_such_route, unsupported_reason
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
 
@@ -28,7 +28,7 @@ def test_route_of_another_server_is_a_404_that_names_the_replacement(client, met
 @pytest.mark.parametrize(("method", "path", "says", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
 def test_suggested_routes_exist(client, method, path, says, instead):
     paths = client.get("/openapi.json").json()["paths"]
-    for verb, route in re.findall(r"(GET|POST) (/[\w/{}]+)", why_absent(path)):
+    for verb, route in re.findall(r"(GET|POST) (/[\w/{}]+)", unsupported_reason(path)):
         named = re.sub(r"{\w+}", "{}", route)
         there = {re.sub(r"{\w+}", "{}", one): operations for one, operations in paths.items()}
         assert verb.lower() in there.get(named, {}), route

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.terminal import woolly
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
-from woolly.serving.accounts.ledger import Ledger, Used, read_usage
-from woolly.serving.accounts.meter import Meter
+from woolly.serving.accounts.usage_ledger import Usage, UsageLedger, read_usage
+from woolly.serving.accounts.usage_meter import UsageMeter
 
 DAY = 86_400
 
@@ -25,10 +25,10 @@ def filled(file):
     """Two keys, two models, two days, and two processes."""
     now = [20_000 * DAY]
     for process in range(2):
-        ledger = Ledger(file, lambda: now[0])
+        ledger = UsageLedger(file, lambda: now[0])
         now[0] = (20_000 + process) * DAY
         for key, model in (("anna", "a"), ("anna", "b"), ("ole", "a"), ("ole", "a")):
-            ledger.note(key, model, Used(1, 10, 4, 1))
+            ledger.note(key, model, Usage(1, 10, 4, 1))
         asyncio.run(ledger.flush())
         asyncio.run(ledger.flush())  # nothing is written twice
     return ledger
@@ -44,25 +44,25 @@ def test_totals_are_kept_by_key_model_and_day(file):
     assert [(row["day"], row["model"], row["requests"]) for row in rows] == [("2024-10-05", "a", 2)]
     assert read_usage(file, (), until="2024-10-04")[0]["requests"] == 4
     assert read_usage(file, (), until="2024-10-03") == []
-    assert ledger.of_today() == {"anna": Used(2, 20, 8, 2), "ole": Used(2, 20, 8, 2)}
+    assert ledger.of_today() == {"anna": Usage(2, 20, 8, 2), "ole": Usage(2, 20, 8, 2)}
 
 
 def test_usage_of_today_survives_a_restart(file):
     who = Account("anna", "name:anna")
-    ledger = Ledger(file)
-    meter = Meter(ledger=ledger)
+    ledger = UsageLedger(file)
+    meter = UsageMeter(ledger=ledger)
     meter.charge(who, "a", {"prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2})
     meter.charge(None, "a", {"prompt_tokens": 3})
     assert asyncio.run(ledger.read(("key",))) == [
         {"key": "-", "requests": 1, "prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 0},
         {"key": "anna", "requests": 1, "prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2},
     ]
-    assert Ledger(file).of_today()["anna"].tokens == 7
+    assert UsageLedger(file).of_today()["anna"].tokens == 7
 
 
 def test_failed_write_is_retried(file, monkeypatch):
-    ledger = Ledger(file)
-    ledger.note("anna", "a", Used(1))
+    ledger = UsageLedger(file)
+    ledger.note("anna", "a", Usage(1))
     write = ledger._write
 
     def fail(pending):
@@ -70,14 +70,14 @@ def test_failed_write_is_retried(file, monkeypatch):
 
     monkeypatch.setattr(ledger, "_write", fail)
     asyncio.run(ledger.flush())
-    ledger.note("anna", "a", Used(1))
+    ledger.note("anna", "a", Usage(1))
     monkeypatch.setattr(ledger, "_write", write)
     asyncio.run(ledger.flush())
     assert read_usage(file, ())[0]["requests"] == 2
 
 
 def test_flush_waits_for_an_abandoned_write(file, monkeypatch):
-    ledger = Ledger(file)
+    ledger = UsageLedger(file)
     write, begun, may_end, failures = ledger._write, threading.Event(), threading.Event(), iter([True])
 
     def slow(pending):
@@ -93,14 +93,14 @@ def test_flush_waits_for_an_abandoned_write(file, monkeypatch):
         running.cancel()
         await asyncio.wait([running])
         assert running.cancelled()
-        ledger.note("anna", "a", Used(1))
+        ledger.note("anna", "a", Usage(1))
         last = asyncio.create_task(ledger.flush())
         await asyncio.sleep(0)
         may_end.set()
         await last
 
     monkeypatch.setattr(ledger, "_write", slow)
-    ledger.note("anna", "a", Used(1))
+    ledger.note("anna", "a", Usage(1))
     asyncio.run(end())
     assert read_usage(file, ())[0]["requests"] == 2
 
@@ -108,7 +108,7 @@ def test_flush_waits_for_an_abandoned_write(file, monkeypatch):
 def test_invalid_arguments_give_a_one_line_error(file, tmp_path):
     (tmp_path / "text").write_text("no database, and long enough to be seen as none" * 20)
     with pytest.raises(RequestError, match=r"usage_file is .* which cannot be used: file is not a database"):
-        Ledger(tmp_path / "text")
+        UsageLedger(tmp_path / "text")
     filled(file)
     for wrong in (("keys",), ("key", "key"), ("key; DROP TABLE usage",)):
         with pytest.raises(RequestError, match="some of key, model, day were expected"):

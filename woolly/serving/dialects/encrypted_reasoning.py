@@ -8,12 +8,12 @@ import binascii
 _OURS = b"woolly:"  # begins each sealed text of this server
 
 
-def seal(thought: str) -> str:
+def encode_reasoning(thought: str) -> str:
     """Returns a text that holds a thought."""
     return base64.b64encode(_OURS + thought.encode("utf-8", "replace")).decode()
 
 
-def unseal(sealed: str | None) -> str:
+def decode_reasoning(sealed: str | None) -> str:
     """Returns the thought that a sealed text of this server holds; nothing for another server's."""
     try:
         data = base64.b64decode(sealed or "", validate=True)

@@ -20,7 +20,7 @@ _SENTENCES = {
 _BASE = re.compile(r"(/v1/v1|/api)/(chat/completions|completions|models|responses)/?")
 
 
-def why_absent(path: str) -> str | None:
+def unsupported_reason(path: str) -> str | None:
     """Returns why a route of another server is missing and what to use instead; None for an unknown path."""
     for kind in ("audio", "images"):
         if path.startswith(f"/v1/{kind}/"):

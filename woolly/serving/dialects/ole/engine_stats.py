@@ -38,7 +38,7 @@ class Bandwidth:
             return self._gb_per_second
 
 
-def engine_figures(llm: LLM, bandwidth: float | None, tokens_per_second: float) -> dict[str, Any]:
+def engine_stats(llm: LLM, bandwidth: float | None, tokens_per_second: float) -> dict[str, Any]:
     """Returns the figures of a loaded model after the current step. `tokens_per_second` is that of one answer."""
     return llm.driver.call(lambda engine: _figures(engine, bandwidth, tokens_per_second))
 

@@ -1,4 +1,4 @@
-"""The Reserve: a file whose space is given up on a full disk, so that sessions can still be deleted."""
+"""The ReservedSpace: a file whose space is given up on a full disk, so that sessions can still be deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 _N_BYTES = 1 << 20  # as much as the log of SQLite may hold
 
 
-class Reserve:
+class ReservedSpace:
     """Zeros beside the file of sessions: at most half of what is free."""
 
     def __init__(self, path: Path | None) -> None:

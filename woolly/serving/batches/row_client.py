@@ -16,8 +16,8 @@ from woolly.serving.accounts.account import current_account
 from woolly.serving.batches.rows import BatchRow
 from woolly.serving.errors import ApiError, error_body, to_api_error
 from woolly.serving.generation.generator import fairness_group, request_priority
-from woolly.serving.observability.kept_requests import answers
 from woolly.serving.observability.logs import ignored, log, request_id
+from woolly.serving.observability.request_history import answer_log
 
 _FULL = 429
 _LATER = (_FULL, 503)
@@ -26,7 +26,7 @@ _MINUTE = 60.0
 _BEHIND = -1  # priority: answers that a person waits for go first
 
 
-class Busy(Exception):  # noqa: N818 - not an error: the row is asked again
+class RowDeferred(Exception):  # noqa: N818 - not an error: the row is asked again
     """The server takes the row later.
 
     `is_full` if other answers have its room, `is_spent` if the key has used its limit; else something is amiss.
@@ -39,8 +39,8 @@ class Busy(Exception):  # noqa: N818 - not an error: the row is asked again
         self.is_full = status == _FULL and not self.is_spent
 
     @classmethod
-    def of(cls, error: ApiError) -> Busy | None:
-        """Returns the Busy of an error that may pass, None for one that stays."""
+    def of(cls, error: ApiError) -> RowDeferred | None:
+        """Returns the RowDeferred of an error that may pass, None for one that stays."""
         if error.status not in _LATER:
             return None
         return cls(error.retry_after or 1.0, error.status, error.code, error.message)
@@ -54,8 +54,8 @@ class RowReply:
     body: Any
 
 
-async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
-    """Returns the reply of a row's route. Busy if the server is full or about to stop, or the key has used its limit.
+async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
+    """Returns the reply of a row's route. RowDeferred if the server is full or stopping, or the key reached its limit.
 
     Rows of one `group` share one turn: the scheduler lets a request of others take the place of one of them.
     The gate is not passed: the batch was. The caller runs each row in a task of its own, whose context this sets.
@@ -65,7 +65,7 @@ async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = 
     request_priority.set(_BEHIND)
     fairness_group.set(group)
     request_id.set(id)
-    answers.set(None)
+    answer_log.set(None)
     account = app.state.authenticator.account_of(owner)
     if owner and account is None and not app.state.authenticator.is_open:
         gone = ApiError(401, "authentication_failed", "the key of this batch is not valid any more")
@@ -112,5 +112,5 @@ async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = 
     body = json.loads(b"".join(parts))
     if status in _LATER:
         code = (state["reason"] or "").partition(":")[0]  # as ApiError.reason begins
-        raise Busy(float(headers.get(b"retry-after", b"1")), status, code, body["error"]["message"])
+        raise RowDeferred(float(headers.get(b"retry-after", b"1")), status, code, body["error"]["message"])
     return RowReply(status, body)

@@ -12,8 +12,8 @@ from woolly.serving import Settings
 from woolly.serving.accounts import keys_file
 from woolly.serving.accounts.keys_file import add_key
 from woolly.serving.gate.auth import Authenticator
-from woolly.serving.lifecycle import lifecycle
-from woolly.serving.lifecycle.reloading import Reloader
+from woolly.serving.lifecycle import http_server
+from woolly.serving.lifecycle.reload import Reloader
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ from woolly.serving.lifecycle.reloading import Reloader
 )
 def test_sighup_reloads_unless_the_terminal_is_gone(monkeypatch, had_terminal, has_terminal, is_needed, does):
     done = []
-    monkeypatch.setattr(lifecycle, "has_terminal", lambda: has_terminal)
-    monkeypatch.setattr(lifecycle._Server, "handle_exit", lambda *_: done.append("stop"))
-    server = object.__new__(lifecycle._Server)
+    monkeypatch.setattr(http_server, "has_terminal", lambda: has_terminal)
+    monkeypatch.setattr(http_server._Server, "handle_exit", lambda *_: done.append("stop"))
+    server = object.__new__(http_server._Server)
     server.reloader = SimpleNamespace(is_needed=is_needed, reload=lambda: done.append("reload"))
     server._had_terminal = had_terminal
     server._loop = SimpleNamespace(call_soon_threadsafe=lambda call: call())
@@ -43,10 +43,10 @@ def test_sighup_under_nohup_reloads_on_the_event_loop(monkeypatch):
     done, handlers, calls = [], [], []
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append(handler))
-    server = object.__new__(lifecycle._Server)
+    server = object.__new__(http_server._Server)
     server.reloader = SimpleNamespace(is_needed=True, reload=lambda: done.append("reload"))
     server._loop = None
-    lifecycle._heed_hangup(server)
+    http_server._heed_hangup(server)
     (handler,) = handlers
     handler(signal.SIGHUP, None)  # before the loop runs
     server._loop = SimpleNamespace(call_soon_threadsafe=calls.append)

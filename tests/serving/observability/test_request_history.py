@@ -2,7 +2,7 @@
 
 import pytest
 
-from woolly.serving.observability.kept_requests import KeptRequests, redacted
+from woolly.serving.observability.request_history import RequestHistory, redacted
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "a secret"}], "max_tokens": 2, "frequency": 1}
 ADMIN, OTHER = {"x-api-key": "the-admin"}, {"x-api-key": "another"}
@@ -31,7 +31,7 @@ def test_request_texts_are_kept_only_if_enabled(app_with, with_texts):
 def test_nothing_is_kept_by_default(client):
     reply = client.get("/api/v1/requests")
     assert reply.status_code == 501 and "--keep-requests" in reply.text
-    assert not KeptRequests(0, with_texts=True).is_on
+    assert not RequestHistory(0, with_texts=True).is_on
 
 
 def test_kept_body_is_bounded():

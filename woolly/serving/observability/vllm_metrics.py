@@ -1,4 +1,4 @@
-"""VllmNames: figures under vLLM's names, which its dashboards know (--metrics-names vllm)."""
+"""VllmMetrics: figures under vLLM's names, which its dashboards know (--metrics-names vllm)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000,
 _LABEL = ["model_name"]
 
 
-class VllmNames:
+class VllmMetrics:
     """Counters and histograms of answers. The gauges are those of EngineMetrics under other names."""
 
     def __init__(self, registry: CollectorRegistry, seconds: Sequence[float], token_seconds: Sequence[float]) -> None:
@@ -37,7 +37,7 @@ class VllmNames:
         self._prompts = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._answers = histogram("request_generation_tokens", "Tokens of the answers to a prompt.", _TOKENS)
 
-    def answered(
+    def count_answer(
         self,
         model: str,
         reasons: Sequence[str],

@@ -1,4 +1,0 @@
-"""Notes that a model reads in place of an image or a file in the result of a call."""
-
-UNSEEN_IMAGE = "[an image, which this model cannot see]"
-UNSEEN_FILE = "[a file, which cannot be read in the result of a tool]"
