@@ -107,7 +107,7 @@ class RequestError(WoollyError):
         # Not after a hyphen: that is a flag already.
         return re.sub(r"(?<![-\w])\w+", lambda word: left.pop(word[0], word[0]), self.advised(names))
 
-    def retold(self, message: str, kind: type[Refusal]) -> Refusal:
+    def with_message(self, message: str, kind: type[Refusal]) -> Refusal:
         """The same refusal as another class or in another sentence."""
         return kind(message, field=self.field, code=self.code, limit=self.limit, given=self.given, names=self.names)
 

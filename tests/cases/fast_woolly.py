@@ -64,9 +64,9 @@ def _serve(asked, fork_server):
             asked.send(str(pid).encode())
             if end not in select.select([asked, end], [], [])[0]:
                 os.kill(pid, signal.SIGKILL)  # the command that asked for it was killed
-            told = end.recv(32)
+            reported = end.recv(32)
             with contextlib.suppress(OSError):
-                asked.send(told)
+                asked.send(reported)
 
 
 # -------------------------------------------------------------------------------------------- the command itself

@@ -130,11 +130,11 @@ class Ready(subprocess.Popen):
             return super()._try_wait(wait_flags)
         self._end.setblocking(not wait_flags & os.WNOHANG)
         try:
-            told = self._end.recv(32)
+            reported = self._end.recv(32)
         except BlockingIOError:
             return 0, 0
         self._end.close()
-        return self.pid, int(told)
+        return self.pid, int(reported)
 
     def _internal_poll(self, *given, **named):
         if self._end is None:
@@ -190,13 +190,13 @@ def serve() -> None:
 
 def _wait(asked: socket.socket) -> dict[str, object] | None:
     """What to become, in a copy; None when nobody will ask any more."""
-    told: dict[int, tuple[int, socket.socket]] = {}  # by descriptors of processes
+    reported: dict[int, tuple[int, socket.socket]] = {}  # by descriptors of processes
     with selectors.DefaultSelector() as waiting:
         waiting.register(asked, selectors.EVENT_READ)
         while True:
             for key, _ in waiting.select():
                 if key.fd != asked.fileno():
-                    pid, end = told.pop(key.fd)
+                    pid, end = reported.pop(key.fd)
                     waiting.unregister(key.fd)
                     os.close(key.fd)
                     with contextlib.suppress(BrokenPipeError), end:  # who has started it may have ended
@@ -207,9 +207,9 @@ def _wait(asked: socket.socket) -> dict[str, object] | None:
                     return None
                 pid = os.fork()
                 if pid == 0:
-                    for descriptor in [*told, *(end.fileno() for _, end in told.values()), descriptors.pop()]:
+                    for descriptor in [*reported, *(end.fileno() for _, end in reported.values()), descriptors.pop()]:
                         os.close(descriptor)
-                    for _, end in told.values():
+                    for _, end in reported.values():
                         end.detach()
                     for number, descriptor in enumerate(descriptors):
                         os.dup2(descriptor, number)
@@ -223,7 +223,7 @@ def _wait(asked: socket.socket) -> dict[str, object] | None:
                 end = socket.socket(fileno=descriptors[3])
                 end.send(str(pid).encode())
                 watched = os.pidfd_open(pid)
-                told[watched] = pid, end
+                reported[watched] = pid, end
                 waiting.register(watched, selectors.EVENT_READ)
 
 

@@ -148,10 +148,10 @@ def test_schema_is_in_the_prompt_on_request(tokenizer):
     mapping = {"schema": MappingProxyType({**schema, "properties": MappingProxyType(schema["properties"])})}
     for more in (own, whole, mapping):
         for before, talk in (("", HI), ("Be brief.\n\n", (Message("system", "Be brief."), *HI))):
-            told = lay_out(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
-            assert told.text.startswith(said.format(before)) and "x-" not in told.text
+            reported = lay_out(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
+            assert reported.text.startswith(said.format(before)) and "x-" not in reported.text
             plain = lay_out(ChatRequest(talk, **more), ChatTemplate(TURNS), tokenizer)
-            assert told.params == plain.params and "schema" not in plain.text
+            assert reported.params == plain.params and "schema" not in plain.text
     bound, same = (lay_out(ChatRequest(HI, **more), ChatTemplate(OPEN), tokenizer).params for more in (own, mapping))
     assert bound == same and bound.lark is not None
     with pytest.raises(RequestError, match="tell_schema: there is no schema"):

@@ -33,7 +33,7 @@ def test_one_file_and_one_line_add_a_command(hello):
     assert "| [`hello`](#woolly-hello) | Greet somebody. |" in page
     assert "woolly hello [OPTIONS] [NAME]" in page
     assert "| `--times` `-n` | How often. Default: 1. |" in page
-    for line, told in {
+    for line, reported in {
         "helo": "did you mean hello?",
         "hello --time 3": "woolly hello has no option --time: did you mean --times?",
         "hello -n x": "-n is 'x'; a whole number was expected",
@@ -41,7 +41,7 @@ def test_one_file_and_one_line_add_a_command(hello):
     }.items():
         with pytest.raises(UsageError) as error:
             woolly(*line.split())
-        assert told in str(error.value)
+        assert reported in str(error.value)
 
 
 def test_tab_completes_commands_options_and_models(hello, tmp_path, monkeypatch):

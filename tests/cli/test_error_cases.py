@@ -82,7 +82,7 @@ def test_every_file_of_a_prompt_is_read(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("run -m A -m B x", "takes one of -m A and -m B"),
         ("run A x --temp 0.5 --temperature 0.7", "takes one of --temp 0.5 and --temperature 0.7"),
@@ -92,10 +92,10 @@ def test_every_file_of_a_prompt_is_read(tiny_model, tmp_path):
         ("chat A --history --no-history", "takes one of --history and --no-history"),
     ],
 )
-def test_conflicting_values_of_one_option_are_rejected(line, told):
+def test_conflicting_values_of_one_option_are_rejected(line, reported):
     with pytest.raises(UsageError) as error:
         woolly(*line.split())
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_bench_measures_every_model(tiny_model, tmp_path):
@@ -108,20 +108,20 @@ def test_bench_measures_every_model(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "reported"),
     [
         ("run MODEL x --temp abc", 2, "--temp is 'abc'"),
         ("serve --port 99999", 2, "--port is 99999; at most 65535"),
         ("serve --parallel 0", 2, "--parallel is 0; at least 1"),
     ],
 )
-def test_error_names_the_option_as_typed(line, code, told, tiny_model, monkeypatch, capsys):
+def test_error_names_the_option_as_typed(line, code, reported, tiny_model, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["woolly", *line.replace("MODEL", str(tiny_model)).split()])
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == code
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_out_of_memory_gives_a_one_line_error(monkeypatch, capsys):
@@ -131,10 +131,10 @@ def test_out_of_memory_gives_a_one_line_error(monkeypatch, capsys):
     monkeypatch.setitem(main.__globals__, "app", refused)
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert ended.value.code == 1
-    assert told.startswith("woolly: error: the system refused memory; ")
-    assert told.count("\n") == 1
+    assert reported.startswith("woolly: error: the system refused memory; ")
+    assert reported.count("\n") == 1
 
 
 def test_partial_utf8_token_is_printed_once(tiny_model):
@@ -144,10 +144,10 @@ def test_partial_utf8_token_is_printed_once(tiny_model):
 
 def test_timings_are_printed_next_to_the_text(tiny_model, capfd):
     done = run("run", tiny_model, "wool", "-n", "6", "--seed", "1", "-v")
-    told = done.stderr.decode()
-    assert "the answer is cut after 6 tokens; -n asks for more" in told
-    assert "answer   6 tokens" in told
-    assert "first token after" in told
+    reported = done.stderr.decode()
+    assert "the answer is cut after 6 tokens; -n asks for more" in reported
+    assert "answer   6 tokens" in reported
+    assert "first token after" in reported
 
 
 def test_truncated_json_is_reported_in_every_output_mode(tiny_model):

@@ -58,9 +58,9 @@ def test_exit_code_tells_user_error_from_internal_error(line, sentences, tiny_mo
     monkeypatch.setattr("sys.stdin", nothing)
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().err
-    assert ended.value.code == LINES[line], told
-    assert told.startswith("woolly: error: x\n") is not sentences
+    reported = capsys.readouterr().err
+    assert ended.value.code == LINES[line], reported
+    assert reported.startswith("woolly: error: x\n") is not sentences
 
 
 @pytest.mark.parametrize("line", ["serve -m MODEL --port 0 --mcp FILE", "chat MODEL --mcp FILE --mcp-approve all"])
@@ -75,6 +75,6 @@ def test_missing_package_gives_a_one_line_error_before_anything_starts(
     monkeypatch.setattr("sys.stdin", nothing)
     with pytest.raises(SystemExit) as ended:
         main()
-    (told,) = capsys.readouterr().err.splitlines()
+    (reported,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
-    assert told == f"woolly: error: MCP needs the package mcp: {how_to_add('mcp')}"
+    assert reported == f"woolly: error: MCP needs the package mcp: {how_to_add('mcp')}"

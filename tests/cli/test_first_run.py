@@ -61,8 +61,12 @@ def state(home):
 
 def test_enter_fetches_the_better_model_and_both_answer(home, hub):
     with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
-        told = " ".join(terminal.until("Enter takes it, s stays with smollm2:").split())
-        assert "wool:1m answers far better: 0.00 GB to download" in told and "licence" in told and "tokens/s" in told
+        reported = " ".join(terminal.until("Enter takes it, s stays with smollm2:").split())
+        assert (
+            "wool:1m answers far better: 0.00 GB to download" in reported
+            and "licence" in reported
+            and "tokens/s" in reported
+        )
         pressed(terminal, "\r", "fetching wool:1m; smollm2 answers meanwhile")
         terminal.until("wool:1m answers:")
         rest = terminal.rest()
@@ -113,8 +117,8 @@ def test_local_model_is_offered_without_a_download(home, hub):
     place.mkdir(parents=True)
     (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
     with Terminal(*ASK, home=home, HF_ENDPOINT="http://127.0.0.1:9") as terminal:
-        told = " ".join(terminal.until("s stays with smollm2: ").split())
-        assert "wool:1m answers far better: it is here, licence" in told
+        reported = " ".join(terminal.until("s stays with smollm2: ").split())
+        assert "wool:1m answers far better: it is here, licence" in reported
         pressed(terminal, "\r", "wool:1m")
         assert "smollm2 answers" not in terminal.rest()
         assert terminal.ended() == 0

@@ -216,8 +216,8 @@ def test_loading_server_is_waited_for_with_a_message_and_a_limit(monkeypatch, ur
     states = iter(["loading", "loading", "loading", "ok"])
     monkeypatch.setattr(server, "_health", lambda _: next(states))
     assert server.is_running(url, None)
-    told = f"woolly: waiting for the server at {url}, which loads its model ...\n"
-    assert capsys.readouterr().err == told
+    reported = f"woolly: waiting for the server at {url}, which loads its model ...\n"
+    assert capsys.readouterr().err == reported
     monkeypatch.setattr(server, "_health", lambda _: "loading")
     monkeypatch.setattr(server, "_LOADING", 0.0)
     with pytest.raises(RequestError, match="still loads its model after 0 minutes: look at its log"):

@@ -59,7 +59,7 @@ def test_progress_bar_leaves_room_for_the_echo_of_ctrl_c(width):
 
 
 def test_messages_are_not_truncated_without_a_terminal(capsys):
-    progress.tell("word " * 40)
+    progress.print_status("word " * 40)
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -124,13 +124,13 @@ def test_bench_table_keeps_its_first_column_on_a_narrow_terminal(model, monkeypa
 
 def test_singulars_of_the_other_commands(model, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("wool " * 40)
-    told = []
-    monkeypatch.setattr("click.echo", lambda text="", **_: told.append(str(text)))
+    reported = []
+    monkeypatch.setattr("click.echo", lambda text="", **_: reported.append(str(text)))
     woolly("perplexity", model, tmp_path / "text", "--ctx", "8", "-n", "1")
     woolly("tokenize", model, "5", "--no-special", "-d")
     woolly("tokenize", model, "w", "--no-special")
-    assert any(line.startswith("1 window of 8 tokens") for line in told)
-    assert told[-1] == "1 token"
+    assert any(line.startswith("1 window of 8 tokens") for line in reported)
+    assert reported[-1] == "1 token"
 
 
 def test_names_are_completed(tmp_path, monkeypatch):

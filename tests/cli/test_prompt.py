@@ -83,9 +83,9 @@ def test_silent_open_pipe_does_not_block_the_prompt(model, stdin, monkeypatch, c
         assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     finally:
         os.close(theirs)
-    told = capsys.readouterr().err.splitlines()
-    assert "waiting for standard input" in told[0]
-    assert "nothing came on standard input in 0.05 s, so the prompt is answered alone" in told[1]
+    reported = capsys.readouterr().err.splitlines()
+    assert "waiting for standard input" in reported[0]
+    assert "nothing came on standard input in 0.05 s, so the prompt is answered alone" in reported[1]
 
 
 def test_closed_stdin_is_no_input(model, monkeypatch):
@@ -124,7 +124,7 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "reported"),
     [
         ("smolm2", "no model named 'smolm2': did you mean smollm2"),
         ("smol2", "did you mean smollm2"),
@@ -152,12 +152,12 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
         ("hf:org/repo/a b.gguf", "is not here yet"),
     ],
 )
-def test_misspelled_model_is_not_a_prompt(word, told, tmp_path, monkeypatch):
+def test_misspelled_model_is_not_a_prompt(word, reported, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     with pytest.raises(StoreError) as error:
         model_and_prompt([word], None, None)
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""What is typed wrongly is told in one sentence, with what may have been meant; what llama.cpp's users type works."""
+"""Usage errors are one sentence with a suggestion, and llama.cpp's flags work."""
 
 import json
 import logging
@@ -75,10 +75,10 @@ def model(tmp_path_factory):
     ],
 )
 def test_typo_error_suggests_the_option(line, expected):
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         woolly(*line.split())
-    assert expected in str(told.value)
-    assert "\n" not in str(told.value)
+    assert expected in str(reported.value)
+    assert "\n" not in str(reported.value)
 
 
 @pytest.mark.parametrize("command", ["plan", "show", "tokenize", "perplexity", "bench", "why", "chat"])
@@ -309,9 +309,9 @@ def test_missing_draft_file_is_called_a_draft(model):
 def test_unused_draft_length_gives_a_warning(model, caplog):
     woolly("run", model, "hello", "-n", 1, "--draft", 4)
     assert "draft_tokens=4 (--draft-max 4) has no effect without something that guesses: add spec" in caplog.text
-    told = logging.lastResort.format(next(one for one in caplog.records if "guesses" in one.msg))
+    reported = logging.lastResort.format(next(one for one in caplog.records if "guesses" in one.msg))
     wanted = "add -md prompt_lookup, or -md with a smaller model"
-    assert told == f"--draft 4 has no effect without something that guesses: {wanted}"
+    assert reported == f"--draft 4 has no effect without something that guesses: {wanted}"
 
 
 def test_library_warnings_use_command_line_names(model, capsys):

@@ -42,8 +42,8 @@ def is_cached(n_prompt, n_cached):
 def test_agents_of_chat_completions(scripted, name, shell):
     body = getattr(agents, name)
     makes_call(scripted, shell, {"command": "echo hi"}, "<think>I think.</think>")
-    first, _, told = chat(scripted, body)
-    assert first.finish_reason == "tool_calls" and "gpt-9" in told
+    first, _, reported = chat(scripted, body)
+    assert first.finish_reason == "tool_calls" and "gpt-9" in reported
     message = first.message.model_dump(include={"role", "content"}) | {"content": ""}
     (call,) = first.message.tool_calls
     message["tool_calls"] = [call.model_dump(include={"id", "type", "function"})]
@@ -55,9 +55,9 @@ def test_agents_of_chat_completions(scripted, name, shell):
         message["reasoning"] = "I think."
         result["content"] = [{"type": "text", "text": agents.filler(114)}]
     scripted.says("Done.")
-    second, usage, told = chat(scripted, agents.next_chat(body, message, **result))
+    second, usage, reported = chat(scripted, agents.next_chat(body, message, **result))
     assert (second.message.content, second.finish_reason) == ("Done.", "stop")
-    assert is_cached(usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) and "messages" not in told
+    assert is_cached(usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) and "messages" not in reported
 
 
 def test_opencode_asks_for_a_title(scripted):

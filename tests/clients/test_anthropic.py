@@ -160,8 +160,8 @@ def test_unknown_fields_and_names_are_accepted_with_a_warning(client):
         extra_body={"compaction": {"on": True}, "cache_control": {"type": "ephemeral"}},
         extra_headers={"anthropic-beta": "nobody-knows-2099-01-01", "anthropic-version": "2099-01-01"},
     )
-    told = raw.headers["x-woolly-ignored"]
-    assert "compaction" in told and "claude-sonnet-9" in told and "metadata" not in told
+    reported = raw.headers["x-woolly-ignored"]
+    assert "compaction" in reported and "claude-sonnet-9" in reported and "metadata" not in reported
     assert raw.parse().model == "tiny" and raw.headers["request-id"]
 
 

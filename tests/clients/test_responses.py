@@ -292,6 +292,6 @@ def test_unknown_fields_are_accepted_with_a_warning(client, scripted):
         {"type": "web_search_call", "id": "ws_1"},
     ]
     raw = client.responses.with_raw_response.create(model="tiny", input=items, extra_body=more)
-    told = raw.headers["x-woolly-ignored"]
-    assert "nobody_knows" in told and "input_image" in told and "web_search_call" in told
-    assert "client_metadata" not in told and raw.parse().output_text == "Hi."
+    reported = raw.headers["x-woolly-ignored"]
+    assert "nobody_knows" in reported and "input_image" in reported and "web_search_call" in reported
+    assert "client_metadata" not in reported and raw.parse().output_text == "Hi."

@@ -96,9 +96,9 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
         server.app.state.generator.lay_out = lay_out
     assert seen[0] == seen[1] and INSTRUCTION in seen[0][1]
     assert chat.choices[0].message.content == reply.text == "Wool."
-    used, told = chat.usage, reply.usage
-    assert (told.input_tokens, told.output_tokens) == (used.prompt_tokens, used.completion_tokens)
-    assert told.type == "tokens" and told.input_tokens > len(INSTRUCTION) + 13 and reply.finish_reason == "stop"
+    used, reported = chat.usage, reply.usage
+    assert (reported.input_tokens, reported.output_tokens) == (used.prompt_tokens, used.completion_tokens)
+    assert reported.type == "tokens" and reported.input_tokens > len(INSTRUCTION) + 13 and reply.finish_reason == "stop"
 
 
 def test_truncated_transcript_says_so(server, audio, monkeypatch):

@@ -174,7 +174,7 @@ def test_stage_exits_cleanly_on_sigterm_and_survives_invalid_messages(tiny_model
 def test_stage_logs_one_line_per_invalid_message(tiny_model):
     said = []
     deep = b'{"kind": "a", "arrays": {}, "fields": ' + b'{"a":' * 100_000
-    with on_threads(tiny_model, 1, tell=said.append) as (stage,):
+    with on_threads(tiny_model, 1, report=said.append) as (stage,):
         front = Connection(socket.create_connection(stage.address), TOKEN, is_client=True)
         front.receive(lambda silence: None)
         front.send_all([[len(deep).to_bytes(4, "big"), deep]])

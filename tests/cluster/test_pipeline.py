@@ -224,11 +224,11 @@ def test_stage_keeps_the_device_it_was_started_with(model, tmp_path, monkeypatch
 
 def test_memory_of_a_stage_counts_as_free_for_the_next_engine(model, tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.cluster.stage.available_memory", lambda: 1000)
-    told, dial = [], places.Place.dial
+    reported, dial = [], places.Place.dial
 
     def dialled(place, go_on):
         dial(place, go_on)
-        told.append(place.memory)
+        reported.append(place.memory)
 
     monkeypatch.setattr(places.Place, "dial", dialled)
     with pytest.warns(UserWarning, match="GB of memory left"), on_threads(model, 1) as stages:
@@ -236,7 +236,7 @@ def test_memory_of_a_stage_counts_as_free_for_the_next_engine(model, tmp_path, m
             with over(names(stages), model, tmp_path) as llm:
                 llm.generate("the", max_tokens=2, ignore_eos=True)
                 held = stages[0]._part.program.weight_stats().n_bytes
-    assert told[0] == 1000 < told[1] <= 1000 + held
+    assert reported[0] == 1000 < reported[1] <= 1000 + held
 
 
 def test_stage_with_different_bits_cannot_join(model, tmp_path, monkeypatch):

@@ -93,8 +93,8 @@ def _wait(process: subprocess.Popen, log: Path) -> str:
     end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()
-        if told := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text()):
-            url = f"http://127.0.0.1:{told[1]}"
+        if reported := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text()):
+            url = f"http://127.0.0.1:{reported[1]}"
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=TIMEOUT):
                 return url
         time.sleep(0.1)

@@ -215,9 +215,9 @@ def test_vllm_tokenize_counts_image_rows(folder):
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": parts}]}
     with seeing(folder) as client:
-        told = client.post("/tokenize", json=body).json()
+        reported = client.post("/tokenize", json=body).json()
         asked = client.post("/v1/chat/completions", json={**body, "max_tokens": 1}).json()
-    assert told["count"] == len(told["tokens"]) == asked["usage"]["prompt_tokens"]
+    assert reported["count"] == len(reported["tokens"]) == asked["usage"]["prompt_tokens"]
 
 
 def test_chat_models_give_embeddings_with_a_pooling(folder):
@@ -225,12 +225,12 @@ def test_chat_models_give_embeddings_with_a_pooling(folder):
         refused = client.post("/v1/embeddings", json={"input": "hi"})
         assert refused.status_code in (400, 404)
     with seeing(folder, pooling="mean") as client:
-        told = client.post("/v1/embeddings", json={"input": ["hi", "you"]}).json()["data"]
+        reported = client.post("/v1/embeddings", json={"input": ["hi", "you"]}).json()["data"]
         own = client.post("/embedding", json={"content": "hi", "embd_normalize": -1}).json()[0]["embedding"][0]
         assert client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1}).status_code == 200
     with LLM(folder / "qwen-Q8_0.gguf", backend="cpu", threads=1, ctx=256) as llm:
         want = llm.embed(["hi", "you"], pooling="mean")
-        np.testing.assert_allclose([one["embedding"] for one in told], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose([one["embedding"] for one in reported], want, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(own, llm.embed("hi", pooling="mean", normalize=False)[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(RequestError, match="pooling is 'rank'; choose one of: mean, cls, last"):
         Settings(pooling="rank")

@@ -142,9 +142,9 @@ def test_model_too_large_for_memory_is_rejected_with_the_numbers(tmp_path, monke
     refused = r"tiny takes about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
     with pytest.raises(
         RequestError, match=refused + r" but 2\.00 GB are available: lower ctx or weight_memory"
-    ) as told:
+    ) as reported:
         LLM(path, ctx=99_999_999)
-    assert told.value.code == "insufficient_memory"
+    assert reported.value.code == "insufficient_memory"
     with pytest.raises(RequestError, match="of cache for 512 tokens"):
         LLM(path, ctx=512, kv_tokens=99_999_999)
     (tmp_path / "presets.toml").write_text("[tiny]\nctx = 99999999\n")

@@ -86,8 +86,10 @@ def test_chat_takes_videos_by_the_image_command(folder, name, capsys):
     with opened(folder, name) as llm:
         chat = Chat(llm, Conversation(SamplingParams(max_tokens=2, seed=1)), None)
         chat.take(f"/image {folder / 'clip.mp4'}")
-        told = f"clip.mp4 (5 s, {n_frames} frames, {ROWS[name]} tokens and their times) goes before your next message"
-        assert told in "".join(capsys.readouterr())
+        reported = (
+            f"clip.mp4 (5 s, {n_frames} frames, {ROWS[name]} tokens and their times) goes before your next message"
+        )
+        assert reported in "".join(capsys.readouterr())
         assert chat.images == [str(folder / "clip.mp4")]
         chat.take("hi")
         assert not chat.images and "error" not in capsys.readouterr().err

@@ -26,8 +26,8 @@ def tiny(tmp_path, monkeypatch):
 
 
 def test_bench_names_the_gpu(tiny):
-    told = woolly("bench", tiny, "-p", "4", "-n", "2", "-r", "1", "-ub", "16", "--device", "cuda", "-o", "md")
-    assert "| CUDA sm_80 |" in told and "\non emulated\n" in told and "the GPU's bandwidth 1.0 GB/s" in told
+    reported = woolly("bench", tiny, "-p", "4", "-n", "2", "-r", "1", "-ub", "16", "--device", "cuda", "-o", "md")
+    assert "| CUDA sm_80 |" in reported and "\non emulated\n" in reported and "the GPU's bandwidth 1.0 GB/s" in reported
     (row,) = json.loads(
         woolly("bench", tiny, "-p", "4", "-n", "0", "-r", "1", "-ub", "16", "--backend", "cuda", "--json")
     )

@@ -70,7 +70,7 @@ def test_page_takes_the_bits_of_both_types(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tiny", "kv_type", "centers", "is_told"),
+    ("tiny", "kv_type", "centers", "n_warnings"),
     [
         (TINY["qwen2"], "q4", True, False),  # kept without them
         (TINY["qwen2"], "q4/f16", False, True),
@@ -79,9 +79,9 @@ def test_page_takes_the_bits_of_both_types(tmp_path):
         (FAMILIES["qwen2vl"], "q4", True, True),  # rows of images turn by other positions
     ],
 )
-def test_keys_with_biases_in_4_bits_give_a_warning(tiny, kv_type, centers, is_told, tmp_path, caplog):
+def test_keys_with_biases_in_4_bits_give_a_warning(tiny, kv_type, centers, n_warnings, tmp_path, caplog):
     for name in ("one.gguf", "other.gguf"):
         with open_gguf(write_tiny(tiny, tmp_path / name)) as file:
             for _ in range(2):
                 biased_keys.warn_of_biased_keys(trace(file), file.tensors, kv_type, centers=centers)
-        assert caplog.text.count(f"keys of {name} have biases") == caplog.text.count(name) == is_told
+        assert caplog.text.count(f"keys of {name} have biases") == caplog.text.count(name) == n_warnings

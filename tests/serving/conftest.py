@@ -89,10 +89,10 @@ class Server:
 def _port(process: subprocess.Popen, log: Path) -> int:
     """The port that the server has found free, as its log tells."""
     end = time.monotonic() + WAIT
-    while (told := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text())) is None:
+    while (reported := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text())) is None:
         assert process.poll() is None and time.monotonic() < end, log.read_text()
         time.sleep(0.02)
-    return int(told[1])
+    return int(reported[1])
 
 
 @contextlib.contextmanager

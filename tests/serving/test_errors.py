@@ -6,14 +6,14 @@ from woolly.serving.errors import ApiError, to_api_error
 
 
 def test_internal_error_reveals_no_details():
-    told = to_api_error(OSError("/secret/path is broken"))
-    assert told.status == 500 and "secret" not in str(openai.DIALECT.error(told))
+    reported = to_api_error(OSError("/secret/path is broken"))
+    assert reported.status == 500 and "secret" not in str(openai.DIALECT.error(reported))
 
 
 def test_failed_gpu_is_reported_with_its_own_message():
-    told = to_api_error(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
-    assert (told.status, told.code, told.retry_after) == (503, "device_failed", 5.0)
-    assert told.message == "the GPU failed; try again later"
+    reported = to_api_error(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
+    assert (reported.status, reported.code, reported.retry_after) == (503, "device_failed", 5.0)
+    assert reported.message == "the GPU failed; try again later"
 
 
 def test_errors_have_the_format_of_their_dialect():

@@ -154,9 +154,9 @@ def test_embedded_server_says_that_it_must_be_restarted(served, card):
     assert served.get("/health").status_code == 200
     card.fail()
     assert served.post("/v1/completions", json=ASKED).json()["error"]["code"] == "device_failed"
-    told = served.get("/health")
-    assert (told.status_code, told.json()["status"]) == (503, "failed")
-    assert told.json()["error"]["message"] == f"{SENTENCE}; restart the server"
+    reported = served.get("/health")
+    assert (reported.status_code, reported.json()["status"]) == (503, "failed")
+    assert reported.json()["error"]["message"] == f"{SENTENCE}; restart the server"
     assert served.get("/health/ready").status_code == 503
     refused = served.post("/v1/completions", json={**ASKED, "stream": True})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "device_failed")
@@ -183,11 +183,11 @@ def test_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
     def fail(path, options):
         raise DeviceError(SENTENCE, code="lost", remedy="start the process anew")
 
-    told = []
-    served.app.state.models.on_device_failure = lambda: told.append(True) or True
+    reported = []
+    served.app.state.models.on_device_failure = lambda: reported.append(True) or True
     monkeypatch.setattr(manager, "open_model", fail)
     assert SENTENCE in served.post("/v1/completions", json=ASKED).json()["error"]["message"]
-    assert told == [True]
+    assert reported == [True]
     refused = served.post("/v1/completions", json=ASKED)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "device_failed")
     assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; the server restarts"
@@ -205,10 +205,10 @@ def test_stream_interrupted_by_its_gpu_ends_with_the_error(served, card, brake):
 
 def test_driver_reports_a_lost_device_once(served, card):
     assert served.post("/v1/completions", json=ASKED).status_code == 200
-    llm, told = card.opened[0], []
-    llm.driver.on_fault = lambda: told.append(llm.driver.fault)
+    llm, reported = card.opened[0], []
+    llm.driver.on_fault = lambda: reported.append(llm.driver.fault)
     card.fail()
     for _ in range(2):
         with pytest.raises(DeviceError, match="illegal"):
             llm.logits([1, 2, 3])
-    assert [str(fault) for fault in told] == [f"{SENTENCE}; start the process anew"]
+    assert [str(fault) for fault in reported] == [f"{SENTENCE}; start the process anew"]

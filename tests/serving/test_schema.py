@@ -68,10 +68,10 @@ def described(tiny_model, tmp_path_factory):
         assert "request failed" not in server.log.read_text()
 
 
-def told(error):
+def reported(error):
     """What an error says, or each one of a group."""
     parts = getattr(error, "exceptions", ())
-    return [line for part in parts for line in told(part)] or ["".join(traceback.format_exception_only(error))]
+    return [line for part in parts for line in reported(part)] or ["".join(traceback.format_exception_only(error))]
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -105,5 +105,5 @@ def test_every_route_matches_its_openapi_description(described, description, par
             if not is_wrong:  # nothing that is sent to this route could be wrong
                 failures.append(f"{operation}: no request keeps to its description")
         except (Exception, group) as error:
-            failures += (f"{operation}, {mode.value}: {one}" for one in told(error))
+            failures += (f"{operation}, {mode.value}: {one}" for one in reported(error))
     assert not failures, "\n\n".join(failures)

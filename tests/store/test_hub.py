@@ -213,16 +213,18 @@ def test_invalid_requests_give_a_one_line_error(hub):
 
 def test_no_network_gives_a_one_line_error(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told = r"cannot reach 127\.0\.0\.1:9 for hf:sheep.* \(Connection refused\): check the network; models here: none"
-    with pytest.raises(StoreError, match=told):
+    reported = (
+        r"cannot reach 127\.0\.0\.1:9 for hf:sheep.* \(Connection refused\): check the network; models here: none"
+    )
+    with pytest.raises(StoreError, match=reported):
         pull(f"hf:{REPO}")
 
 
 def test_unresolvable_host_and_offline_have_messages(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://wool.invalid")
-    told = r"cannot reach wool\.invalid for .* \(there is no network, or no such host\): check the network"
+    reported = r"cannot reach wool\.invalid for .* \(there is no network, or no such host\): check the network"
     for spec in (f"hf:{REPO}", "http://wool.invalid/x.gguf"):
-        with pytest.raises(StoreError, match=told) as error:
+        with pytest.raises(StoreError, match=reported) as error:
             pull(spec)
         assert "Errno" not in str(error.value)
 

@@ -59,7 +59,7 @@ def open_files(
             file = fetches.local(part.file)
             pages = file.read(with_images=with_images, most=most, before=taken, deadline=deadline)
             taken = taken.more(pages)
-            parts += _shown(file, pages, tokenizer) if with_images else _told(file, pages, tokenizer)
+            parts += _shown(file, pages, tokenizer) if with_images else _as_text(file, pages, tokenizer)
         opened.append(replace(message, content=_content(parts)))
     return tuple(opened)
 
@@ -101,7 +101,7 @@ def _shown(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list
     return parts
 
 
-def _told(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
+def _as_text(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
     """Returns the text of each page, for a model that sees nothing."""
     if not any(page.text for page in pages):
         raise file.request_error(
@@ -127,12 +127,12 @@ def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, f
     if sampling.is_one_item:
         return [ImagePart(ImageInput(Clip(seen.frames), where=video.where))]
     images = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
-    texts = _told_smolvlm(seen) if sampling is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
+    texts = _smolvlm_text(seen) if sampling is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
     parts: list[Part] = [part for pair in zip(map(TextPart, texts), images, strict=True) for part in pair]
     return [*parts, TextPart("\n\n")] if sampling is SMOLVLM else parts
 
 
-def _told_smolvlm(seen: Video) -> list[str]:
+def _smolvlm_text(seen: Video) -> list[str]:
     """Returns the text before each frame."""
     minutes, seconds = divmod(int(seen.seconds), 60)
     length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

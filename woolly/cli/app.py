@@ -18,7 +18,7 @@ from woolly import __version__
 from woolly.cli.parse.command import Group
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.plain import PLAIN
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import WoollyError
 
 # Title of each group of --help by its first command.
@@ -125,20 +125,20 @@ def main() -> None:
             if sys.platform == "win32":
                 # Pipes and files get UTF-8 as on other systems: the code page of the country lacks most characters.
                 stream.reconfigure(encoding="utf-8")
-    warnings.showwarning = lambda message, *_, **__: tell(f"woolly: warning: {message}")
+    warnings.showwarning = lambda message, *_, **__: print_status(f"woolly: warning: {message}")
     try:
         app()
     except WoollyError as error:
-        tell(f"woolly: error: {error}")
+        print_status(f"woolly: error: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except MemoryError as error:
-        tell(f"woolly: error: {_out_of_memory(error)}")
+        print_status(f"woolly: error: {_out_of_memory(error)}")
         sys.exit(1)
     except OSError as error:
         # Standard output is full or closed; the files that a person names have errors of their own.
-        tell(f"woolly: error: {error.strerror or error}")
+        print_status(f"woolly: error: {error.strerror or error}")
         sys.exit(1)
     finally:
         # The process ends: Python would look for garbage among all that it has imported, which takes up to 80 ms.

@@ -65,7 +65,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         return each * (settings.replicas + len(settings.join))
 
     app.state.generator.admission = Admission(n_running, settings.max_queue)
-    app.state.health.details = lambda: {"replicas": [_told(name, one) for name, one in _replicas(models)]}
+    app.state.health.details = lambda: {"replicas": [_replica_fields(name, one) for name, one in _replicas(models)]}
     app.state.health.find_fault = lambda: _find_fault(models)
     app.state.stats.registry.register(_Collector(models))
     if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
@@ -125,7 +125,7 @@ def _replicas(models: ModelManager) -> Iterable[tuple[str, dict[str, Any]]]:
     return ((name, told) for name, llm in _fleets(models) for told in llm.fleet.report())
 
 
-def _told(name: str, replica: dict[str, Any]) -> dict[str, Any]:
+def _replica_fields(name: str, replica: dict[str, Any]) -> dict[str, Any]:
     return {"model": name, **{field: value for field, value in replica.items() if field != "figures"}}
 
 

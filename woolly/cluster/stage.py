@@ -65,17 +65,17 @@ class Stage:
         threads: int | None = None,
         weight_memory: int | str | None = None,
         device: str | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Opens the model, by path or by the name under which it was pulled, and the port; 0 is any free one.
 
         `device` is as in `LLM`; a stage without one uses what the engine asks for.
-        `tell` gets a line for each connection that opens or ends, and for each that is refused.
+        `report` gets a line for each connection that opens or ends, and for each that is refused.
         """
         self._options = Options(threads, parse_size("weight_memory", weight_memory), device=device)
         _free_memory(device)  # DeviceError or RequestError if it is not there
         self._token = token
-        self.tell = tell
+        self.report = report
         self.file = open_gguf(resolve(model))
         try:
             self._digest = digest_of(self.file.paths)
@@ -97,7 +97,7 @@ class Stage:
 
     def serve(self) -> None:
         """Accepts connections until `close`, each on a thread of its own."""
-        for connection, host in greeted(self._listener, self._token, self._is_over, self.tell, self._refused):
+        for connection, host in greeted(self._listener, self._token, self._is_over, self.report, self._refused):
             threading.Thread(target=self._handle, args=(connection, host), daemon=True).start()
 
     def close(self) -> None:
@@ -171,14 +171,14 @@ class Stage:
         program = choose(backend).compile(plan, self.file.tensors, options)
         program.load_weights()
         self._part = CompiledLayers(wanted, program, _probe(program))
-        self.tell(f"holds layers {first} to {last}")
+        self.report(f"holds layers {first} to {last}")
         return self._part
 
     def _is_over(self) -> bool:
         return self._is_closed
 
     def _refused(self, host: str, reason: str) -> None:
-        self.tell(f"refused {host}: {reason}")
+        self.report(f"refused {host}: {reason}")
 
     def _handle(self, connection: Connection, host: str) -> None:
         session = StageSession(self, connection)
@@ -189,12 +189,12 @@ class Stage:
         if is_late:
             connection.close()
             return
-        self.tell(f"connected to {host}")
+        self.report(f"connected to {host}")
         try:
             connection.send(WireMessage("welcome", {"memory": self._memory()}))
             session.run()
         except (ConnectionError, DeviceError) as error:
-            self.tell(f"disconnected from {host}: {error}")
+            self.report(f"disconnected from {host}: {error}")
         finally:
             connection.close()
             with self._lock:

@@ -271,7 +271,7 @@ def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> li
         try:
             out.append(make(text))
         except RequestError as error:
-            raise error.retold(f"{what} {index}: {error}", RequestError) from error
+            raise error.with_message(f"{what} {index}: {error}", RequestError) from error
     return out
 
 

@@ -76,7 +76,7 @@ class RequestMaker:
                 groups.append(self._requests(self._ids(one), its, its_options))
                 its_options = replace(its_options, group=groups[0][0].group)
             except RequestError as error:
-                raise error.retold(f"prompt {i}: {error}", RequestError) from error
+                raise error.with_message(f"prompt {i}: {error}", RequestError) from error
         return groups
 
     def prepare_chats(
@@ -93,7 +93,7 @@ class RequestMaker:
             try:
                 chats.append(self._prepare_chat(one, its, **options))
             except RequestError as error:
-                raise error.retold(f"conversation {i}: {error}", RequestError) from error
+                raise error.with_message(f"conversation {i}: {error}", RequestError) from error
             except TemplateError as error:
                 raise TemplateError(f"conversation {i}: {error}") from error
         return chats

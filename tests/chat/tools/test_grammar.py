@@ -237,9 +237,9 @@ def test_too_large_tools_are_rejected_by_name(tokenizer):
 def test_unenforceable_schema_error_names_tool_and_property(tokenizer):
     wrong = {"type": "object", "properties": {"wool": {"$ref": "#/$defs/Missing"}}}
     choice = ToolChoice((WEATHER, Tool("shear", None, wrong)), "required")
-    with pytest.raises(RequestError, match=r"the tool 'shear': .*'#/\$defs/Missing' at #/properties/wool") as told:
+    with pytest.raises(RequestError, match=r"the tool 'shear': .*'#/\$defs/Missing' at #/properties/wool") as reported:
         call_grammar(choice, FORMATS["hermes"], tokenizer)
-    assert (told.value.field, told.value.code) == ("tools", "grammar")
+    assert (reported.value.field, reported.value.code) == ("tools", "grammar")
 
 
 def test_arguments_of_every_kind_are_written_one_by_one(tokenizer, accepts):

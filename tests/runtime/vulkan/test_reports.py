@@ -72,9 +72,9 @@ def test_identity_of_a_gpu_with_different_bits_has_its_generation():
 
 def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypatch):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
-    told = woolly("bench", tiny, "-p", "2", "-n", "0", "-r", "1", "-ub", "16", "--device", "vulkan", "-o", "md")
-    assert "| VULKAN " in told and f"\non {opened.name}\n" in told
-    assert ("bandwidth" in told) == (opened.bandwidth is not None)
+    reported = woolly("bench", tiny, "-p", "2", "-n", "0", "-r", "1", "-ub", "16", "--device", "vulkan", "-o", "md")
+    assert "| VULKAN " in reported and f"\non {opened.name}\n" in reported
+    assert ("bandwidth" in reported) == (opened.bandwidth is not None)
     placed = SplitBackend(vulkan, True).place
     monkeypatch.setattr(show_gpu, "plan_placement", lambda plan, tensors, options: placed(plan, tensors, options))
     monkeypatch.setattr(show_gpu, "find_gpu", lambda: Gpu(0, "Fake", "vulkan", 4 << 30, 8 << 30, None))

@@ -269,8 +269,8 @@ def test_reader_that_takes_nothing_is_disconnected_and_its_answer_ends(strict):
         while "woolly_answers_open 0.0" not in client.get("/metrics").text:
             assert time.monotonic() < deadline, "it still runs for nobody"
             time.sleep(0.05)
-        told = begin + reply_of(connection)
-        assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n")
+        reported = begin + reply_of(connection)
+        assert reported.startswith(b"HTTP/1.1 200") and not reported.endswith(b"0\r\n\r\n")
     assert_serves(strict)
 
 

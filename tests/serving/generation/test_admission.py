@@ -52,8 +52,8 @@ def test_full_queue_is_reported_over_a_socket_and_the_session_stays_unread(clien
     fill(client, monkeypatch)
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "messages": HI, "session_id": session})
-        told = socket.receive_json()
-    assert told["error"]["code"] == "queue_full" and told["retry_after"] >= 1
+        reported = socket.receive_json()
+    assert reported["error"]["code"] == "queue_full" and reported["retry_after"] >= 1
 
 
 @pytest.mark.parametrize(

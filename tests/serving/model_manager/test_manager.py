@@ -244,9 +244,9 @@ def test_context_beyond_training_gives_a_warning_with_the_model_name(folder, how
         assert (await models.get("two")).context_length == 1000
         await models.close()
 
-    with pytest.warns(UserWarning, match="ctx is 1000, but two was trained for 512") as told:
+    with pytest.warns(UserWarning, match="ctx is 1000, but two was trained for 512") as reported:
         asyncio.run(story())
-    assert len([one for one in told if "trained" in str(one.message)]) == 1
+    assert len([one for one in reported if "trained" in str(one.message)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -382,9 +382,9 @@ def test_model_is_found_by_every_listed_name_and_errors_list_them_too(folder, ap
                 assert api.get(f"/v1/models/{alias}").json()["id"] == name
                 reply = api.post("/v1/completions", json={"model": alias, "prompt": "a", "max_tokens": 1})
                 assert reply.json()["model"] == name
-        told = api.post("/v1/completions", json={"model": "nobody", "prompt": "a"})
-        assert told.status_code == 404
+        reported = api.post("/v1/completions", json={"model": "nobody", "prompt": "a"})
+        assert reported.status_code == 404
         for each in (alias for name, aliases in listed.items() for alias in (name, *aliases)):
-            assert each in told.json()["error"]["message"]
+            assert each in reported.json()["error"]["message"]
         loaded = api.post("/api/v1/models/one/load", json={"path": "one.gguf"}).json()
         assert loaded["model_info"]["name"] == "mine"

@@ -70,12 +70,12 @@ def test_parakeet_model_gives_word_times(app_with, tmp_path, caplog):
         reply = client.post("/v1/audio/transcriptions", data=alone, files=file).json()
         assert [word["word"] for word in reply["words"]] == said and "segments" not in reply
         log.removeHandler(caplog.handler)
-        told = [record for record in caplog.records if record.message in ("answered", "transcribed")]
-        assert {(record.message, record.levelname) for record in told} == {
+        reported = [record for record in caplog.records if record.message in ("answered", "transcribed")]
+        assert {(record.message, record.levelname) for record in reported} == {
             ("answered", "DEBUG"),
             ("transcribed", "INFO"),
         }
-        assert told[-1].seconds == 3.0 and told[-1].segments > 0
+        assert reported[-1].seconds == 3.0 and reported[-1].segments > 0
         srt = client.post("/v1/audio/transcriptions", data={"response_format": "srt"}, files=file).text
         assert srt.startswith("1\n00:00:00,")
         for fields, says in (

@@ -144,8 +144,8 @@ def test_conversations_are_pinned_and_put_into_folders(open_page, two):
 @pytest.mark.rare
 def test_empty_answer_of_a_base_model_says_why(open_page, two):
     page = open_page(two)
-    told = [{"delta": {"content": " "}}, {"delta": {}, "finish_reason": "stop"}]
-    stream = "".join(event({"model": "one", "choices": [{"index": 0, **one}]}) for one in told) + event("[DONE]")
+    reported = [{"delta": {"content": " "}}, {"delta": {}, "finish_reason": "stop"}]
+    stream = "".join(event({"model": "one", "choices": [{"index": 0, **one}]}) for one in reported) + event("[DONE]")
     page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
     ask(page, "Hi")
     # The words of the terminal.

@@ -212,12 +212,12 @@ def test_wheel_contains_the_page_files():
     assert 'wheel.packages = ["woolly"]' in (ROOT / "pyproject.toml").read_text()
     files = [str(path) for path in STATIC.rglob("*") if path.is_file()]
     try:
-        told = subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True)
+        reported = subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True)
     except OSError:
         pytest.skip("git is missing")
-    if told.returncode == 128:
+    if reported.returncode == 128:
         pytest.skip("this is no clone")
-    assert told.stdout == ""
+    assert reported.stdout == ""
 
 
 def test_every_api_sampler_is_on_the_page():

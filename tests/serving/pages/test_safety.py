@@ -137,8 +137,8 @@ def test_interrupted_answer_is_kept_and_marked(page):
     assert answers(page).inner_text() == "Half of"
     assert "broke off" in page.locator(".problem").inner_text()
     page.unroute(route)
-    told = 'data: {"error": {"message": "the server is about to stop", "code": "server_stopping"}}\n\n'
-    page.route(route, lambda one: one.fulfill(status=200, content_type="text/event-stream", body=body + told))
+    reported = 'data: {"error": {"message": "the server is about to stop", "code": "server_stopping"}}\n\n'
+    page.route(route, lambda one: one.fulfill(status=200, content_type="text/event-stream", body=body + reported))
     page.get_by_role("button", name="Try again").click()
     settled(page)
     assert "about to stop" in page.locator(".problem").inner_text()

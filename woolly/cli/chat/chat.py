@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.conversation import with_parts
 from woolly.cli.terminal.answer import visible
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError, TemplateError, WoollyError
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class Chat:
         try:
             if text.startswith("/") and "\n" not in text:
                 if shown := run_slash(self, text):
-                    tell(shown)
+                    print_status(shown)
             elif text.strip():
                 self.ask(text)
         except WoollyError as error:
-            tell(f"woolly: {error}")
+            print_status(f"woolly: {error}")
 
     def ask(self, text: str) -> None:
         """Answers a question and keeps both; after Ctrl-C it keeps the part of the answer that had arrived.
@@ -110,7 +110,7 @@ class Chat:
                 messages += results
                 if not goes_on or n_rounds == _MAX_ROUNDS:
                     if goes_on:
-                        tell(f"(ended: the model called tools {_MAX_ROUNDS} times without an answer)")
+                        print_status(f"(ended: the model called tools {_MAX_ROUNDS} times without an answer)")
                     messages.append(call_message("", ()))  # templates want an answer between results and a question
                     break
                 stream = self._begin(None)
@@ -121,8 +121,8 @@ class Chat:
         self.images.clear()
         self.audio.clear()
         if ended == "stop" and not calls and is_assumed_in_vain(self.llm.template, answer):
-            tell(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
-        self._tell_end(ended)
+            print_status(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
+        self._print_end(ended)
         sys.stdout.flush()
 
     def _show(self, stream: ChatStream) -> tuple[str | None, str, tuple[ToolCall, ...]]:
@@ -141,7 +141,7 @@ class Chat:
                     ended = show_markdown(stream, timing, self._screen, kept)
         except KeyboardInterrupt:
             stream.close()
-            tell("(stopped)")
+            print_status("(stopped)")
         self.last_facts = timing.facts(stream.completion) if kept else None  # none: Ctrl-C before the first token
         if self.last_facts is not None:
             self.n_tokens = self.last_facts["prompt_tokens"] + self.last_facts["answer_tokens"]
@@ -158,7 +158,7 @@ class Chat:
         n_turns = self.conversation.n_turns
         if n_turns == 0:
             raise RequestError("there is no turn to compact")
-        tell("(the model writes a note of the conversation ...)", dim=True)
+        print_status("(the model writes a note of the conversation ...)", dim=True)
         params = replace(self.conversation.params, max_tokens=None)
         messages = self.conversation.all_messages
         note = self.llm.compact(messages, params, tools=self._offered, split_reasoning=True)
@@ -167,7 +167,7 @@ class Chat:
         self.measure()
         turns = "1 turn is" if n == 1 else f"{n} turns are"
         facts = [f"{turns} now this note", *([self.meter] if self.meter else []), "/compact undo brings them back"]
-        tell(f"{visible(note)}\n({'; '.join(facts)})")
+        print_status(f"{visible(note)}\n({'; '.join(facts)})")
 
     def measure(self) -> None:
         """Counts the tokens of the conversation after a change; 0 if it has no turn, or the template refuses it."""
@@ -212,9 +212,9 @@ class Chat:
             if not self.forgets and not self._may_forget(turns):
                 if self._wants_note and self._try_to_compact():
                     return self._stream_after_note(asked)
-                raise error.retold(f"{error}; /forget {n} drops {turns}", RequestError) from None
+                raise error.with_message(f"{error}; /forget {n} drops {turns}", RequestError) from None
         self.forget(n)
-        tell(f"(the context was full: {turns} {'is' if n == 1 else 'are'} forgotten)")
+        print_status(f"(the context was full: {turns} {'is' if n == 1 else 'are'} forgotten)")
         return self._stream(asked)
 
     def _stream_after_note(self, asked: dict[str, Any] | None) -> ChatStream:
@@ -265,7 +265,7 @@ class Chat:
         try:
             self.compact()
         except WoollyError as error:
-            tell(f"woolly: the conversation is not compacted: {error}")
+            print_status(f"woolly: the conversation is not compacted: {error}")
             return False
         return True
 
@@ -280,14 +280,14 @@ class Chat:
         self.forgets = reply in ("a", "always")
         return self.forgets or reply in ("", "y", "yes")
 
-    def _tell_end(self, ended: str | None) -> None:
+    def _print_end(self, ended: str | None) -> None:
         limit, n_answer = self.conversation.params.max_tokens, (self.last_facts or {}).get("answer_tokens", 0)
         if ended == "length" and limit is not None and n_answer >= limit:
-            tell("(cut: max_tokens is reached)")
+            print_status("(cut: max_tokens is reached)")
         elif ended == "length":
-            tell(f"(cut: the context of {self.llm.ctx} tokens is full; {_SHORTER})")
+            print_status(f"(cut: the context of {self.llm.ctx} tokens is full; {_SHORTER})")
         elif self.n_tokens >= _NEARLY_FULL * self.llm.ctx:
-            tell(f"({self.meter}; {_SHORTER})", dim=True)
+            print_status(f"({self.meter}; {_SHORTER})", dim=True)
 
 
 def writing(llm: LLM) -> LLM:

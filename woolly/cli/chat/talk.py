@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 from woolly.machine.blas import import_numpy
 from woolly.store import models_folder
@@ -74,7 +74,7 @@ def talk(
     try:
         if keyboard.is_terminal:
             shown = chat.llm.path.name if Path(name).is_file() else name
-            tell(f"{shown}, {chat.llm.ctx} tokens of context; /help lists the commands", dim=True)
+            print_status(f"{shown}, {chat.llm.ctx} tokens of context; /help lists the commands", dim=True)
         while not chat.is_over:
             try:
                 text = keyboard.read("> ", ". ", chat.meter)
@@ -84,7 +84,7 @@ def talk(
                     break
                 chat.take(text)
             except KeyboardInterrupt:
-                tell("(Ctrl-D or /quit ends the chat)")
+                print_status("(Ctrl-D or /quit ends the chat)")
     finally:
         chat.llm.close()
         keyboard.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.chat import ToolCall
 from woolly.cli.terminal.answer import visible
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.sizes import counted
 from woolly.errors import ToolError
 
@@ -61,7 +61,7 @@ class Tools:
             try:
                 text = self._run_one(call) if goes_on else _STOPPED
             except KeyboardInterrupt:
-                tell("(stopped)")
+                print_status("(stopped)")
                 text, goes_on = _STOPPED, False
             results.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
         return results, goes_on
@@ -74,19 +74,19 @@ class Tools:
         try:
             tool = self._toolbox.find(call.name)
         except ToolError as error:
-            _tell_call(call)
-            tell(f"woolly: {error}")
+            _print_call(call)
+            print_status(f"woolly: {error}")
             return f"Error: {error}"
-        _tell_call(call, is_whole=self._approvals.decided(tool) is None)
+        _print_call(call, is_whole=self._approvals.decided(tool) is None)
         try:
             if not self._approvals.allow(tool, call.arguments):
-                tell("  (refused)", dim=True)
+                print_status("  (refused)", dim=True)
                 return _REFUSED
             result = self._toolbox.call(call)
         except ToolError as error:
-            tell(f"woolly: {error}")
+            print_status(f"woolly: {error}")
             return f"Error: {error}"
-        tell(f"  {'failed: ' if result.is_error else ''}{_short(result.text)}", dim=True)
+        print_status(f"  {'failed: ' if result.is_error else ''}{_short(result.text)}", dim=True)
         return f"Error: {result.text}" if result.is_error else result.text
 
 
@@ -96,17 +96,19 @@ def open_tools(path: Path, policy: str, question: Callable[[str], str] | None) -
 
     config = read_config(path)
     if config.ignored:
-        tell(f"woolly: {path} has {', '.join(config.ignored)}, without effect here")
+        print_status(f"woolly: {path} has {', '.join(config.ignored)}, without effect here")
     toolbox = Toolbox(config.servers)
     try:
         errors = toolbox.open()
         if errors and question is None:
             raise errors[0]
         for error in errors:
-            tell(f"woolly: {error}")
+            print_status(f"woolly: {error}")
         if question is not None:
             n_servers = len(config.servers) - len(errors)
-            tell(f"{counted(len(toolbox.tools), 'tool')} of {counted(n_servers, 'MCP server')}; /tools", dim=True)
+            print_status(
+                f"{counted(len(toolbox.tools), 'tool')} of {counted(n_servers, 'MCP server')}; /tools", dim=True
+            )
         return Tools(toolbox, policy, question)
     except BaseException:
         toolbox.close()
@@ -123,8 +125,8 @@ def call_message(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **({"tool_calls": listed} if listed else {})}
 
 
-def _tell_call(call: ToolCall, *, is_whole: bool = False) -> None:
-    tell(f"→ {visible(call.name)} {_whole(call.arguments) if is_whole else _short(call.arguments)}")
+def _print_call(call: ToolCall, *, is_whole: bool = False) -> None:
+    print_status(f"→ {visible(call.name)} {_whole(call.arguments) if is_whole else _short(call.arguments)}")
 
 
 def _whole(arguments: str) -> str:

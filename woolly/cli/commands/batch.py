@@ -13,7 +13,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import KV_TYPE, THREADS, WEIGHT_MEMORY, complete_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import steps_bar, tell
+from woolly.cli.terminal.progress import print_status, steps_bar
 from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError
 
@@ -85,11 +85,13 @@ def batch(
             f" {_journal(target)}: the same command goes on from there"
         ) from None
     except KeyboardInterrupt:
-        tell(f"woolly: stopped; what was answered is kept in {_journal(target)}: the same command goes on from there")
+        print_status(
+            f"woolly: stopped; what was answered is kept in {_journal(target)}: the same command goes on from there"
+        )
         raise
-    tell(f"{target}: {counted(tally.n_good, 'answer')}")
+    print_status(f"{target}: {counted(tally.n_good, 'answer')}")
     if tally.n_bad:
-        tell(f"{failed}: {counted(tally.n_bad, 'row')} failed")
+        print_status(f"{failed}: {counted(tally.n_bad, 'row')} failed")
     if tally.n_bad and not tally.n_good:
         raise click.exceptions.Exit(1)
 
@@ -125,7 +127,7 @@ async def _run(settings: Settings, source: Path, target: Path, failed: Path) -> 
             created = int(source.stat().st_mtime)
             job = Job(app, lambda: read_rows(source), journal, created=created, on_row=on_row)
             if job.tally.n_done:
-                tell(f"resuming after {counted(job.tally.n_done, 'row')}")
+                print_status(f"resuming after {counted(job.tally.n_done, 'row')}")
             tally = await job.run()
         write_lines(target, journal.lines(is_good=True))
         if tally.n_bad:

@@ -15,7 +15,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, complete_model, read_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import counted, size
 from woolly.errors import RequestError
@@ -86,7 +86,7 @@ def _list(files: Sequence[PageFile], place: Path, as_json: bool) -> None:
         click.echo(json.dumps({"folder": str(place), "identities": list(by_identity.values())}, indent=2))
         return
     if not by_identity:
-        tell(f"there are no pages in {place}; `woolly serve --cache-disk 20GB` writes them")
+        print_status(f"there are no pages in {place}; `woolly serve --cache-disk 20GB` writes them")
         return
     from rich.table import Table
 

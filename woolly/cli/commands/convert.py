@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from woolly.cli.commands.quantize_size import tell_missing
+from woolly.cli.commands.quantize_size import report_missing
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.checkpoint import check_archive
-from woolly.cli.terminal.progress import bytes_bar, tell
+from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.cli.terminal.screen import results
 from woolly.cli.terminal.sizes import counted, duration, size
 from woolly.errors import RequestError
@@ -87,7 +87,7 @@ def convert(
         try:
             find_mix(type_name)
         except RequestError as error:
-            raise error.retold(str(error), UsageError) from None
+            raise error.with_message(str(error), UsageError) from None
     if imatrix_path is not None and (type_name is None or lora):
         raise UsageError("--imatrix is of use with a type such as Q4_K_M only: give one, or leave it out")
     if target.is_dir():
@@ -108,7 +108,7 @@ def convert(
     folder, about = _folder(source)
     draft = make_draft(open_checkpoint(folder), about, ignored=ignored or ())
     recipe = choose_types(draft, type_name, has_imatrix=imatrix is not None)
-    tell_missing(imatrix, recipe)
+    report_missing(imatrix, recipe)
     written = None if dry_run else _write(draft, recipe, target, threads, imatrix)
     if as_json:
         click.echo(json.dumps(_facts(draft, recipe, target, written), indent=2))
@@ -139,7 +139,7 @@ def converted(folder: Path) -> Path:
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
     target = models_folder() / "converted" / f"{folder.resolve().name}-{digest}.gguf"
     if not target.exists():
-        tell(f"woolly: {folder} is a checkpoint: it is converted once, to {target}")
+        print_status(f"woolly: {folder} is a checkpoint: it is converted once, to {target}")
         draft = make_draft(open_checkpoint(folder))
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(draft, choose_types(draft, None), target, None)
@@ -203,4 +203,4 @@ def _print(draft: FileDraft, recipe: Recipe, target: Path, written: Written | No
     if written is not None:
         console.print(f"{target}  {size(written.n_bytes)} in {duration(written.seconds)}", soft_wrap=True)
     if draft.left_out:
-        tell(f"woolly: {counted(len(draft.left_out), 'tensor')} that a model of text does not need left out")
+        print_status(f"woolly: {counted(len(draft.left_out), 'tensor')} that a model of text does not need left out")

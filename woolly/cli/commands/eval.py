@@ -13,7 +13,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, MODEL, NAMED, THREADS, complete_model, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
-from woolly.cli.terminal.progress import steps_bar, tell
+from woolly.cli.terminal.progress import print_status, steps_bar
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def eval(
         )
         return
     _print([name for name in (model, against) if name is not None], accuracies, by_length, difference)
-    tell(f"{folder}: every answer", dim=True)
+    print_status(f"{folder}: every answer", dim=True)
 
 
 def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dict[str, Any]) -> list[Outcome]:

@@ -13,7 +13,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, results
 
 _ACTIONS = ("list", "add", "remove")
@@ -86,7 +86,9 @@ def _add(file: Path, name: str, is_admin: bool, limits: dict[str, int], models: 
         click.echo(json.dumps({"name": name, "key": key, "file": str(file)}))
         return
     click.echo(key)
-    tell(f"this is the only time that the key of {name} is shown; `woolly serve --keys-file {file}` asks for it")
+    print_status(
+        f"this is the only time that the key of {name} is shown; `woolly serve --keys-file {file}` asks for it"
+    )
 
 
 def _list(file: Path, as_json: bool) -> None:
@@ -101,7 +103,7 @@ def _list(file: Path, as_json: bool) -> None:
         click.echo(json.dumps({"file": str(file), "keys": rows}, indent=2))
         return
     if not rows:
-        tell(f"there are no keys in {file}; `woolly keys add NAME` makes one")
+        print_status(f"there are no keys in {file}; `woolly keys add NAME` makes one")
         return
     from rich.table import Table
 

@@ -26,7 +26,7 @@ from woolly.cli.parse.options import complete_fetched
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError, near
 from woolly.cli.start.memory import default_model
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder
 
@@ -136,12 +136,14 @@ def _endpoint(
     else:
         path, own, n_parameters = _local(name or default_model(), may_fetch=not dry_run)
         if ctx is not None and ctx > own:
-            tell(f"woolly: --ctx is {ctx}, but {path.stem} was trained for {own} tokens: answers beyond them get worse")
+            print_status(
+                f"woolly: --ctx is {ctx}, but {path.stem} was trained for {own} tokens: answers beyond them get worse"
+            )
         ctx = ctx or min(own, _CTX)
         kept = cache_disk or _CACHE_DISK
         command = serve_command(str(path), url, ctx, None if kept == "none" else kept)
         if dry_run:
-            tell(f"woolly: no server answers at {url}; the first line would start one until the agent ends")
+            print_status(f"woolly: no server answers at {url}; the first line would start one until the agent ends")
             click.echo(shlex.join(["woolly", *command[3:]]) + " &")
             _warn(agent, ctx, n_parameters)
             return Endpoint(url, _served_name(path), ctx, key)
@@ -204,12 +206,12 @@ def _handling(handlers: Mapping[int, Any]) -> Iterator[None]:
 def _warn(agent: Agent, ctx: int, n_parameters: int) -> None:
     if ctx < agent.first_turn + _ROOM:
         enough = 2 * agent.first_turn // 1024 * 1024 + 4096
-        tell(
+        print_status(
             f"woolly: {agent.program} sends about {agent.first_turn:,} tokens before your first word, but the context"
             f" holds {ctx:,}, which is too small: use a model and a --ctx of at least {enough:,}"
         )
     if n_parameters < _SMALL:
-        tell(
+        print_status(
             f"woolly: a model of {n_parameters / 1e9:.1f} billion parameters seldom calls tools well;"
             " 7 billion or more are advised"
         )

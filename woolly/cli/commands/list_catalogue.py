@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from woolly.cli.start.room import room_here
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, results
 from woolly.machine.fit import Room
 from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
@@ -42,7 +42,7 @@ def print_catalogue(as_json: bool) -> None:
     for cells in shown:
         table.add_row(*cells)
     print_table(console, table)
-    tell(
+    print_status(
         f"catalogue of {catalogue.updated}; ~ is an estimate; parameters are all/active; the bare name of a family is"
         f" its first size, and {DEFAULT_MODEL} alone the default model",
         dim=True,

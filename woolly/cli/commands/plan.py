@@ -7,7 +7,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import MODEL, NAMED, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import results
 from woolly.store import resolve
 
@@ -32,4 +32,4 @@ def plan(model: str | None, named: str | None, everything: bool, fused: bool) ->
     lines = table.splitlines()
     click.echo("\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines))
     if any(len(line) > width for line in lines):
-        tell(f"(cut at {width} columns; `woolly plan ... | less -S` has all of it)", dim=True)
+        print_status(f"(cut at {width} columns; `woolly plan ... | less -S` has all of it)", dim=True)

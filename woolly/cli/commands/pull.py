@@ -15,7 +15,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import NAMED, complete_pullable, model_argument, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import bytes_bar, chatter, tell
+from woolly.cli.terminal.progress import bytes_bar, chatter, print_status
 from woolly.errors import StoreError, UnsupportedError
 from woolly.store.catalogue.families import own_catalogue
 
@@ -72,7 +72,7 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     if sha256 is None:
         n = len(found.catalogue.families)
         families = "1 family" if n == 1 else f"{n} families"
-        tell(
+        print_status(
             f"woolly: {found.url} is a catalogue of {found.catalogue.updated} with {families};"
             " nothing was changed. Compare its SHA-256 with the one that the project publishes, then take it by\n"
             f"woolly pull --catalogue {f'{address} ' if address else ''}--sha256 {found.sha256}"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from woolly.cli.commands.quantize_size import quantize_to_size, tell_missing
+from woolly.cli.commands.quantize_size import quantize_to_size, report_missing
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import bytes_bar, tell
+from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import counted, duration
 from woolly.cli.terminal.sizes import size as sized
@@ -115,7 +115,7 @@ def quantize(
         embedding = find_type(embedding_type, "--token-embedding-type") if embedding_type else None
         tensor_types = [find_tensor_type(text) for text in tensor_type]
     except RequestError as error:
-        raise error.retold(str(error), UsageError) from None
+        raise error.with_message(str(error), UsageError) from None
     if threads is not None and not 1 <= threads <= 1024:
         raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
     if target.is_dir():
@@ -152,7 +152,7 @@ def quantize(
             allow_requantize=allow_requantize,
             has_imatrix=imatrix is not None,
         )
-        tell_missing(imatrix, recipe)
+        report_missing(imatrix, recipe)
         summary = None
         if not dry_run:
             with bytes_bar(f"{file.path.name} to {mix.name}") as report:
@@ -223,7 +223,7 @@ def _print(recipe: Recipe, target: Path, summary: Summary | None, verbose: bool)
             f"{summary.path}  {sized(summary.n_bytes)} in {duration(summary.seconds)} ({rate:.0f} MB/s)", soft_wrap=True
         )
     if recipe.n_misfits:
-        tell(
+        print_status(
             f"woolly: larger types stand in for {recipe.mix.type.name} in {counted(recipe.n_misfits, 'tensor')}, whose"
             f" rows are no multiple of {recipe.mix.type.block_size}"
         )

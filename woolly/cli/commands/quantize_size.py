@@ -13,7 +13,7 @@ import click
 
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.files import read_utf8
-from woolly.cli.terminal.progress import bytes_bar, steps_bar, tell
+from woolly.cli.terminal.progress import bytes_bar, print_status, steps_bar
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import RequestError
@@ -65,7 +65,7 @@ def quantize_to_size(
     chosen_by = parts[: windows if len(parts) > windows else max(1, len(parts) // 2)]
     left = parts[len(chosen_by) :][:windows]
     if not left:
-        tell(f"woolly: {text} has one window of {ctx} tokens: nothing is left to check the result on")
+        print_status(f"woolly: {text} has one window of {ctx} tokens: nothing is left to check the result on")
     records = _records(target, file, tokens, ctx, windows, imatrix)
     with steps_bar("measuring", "files") as report:
         picked = pick(
@@ -75,10 +75,10 @@ def quantize_to_size(
             _maker(file, chosen_by, threads, imatrix),
             _maker(file, left, threads, imatrix) if left else None,
             imatrix=imatrix,
-            told=lambda _, done, total: report(done, total) if report is not None else None,
+            on_progress=lambda _, done, total: report(done, total) if report is not None else None,
         )
     recipe = _recipe(file, picked.best)
-    tell_missing(imatrix, recipe)
+    report_missing(imatrix, recipe)
     n_bytes = picked.best.n_bytes + overhead
     if not dry_run:
         with bytes_bar(f"{file.path.name} to {size(n_bytes)}") as progress:
@@ -94,12 +94,12 @@ def quantize_to_size(
         _print(picked, target, n_bytes, overhead, dry_run)
 
 
-def tell_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
+def report_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
     """Names weights without an entry of the imatrix on standard error; RequestError if one needs it."""
     missing = [] if imatrix is None else imatrix.missing(recipe)
     if imatrix is not None and missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        tell(f"woolly: {imatrix.path} has no entry of {shown}: all columns count alike there")
+        print_status(f"woolly: {imatrix.path} has no entry of {shown}: all columns count alike there")
 
 
 def _maker(file: GGUFFile, windows: Sequence[Sequence[int]], threads: int, imatrix: ImportanceMatrix | None) -> Any:
@@ -191,7 +191,7 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
         )
     print_table(console, shown)
     if picked.best.name != "picked":
-        tell(f"woolly: no choice lost less than {picked.best.name}, so that is what is written")
+        print_status(f"woolly: no choice lost less than {picked.best.name}, so that is what is written")
     verb = "would be" if dry_run else ""
     console.print(" ".join(f"{target} {verb} {size(n_bytes)}".split()), soft_wrap=True)
 

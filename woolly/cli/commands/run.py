@@ -32,7 +32,7 @@ from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.cli.start.memory import default_model
 from woolly.cli.start.multimodal import check_files, find_projector
 from woolly.cli.start.offer import hint, next_steps, offer
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.sizes import counted
 from woolly.machine.blas import import_numpy
 from woolly.store import DEFAULT_MODEL, Preset
@@ -204,17 +204,19 @@ def run(
             else:
                 ended = show_plain(stream, timing)
             if not raw and is_assumed_in_vain(llm.template, stream.completion.text):
-                tell(f"woolly: {EMPTY}; --raw continues the text")
+                print_status(f"woolly: {EMPTY}; --raw continues the text")
             n_answer = len(stream.completion.token_ids)
             if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
-                tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
+                print_status(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
             elif ended == "length" and (
                 # What must have a structure is read by a program, and the cut text does not have it.
                 verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty())
             ):
-                tell(f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more")
+                print_status(
+                    f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more"
+                )
             if verbose:
-                tell(stats_of(timing.facts(stream.completion)))
+                print_status(stats_of(timing.facts(stream.completion)))
 
     # Only if a person reads the answer and named no model: what belongs to one model does not fit another.
     asks = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
@@ -225,7 +227,7 @@ def run(
         answer(fetched(name))
     if better is not None:
         path = better.wait()
-        tell(f"woolly: {better.name} answers:")
+        print_status(f"woolly: {better.name} answers:")
         answer(path)
     elif asks and name == DEFAULT_MODEL:
         hint()

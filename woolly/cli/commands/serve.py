@@ -38,7 +38,7 @@ class _Serve(Command):
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
         if error.field in ctx.meta.get(TYPED, {}):
             return super().flagged(error, ctx)
-        return error.retold(error.advised(self.flags(ctx)), type(error))
+        return error.with_message(error.advised(self.flags(ctx)), type(error))
 
 
 def _option(setting: Field[Any], section: str) -> Option:

@@ -224,7 +224,7 @@ def _printable(text: str) -> str:
 def _print(facts: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from woolly.cli.commands.show_gpu import told_of_card
+    from woolly.cli.commands.show_gpu import describe_gpu
     from woolly.models import transcribes
 
     console = results()
@@ -275,7 +275,7 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(
             f"here  fits the GPU; beside it {available}" if gpu.get("fits") else f"here  {verdict}; {available}"
         )
-        console.print(f"gpu  {told_of_card(gpu)}")
+        console.print(f"gpu  {describe_gpu(gpu)}")
         given = f"memory gave {speed['bandwidth_gbs']:.1f} GB/s to {counted(speed['threads'], 'thread')} just now"
         if gpu.get("bandwidth_gbs") and gpu["weights"]:
             given = f"the GPU's memory gives {gpu['bandwidth_gbs']:,.0f} GB/s" + ("" if gpu["fits"] else f", {given}")

@@ -45,7 +45,7 @@ def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None
     }
 
 
-def told_of_card(gpu: dict[str, Any]) -> str:
+def describe_gpu(gpu: dict[str, Any]) -> str:
     """One line about the GPU, or about why there is none."""
     if "name" not in gpu:
         return f"none: {gpu['unused']}"

@@ -11,7 +11,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import DEVICE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 
 
 @command(
@@ -54,7 +54,7 @@ def stage(
         threads=threads,
         weight_memory=weight_memory,
         device=device,
-        tell=lambda line: tell(f"stage: {line}"),
+        report=lambda line: print_status(f"stage: {line}"),
     )
 
     def leave(number: int, frame: object) -> None:

@@ -11,7 +11,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, results
 from woolly.errors import RequestError
 
@@ -44,7 +44,7 @@ def usage(
         click.echo(json.dumps({"file": str(file), "by": groups, "usage": rows}, indent=2))
         return
     if not rows:
-        tell("nothing was used in this time")
+        print_status("nothing was used in this time")
         return
     from rich.table import Table
 

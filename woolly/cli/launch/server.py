@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from woolly.cli.commands.ps import ask, models_of
 from woolly.cli.parse.usage import near
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 
 _ENDING = 40.0  # seconds that a server may take to end, its answers included
@@ -40,7 +40,7 @@ def is_running(url: str, key: str | None) -> bool:
         return False
     models_of(url, key)
     if _health(url) == "loading":
-        tell(f"woolly: waiting for the server at {url}, which loads its model ...", dim=True)
+        print_status(f"woolly: waiting for the server at {url}, which loads its model ...", dim=True)
     until = time.monotonic() + _LOADING
     while _health(url) == "loading":
         if time.monotonic() > until:
@@ -103,7 +103,7 @@ def started(command: Sequence[str], url: str, log: Path, key: str | None) -> Ite
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     try:
-        tell(f"woolly: starting a server at {url}, which loads the model ...", dim=True)
+        print_status(f"woolly: starting a server at {url}, which loads the model ...", dim=True)
         until = time.monotonic() + _LOADING
         while _health(url) != "ok":
             if time.monotonic() > until:

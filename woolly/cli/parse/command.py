@@ -84,9 +84,9 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error about a parameter names the flag, not the field of the library."""
-        from woolly.cli.terminal.log import tell_warnings  # --help does without a log
+        from woolly.cli.terminal.log import print_warnings  # --help does without a log
 
-        tell_warnings(ctx.meta.get(TYPED, {}))
+        print_warnings(ctx.meta.get(TYPED, {}))
         try:
             return super().invoke(ctx)
         except UsageError:
@@ -101,7 +101,7 @@ class Command(click.Command):
         """Return the error with flags in place of field names: a UsageError if a field that has a flag is wrong."""
         flags = self.flags(ctx)
         kind = UsageError if error.field in flags else type(error)
-        return error.retold(error.worded(flags), kind)
+        return error.with_message(error.worded(flags), kind)
 
     def flags(self, ctx: click.Context) -> dict[str, str]:
         """The flag of each parameter that has one, as it was typed."""

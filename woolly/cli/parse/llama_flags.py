@@ -30,7 +30,7 @@ class LlamaFlag:
     values: ClassVar[frozenset[str]] = frozenset({"on", "off", "auto", "0", "1", "true", "false"})
 
     def notice(self, command: str, name: str, value: str) -> str:
-        """Returns what to tell about the flag as it was typed, nothing if Woolly does what it asks for.
+        """Returns what to print_status about the flag as it was typed, nothing if Woolly does what it asks for.
 
         UsageError if it would change the answer.
         """

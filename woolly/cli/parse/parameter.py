@@ -151,7 +151,7 @@ def shown_help(parameter: click.Parameter) -> str:
 
 
 def shown_default(parameter: click.Parameter) -> str:
-    """The default as people read it; nothing if there is none to tell."""
+    """The default as people read it; nothing if there is none to print_status."""
     if shown := getattr(parameter, "shown", ""):
         return str(shown)
     default = parameter.default

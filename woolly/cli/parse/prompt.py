@@ -15,7 +15,7 @@ import click
 
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError, StoreError
 from woolly.store import find_in_catalogue, is_in_catalogue, is_model_name, is_path, resolve, similar_models
 
@@ -55,7 +55,7 @@ def model_and_prompt(
         _refuse_command(prompt)
     if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
         is_folder = Path(words[0]).is_dir()
-        tell(
+        print_status(
             f"woolly: {words[0]} is a folder, and taken for the prompt; as a model: -m {words[0]}"
             if is_folder
             else f"woolly: there is no file {words[0]}, so it is the prompt; -m names a model"
@@ -252,4 +252,4 @@ def naming_files(images: Sequence[str], audio: Sequence[str]) -> Iterator[None]:
         if said == str(error):
             raise
         # Sentences about a path begin with its name already.
-        raise error.retold(re.sub(r"^(.+?): (?=\1 )", "", said), RequestError) from None
+        raise error.with_message(re.sub(r"^(.+?): (?=\1 )", "", said), RequestError) from None

@@ -15,7 +15,7 @@ import click
 
 from woolly import store
 from woolly.cli.start.memory import read_start, remember
-from woolly.cli.terminal.progress import bytes_bar, tell
+from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.errors import StoreError, WoollyError
 from woolly.store import DEFAULT_MODEL
 from woolly.store.download import HUB, is_offline
@@ -50,7 +50,7 @@ class Download:
                         bar(self._done, self._total)
                     self._thread.join(0.1)
         except KeyboardInterrupt:
-            tell(f"woolly: {self._done // 10**6} MB are kept, and `woolly pull {self.name}` goes on from there")
+            print_status(f"woolly: {self._done // 10**6} MB are kept, and `woolly pull {self.name}` goes on from there")
             raise
         if self._error is not None:
             raise self._error
@@ -88,7 +88,7 @@ def offer() -> Download | None:
         remember(unreached=int(time.time()))
         return None
     cost = "it is here" if better.is_here else f"{better.tag.gigabytes} to download ({better.minutes})"
-    tell(
+    print_status(
         f"woolly: {DEFAULT_MODEL} is a toy of 98 MB. {better.name} answers far better: {cost}, licence"
         f" {better.tag.licence}, about {better.rate:.0f} tokens/s here."
     )
@@ -98,7 +98,7 @@ def offer() -> Download | None:
     remember(model=better.name)
     if better.is_here:
         return None  # it is what answers from now on
-    tell(f"woolly: fetching {better.name}; {DEFAULT_MODEL} answers meanwhile")
+    print_status(f"woolly: fetching {better.name}; {DEFAULT_MODEL} answers meanwhile")
     return Download(better.name)
 
 
@@ -110,14 +110,14 @@ def hint() -> None:
 
     better = suggest()
     if better is not None:
-        tell(f"woolly: {DEFAULT_MODEL} is a toy of 98 MB: {_advice(better)} answers better", dim=True)
+        print_status(f"woolly: {DEFAULT_MODEL} is a toy of 98 MB: {_advice(better)} answers better", dim=True)
 
 
 def next_steps() -> None:
     """Tells three things to try, once, after the first answer at a terminal."""
     if read_start().has_answered or not _is_shown():
         return
-    tell(
+    print_status(
         "\nwoolly chat           talk with the model\n"
         "woolly serve          a page at http://127.0.0.1:8080, and the APIs of OpenAI, Anthropic and Ollama\n"
         "woolly launch claude  a coding agent with a model of this machine",

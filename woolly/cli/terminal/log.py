@@ -6,13 +6,13 @@ import logging
 import re
 from collections.abc import Mapping
 
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 
 # The library writes an argument and its flag, as in gpu_layers=99 (-ngl 99): its log has readers of both kinds.
 _BOTH = re.compile(r"\b(\w+)(?:=[^\s()]+)? \((--?[a-z][\w-]*)([^()]*)\)")
 
 
-class _Told(logging.Handler):
+class _WarningPrinter(logging.Handler):
     """Writes warnings as the command line writes those of Python, with flags alone as they were `typed`."""
 
     def __init__(self, typed: Mapping[str, str]) -> None:
@@ -25,9 +25,9 @@ class _Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One message, and the traceback if it has one; `woolly serve` has a log of its own, which goes before this."""
-        tell(f"woolly: {record.levelname.lower()}: {self.format(record)}")
+        print_status(f"woolly: {record.levelname.lower()}: {self.format(record)}")
 
 
-def tell_warnings(typed: Mapping[str, str]) -> None:
-    """Has warnings of the library written by `tell`, if nobody has set up a log; `typed` has flags by parameter."""
-    logging.lastResort = _Told(typed)
+def print_warnings(typed: Mapping[str, str]) -> None:
+    """Print warnings of the library unless logging is configured; `typed` has flags by parameter."""
+    logging.lastResort = _WarningPrinter(typed)

@@ -26,7 +26,7 @@ def chatter() -> Console:
     return Console(stderr=True, markup=False, highlight=False)
 
 
-def tell(text: str, *, dim: bool = False) -> None:
+def print_status(text: str, *, dim: bool = False) -> None:
     """Write a message to standard error: wrapped between words on a terminal, as it is otherwise."""
     if sys.stderr is not None and sys.stderr.isatty():
         import shutil

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.progress import print_status
 from woolly.errors import StoreError
 
 _HONOURED = ("temperature", "seed")
@@ -84,4 +84,4 @@ def transcribe(
             for segment in llm.transcribe(file, stream=True, **options):
                 click.echo(segment.text.strip())
                 if verbose:
-                    tell(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")
+                    print_status(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")

@@ -14,7 +14,7 @@ from woolly.measure.pick.records import Records
 from woolly.quant import GGMLType
 from woolly.quantize import MIXES, ImportanceMatrix, make_recipe
 
-Told = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+ProgressCallback = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 
 # Mixes that the result is compared with: those that people choose among.
 _KNOWN = (
@@ -101,7 +101,7 @@ def pick(
     imatrix: ImportanceMatrix | None = None,
     n_depths: int = 2,
     max_exchanges: int = 12,
-    told: Told = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> Picked:
     """The types of least KL divergence whose tensors take at most `n_bytes`.
 
@@ -110,13 +110,18 @@ def pick(
     """
     search = _Search(file, records, meter, held_out)
     try:
-        return _pick(search, n_bytes, imatrix, n_depths, max_exchanges, told)
+        return _pick(search, n_bytes, imatrix, n_depths, max_exchanges, on_progress)
     finally:
         search.close()
 
 
 def _pick(
-    search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, n_depths: int, max_exchanges: int, told: Told
+    search: _Search,
+    n_bytes: int,
+    imatrix: ImportanceMatrix | None,
+    n_depths: int,
+    max_exchanges: int,
+    on_progress: ProgressCallback,
 ) -> Picked:
     types = _possible(groups_of(search.file, n_depths), imatrix)
     groups = [group for group, _ in types]
@@ -124,14 +129,14 @@ def _pick(
     least = fixed + sum(min(map(group.n_bytes, own)) for group, own in types)
     if least > n_bytes:  # found before anything is measured, which takes minutes
         raise RequestError(f"--size is too small: this model takes at least {least / 1e6:.1f} MB of weights")
-    options = _measure(search, types, told)
+    options = _measure(search, types, on_progress)
     chosen = choose_types(options, n_bytes - fixed)
     assert chosen is not None  # the smallest of all fit
     predicted = sum(own[i].loss for own, i in zip(options, chosen, strict=True))
-    known = _known(search, n_bytes, imatrix, told)
+    known = _known(search, n_bytes, imatrix, on_progress)
     best = Candidate("picked", _types(groups, options, chosen), 0, Loss(0, 0))
     best = Candidate("picked", best.types, search.n_bytes(best.types), search.loss(best.types))
-    best, n_exchanges = _exchange(search, groups, options, chosen, best, n_bytes, max_exchanges, told)
+    best, n_exchanges = _exchange(search, groups, options, chosen, best, n_bytes, max_exchanges, on_progress)
     for mix in known:
         if mix.n_bytes <= n_bytes and mix.loss.kl < best.loss.kl:
             best = mix
@@ -159,7 +164,7 @@ def _possible(
 
 
 def _measure(
-    search: _Search, types: Sequence[tuple[WeightGroup, Sequence[GGMLType]]], told: Told
+    search: _Search, types: Sequence[tuple[WeightGroup, Sequence[GGMLType]]], on_progress: ProgressCallback
 ) -> list[list[TypeOption]]:
     """Losses of each group in each type that it may have."""
     total, done = sum(len(own) for _, own in types), 0
@@ -167,12 +172,12 @@ def _measure(
     for group, own in types:
         options: list[TypeOption] = []
         for type in own:
-            told(f"{group.name} {type.name}", done, total)
+            on_progress(f"{group.name} {type.name}", done, total)
             loss = search.loss(group.types(type)).kl
             options.append(TypeOption(type, group.n_bytes(type), loss))
             done += 1
         out.append(options)
-    told("", total, total)
+    on_progress("", total, total)
     return out
 
 
@@ -185,7 +190,9 @@ def _types(
     return types
 
 
-def _known(search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, told: Told) -> list[Candidate]:
+def _known(
+    search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, on_progress: ProgressCallback
+) -> list[Candidate]:
     """Known mixes near the size, largest first."""
     sized: list[tuple[int, str, Types]] = []
     for name in _KNOWN:
@@ -200,7 +207,7 @@ def _known(search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, told
     above = sorted((entry for entry in sized if entry[0] > n_bytes), key=lambda entry: entry[0])[:_N_ABOVE]
     out = []
     for i, (size, name, types) in enumerate([*above[::-1], *below]):
-        told(name, i, len(above) + len(below))
+        on_progress(name, i, len(above) + len(below))
         out.append(Candidate(name, types, size, search.loss(types)))
     return out
 
@@ -213,7 +220,7 @@ def _exchange(
     best: Candidate,
     n_bytes: int,
     max_exchanges: int,
-    told: Told,
+    on_progress: ProgressCallback,
 ) -> tuple[Candidate, int]:
     """Moves of one or two groups that should gain, the most promising first, until none of them does.
 
@@ -227,7 +234,7 @@ def _exchange(
         for moved in moves[:3]:
             if n == max_exchanges:
                 break
-            told("exchange", n, max_exchanges)
+            on_progress("exchange", n, max_exchanges)
             n += 1
             tried.add(tuple(moved))
             types = _types(groups, options, moved)

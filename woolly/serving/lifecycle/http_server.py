@@ -228,7 +228,7 @@ class _Server(uvicorn.Server):
             self._state.health.set("failed", message)
             # A flag is named as it was typed, if its value is at fault.
             told = error.__cause__ if isinstance(error.__cause__, RequestError) else RequestError(message)
-            self.failure = told.retold(message, RequestError)
+            self.failure = told.with_message(message, RequestError)
             self.should_exit = True
             return
         if not self._is_stopping:

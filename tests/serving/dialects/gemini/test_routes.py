@@ -207,8 +207,8 @@ def test_errors_have_the_google_format(client, fields, says):
 def test_unknown_fields_are_reported(client):
     config = {**CONFIG, "zzz": 1}
     reply = client.post(PATH, json={**ASK, "generationConfig": config, "foo": 2})
-    told = reply.headers["x-woolly-ignored"]
-    assert reply.status_code == 200 and "generationConfig.zzz" in told and "foo" in told
+    reported = reply.headers["x-woolly-ignored"]
+    assert reply.status_code == 200 and "generationConfig.zzz" in reported and "foo" in reported
 
 
 def test_key_is_in_a_header_or_in_the_url(app_with):

@@ -174,10 +174,10 @@ def test_stream_reports_prompt_progress(app_with):
     asked = {"prompt": "a" * 100, "n_predict": 2, "ignore_eos": True, "stream": True}
     asked |= {"return_progress": True, "timings_per_token": True}
     with app_with(batch_size=32) as client:
-        told = [part for part in events(client.post("/completion", json=asked)) if "prompt_progress" in part]
-        done = [part["prompt_progress"]["processed"] for part in told]
-        total = told[0]["prompt_progress"]["total"]
-        assert done == [0, 32, 64, 96, total] and told[0]["timings"]["prompt_ms"] == 0.0
+        reported = [part for part in events(client.post("/completion", json=asked)) if "prompt_progress" in part]
+        done = [part["prompt_progress"]["processed"] for part in reported]
+        total = reported[0]["prompt_progress"]["total"]
+        assert done == [0, 32, 64, 96, total] and reported[0]["timings"]["prompt_ms"] == 0.0
         again = [part for part in events(client.post("/completion", json=asked)) if "prompt_progress" in part]
         assert [part["prompt_progress"]["processed"] for part in again] == [96, total]
         chat = {"messages": [{"role": "user", "content": "a" * 60}], "max_tokens": 2, "return_progress": True}

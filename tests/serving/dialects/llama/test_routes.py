@@ -64,10 +64,10 @@ def test_props_report_the_defaults_and_load_nothing(app_with):
         assert props["model_path"] == "tiny.gguf" and props["default_generation_settings"]["n_ctx"] == 512
         reply = client.post("/completion", json={"prompt": "hi", "ignore_eos": True}).json()
         assert reply["tokens_predicted"] == 77
-        told = reply["generation_settings"]
-        assert params["logit_bias"] == [] and all(one["bias"] is None for one in told["logit_bias"])  # ignored ends
+        reported = reply["generation_settings"]
+        assert params["logit_bias"] == [] and all(one["bias"] is None for one in reported["logit_bias"])  # ignored ends
         own = {"ignore_eos", "logit_bias"}
-        assert {name: told[name] for name in params.keys() - own} == {
+        assert {name: reported[name] for name in params.keys() - own} == {
             name: params[name] for name in params.keys() - own
         }
         loaded = client.get("/props").json()

@@ -67,12 +67,12 @@ def test_users_of_one_key_share_its_rate(app_with):
      ("/v1/chat/completions", "messages"), ("/v1/chat/completions", "tools"), ("/completion", "logit_bias")],
 )  # fmt: skip
 def test_only_the_first_invalid_list_item_is_checked(client, monkeypatch, path, field):
-    told = []
-    monkeypatch.setattr(app_module, "_invalid", lambda error: told.append(error.errors()) or invalid(error))
+    reported = []
+    monkeypatch.setattr(app_module, "_invalid", lambda error: reported.append(error.errors()) or invalid(error))
     fields = {"prompt": "x", field: [None] * 50_000}
     reply = client.post(path, json=fields if path == "/completion" else {field: fields[field]})
     assert reply.status_code == 400
-    assert sum(field in one["loc"] for one in told[0]) in range(1, 20)
+    assert sum(field in one["loc"] for one in reported[0]) in range(1, 20)
 
 
 def test_catalogue_offers_what_the_key_may_download(app_with, tiny_folder, monkeypatch):

@@ -42,10 +42,10 @@ def test_killed_process_loses_nothing_acknowledged(tmp_path, milliseconds):
     writer.stdout.readline()  # it is writing
     time.sleep(milliseconds / 1000)
     os.kill(writer.pid, signal.SIGKILL)
-    told = [line for line in writer.stdout.read().splitlines() if line]
+    reported = [line for line in writer.stdout.read().splitlines() if line]
     writer.stdout.close()
     writer.wait()
-    n_told = max(map(int, told), default=2)
+    n_told = max(map(int, reported), default=2)
 
     store = SessionStore(path)
     messages = store.messages("", session)

@@ -101,8 +101,8 @@ def test_disconnected_client_frees_its_pages(client, brake):
 def test_invalid_message_is_reported_and_the_socket_stays_open(client, text, named):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_text(text)
-        told = socket.receive_json()
-        assert told["type"] == "error" and named in told["error"]["message"]
+        reported = socket.receive_json()
+        assert reported["type"] == "error" and named in reported["error"]["message"]
         socket.send_json({"type": "ping"})
         assert socket.receive_json() == {"type": "pong"}
 

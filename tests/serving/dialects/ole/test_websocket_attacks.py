@@ -52,7 +52,7 @@ def test_chat_of_another_socket_cannot_be_cancelled(app_with, brake):
 def test_hostile_message_gets_a_short_error_and_the_socket_stays_open(client, text):
     with client.websocket_connect(WS) as socket:
         socket.send_text(text)
-        told = socket.receive_text()
-        assert json.loads(told)["type"] == "error" and len(told) < 5000
+        reported = socket.receive_text()
+        assert json.loads(reported)["type"] == "error" and len(reported) < 5000
         socket.send_json({"type": "ping"})
         assert socket.receive_json() == {"type": "pong"}

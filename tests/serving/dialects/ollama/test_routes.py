@@ -62,9 +62,9 @@ def test_schema_is_added_to_the_prompt_on_request(client, path):
     body = {**body, "format": {"type": "boolean"}, "options": GREEDY}
     asked = {"messages": CHAT["messages"], "temperature": 0, "max_tokens": 3, "tell_schema": True}
     form = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"type": "boolean"}}}
-    told = client.post("/v1/chat/completions", json={**asked, "response_format": form}).json()["usage"]
+    reported = client.post("/v1/chat/completions", json={**asked, "response_format": form}).json()["usage"]
     plain, told_here = (client.post(path, json={**body, "tell_schema": tells}).json() for tells in (False, True))
-    assert told_here["prompt_eval_count"] == told["prompt_tokens"] > plain["prompt_eval_count"] + 40
+    assert told_here["prompt_eval_count"] == reported["prompt_tokens"] > plain["prompt_eval_count"] + 40
     reply = client.post(path, json={**body, "format": None, "tell_schema": True})
     assert reply.status_code == 400 and reply.json() == {
         "error": "tell_schema: there is no schema; give one, or leave it out"
@@ -81,10 +81,10 @@ def test_too_large_schema_for_a_system_message_is_rejected(client, more):
 def test_options_without_effect_are_reported(client):
     options = {"num_predict": 1, "num_gpu": 1, "zzz": 2, "num_ctx": 99999, "top_p": None, "tfs_z": 1.0}
     reply = client.post("/api/chat", json={**CHAT, "options": options, "foo": 1})
-    told = reply.headers["x-woolly-ignored"]
+    reported = reply.headers["x-woolly-ignored"]
     for name in ("options.num_gpu", "options.zzz", "options.num_ctx", "options.tfs_z", "foo"):
-        assert name in told
-    assert "top_p" not in told
+        assert name in reported
+    assert "top_p" not in reported
 
 
 @pytest.mark.parametrize(

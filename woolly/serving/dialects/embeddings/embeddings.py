@@ -14,7 +14,7 @@ from fastapi import Request, Response
 from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.embeddings.bodies import EmbeddingsBody, as_texts
-from woolly.serving.dialects.embeddings.envelope import told
+from woolly.serving.dialects.embeddings.envelope import usage_fields
 from woolly.serving.dialects.reply import json_bytes
 from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
@@ -50,7 +50,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     pooled = await embed_texts(
         request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
     )
-    head = {"object": "list", "model": pooled.model.name, **told(pooled)}
+    head = {"object": "list", "model": pooled.model.name, **usage_fields(pooled)}
     # The embeddings are JSON already.
     return Response(
         json_bytes(head)[:-1] + b',"data":[' + b",".join(pooled.result) + b"]}",

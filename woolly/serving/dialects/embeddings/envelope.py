@@ -9,7 +9,7 @@ from typing import Any
 from woolly.serving.generation.pooling import PoolingResult
 
 
-def told(pooled: PoolingResult) -> dict[str, Any]:
+def usage_fields(pooled: PoolingResult) -> dict[str, Any]:
     """Returns the usage, and which texts were cut if some were."""
     usage = {"prompt_tokens": pooled.n_tokens, "total_tokens": pooled.n_tokens}
     return {"usage": usage, **({"truncated": list(pooled.cut)} if pooled.cut else {})}
@@ -22,5 +22,5 @@ def enveloped(pooled: PoolingResult, kind: str) -> dict[str, Any]:
         "object": "list",
         "created": int(time.time()),
         "model": pooled.model.name,
-        **told(pooled),
+        **usage_fields(pooled),
     }
