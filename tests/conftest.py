@@ -1,4 +1,4 @@
-"""What all tests share: the real model, which tests run in which order, and what none of them may leave behind."""
+"""Shared fixtures: the real model, the order of tests, and checks for leftovers."""
 
 import gc
 import logging

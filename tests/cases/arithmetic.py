@@ -70,7 +70,7 @@ def linear(x: np.ndarray, weight: Raw, fma=fused_multiply_add) -> np.ndarray:
 
 
 def linear_bound(x: np.ndarray, weight: Raw) -> np.ndarray:
-    """How far a linear may lie from the exact one: half a step for each quantized activation, and roundings."""
+    """Error bound of a linear: half a step for each quantized activation, plus rounding."""
     w = np.abs(weight.values().astype(np.float64))
     bound = SLACK * (np.abs(x.astype(np.float64)) @ w.T)
     if weight.type in FLOATS:

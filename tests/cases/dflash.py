@@ -96,7 +96,7 @@ def write_dflash(path: Path, tensors: Arrays, layers: list[int], mask: int | Non
 
 
 def dflash_features(tensors: Arrays, inputs: list[np.ndarray]) -> np.ndarray:
-    """What the head reads of the inputs of some layers."""
+    """Input of the DFlash head: the normed projection of some layer inputs."""
     return _norm(np.concatenate(inputs, axis=1) @ tensors["fc.weight"].T, tensors["enc.output_norm.weight"])
 
 

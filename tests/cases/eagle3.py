@@ -83,7 +83,7 @@ def write_eagle3(path: Path, tensors: dict[str, np.ndarray], layers: list[int], 
 def eagle3_features(
     tensors: dict[str, np.ndarray], inputs: list[np.ndarray], is_read_normed: bool = False
 ) -> np.ndarray:
-    """What the head reads of the inputs of three layers, as the paper says it."""
+    """Input of the EAGLE-3 head: the projection of three layer inputs, as in the paper."""
     x = np.concatenate(inputs, axis=1)
     return (_norm(x, tensors["enc.output_norm.weight"]) if is_read_normed else x) @ tensors["fc.weight"].T
 

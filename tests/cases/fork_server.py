@@ -78,7 +78,7 @@ class _ForkServer:
 
 @functools.cache
 def has_fork_server() -> bool:
-    """Whether the system has descriptors of processes, by which their end is waited for: Linux from 5.3 on."""
+    """True if the system has pidfd_open, used to wait for child processes: Linux 5.3 or later."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -92,7 +92,7 @@ def fork_server() -> _ForkServer:
 
 
 def is_alike(environment: dict[str, str]) -> bool:
-    """Whether a copy may take this environment for its own."""
+    """True if a forked copy can run with this environment."""
     return _late(environment) == fork_server().environment
 
 
@@ -189,7 +189,7 @@ def serve() -> None:
 
 
 def _wait(asked: socket.socket) -> dict[str, object] | None:
-    """What to become, in a copy; None when nobody will ask any more."""
+    """Wait for the next order; returns it in the forked copy, and None when the client is gone."""
     reported: dict[int, tuple[int, socket.socket]] = {}  # by descriptors of processes
     with selectors.DefaultSelector() as waiting:
         waiting.register(asked, selectors.EVENT_READ)

@@ -42,13 +42,13 @@ def allowed_tokens(constraint: Constraint) -> np.ndarray:
 
 
 def is_finished(constraint: Constraint) -> bool:
-    """Whether only the end may follow."""
+    """True if only the end token may follow."""
     constraint._check()
     return constraint._matcher.is_stopped()
 
 
 def may_end(constraint: Constraint) -> bool:
-    """Whether the tokens so far are a whole text of the grammar."""
+    """True if the tokens so far form a complete text of the grammar."""
     return constraint._matcher.is_accepting()
 
 
@@ -77,7 +77,7 @@ def walk(tokenizer: Tokenizer, grammar: Grammar, seed: int, most: int = 200) -> 
 
 
 def accepts(constraint: Constraint, text: bytes) -> bool:
-    """Whether a constraint over single bytes takes the whole text and may end there."""
+    """True if a constraint over single bytes accepts the complete text and may end there."""
     for byte in text:
         if is_finished(constraint) or not allowed_tokens(constraint)[TOKEN_OF_BYTE[byte]]:
             return False
@@ -89,7 +89,7 @@ TOKEN_OF_BYTE = {byte_tokenizer().token_bytes(i)[0]: i for i in range(256)}
 
 
 class Recognizer:
-    """Whether a text is one of GBNF rules, by filling in a table until nothing changes."""
+    """Recognizer of GBNF rules that fills in a table until nothing changes."""
 
     def __init__(self, rules) -> None:
         self._rules = rules
@@ -104,7 +104,7 @@ class Recognizer:
             self._ends = found
 
     def _find(self, item, at) -> frozenset[int]:
-        """Where the item may end when it begins at `at`."""
+        """End positions of the item when it begins at `at`."""
         if isinstance(item, Reference):
             return self._ends[item.name, at]
         if isinstance(item, Literal):

@@ -106,7 +106,7 @@ class Experts:
 def moe_bound(
     step: Step, tensors: dict[str, Raw], x: np.ndarray, residual: np.ndarray | None, given: np.ndarray | None = None
 ) -> np.ndarray:
-    """How far a result may lie from the exact one, by what each of its linears may be off at worst.
+    """Error bound of a mixture, from the worst-case errors of its linears.
 
     Through three linears of quantized activations that is several times the result, where it is a hundredth in fact;
     a wrong expert or weight is off by as much as its part of the result. So it is cut off in between.

@@ -102,7 +102,7 @@ def run(case: Case, program) -> np.ndarray:
 
 
 def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
-    """What the reference gives, keeping K and V as the cache's type does, and the bound of the error."""
+    """Result of the reference with K and V stored in the cache type, and its error bound."""
     plan = fuse(case.plan(file))
     program = choose("reference").compile(plan, file.tensors, Options())
     tensors = case.tensors()

@@ -1,4 +1,4 @@
-"""Which tests `scripts/test quick` leaves out, and which files a whole run begins with."""
+"""Tests that `scripts/test quick` skips, and files that a full run starts with."""
 
 #: Folders, files and tests that start processes, servers or browsers, build, or compute for seconds.
 SLOW = (

@@ -112,7 +112,7 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
 
 @functools.cache
 def _folder() -> Path:
-    """Where this process keeps models, until it ends."""
+    """Temporary folder for the models of this process, deleted at exit."""
     folder = tempfile.mkdtemp(prefix="woolly-tiny-")
     process = os.getpid()
     atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))

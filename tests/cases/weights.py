@@ -39,7 +39,7 @@ class Raw:
 
 
 def rows_of(raw: Raw, weight: Weight) -> Raw:
-    """What a step reads of a tensor: all, or the range of rows that its name ends with."""
+    """Rows of a tensor that a step reads: all, or the range at the end of the weight's name."""
     if weight.name == weight.tensor:
         return raw
     first, last = (int(n) for n in weight.name.removeprefix(weight.tensor).strip("[]").split(":"))

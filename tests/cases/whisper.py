@@ -26,7 +26,7 @@ def words(n: int) -> list[bytes]:
 
 
 def drawers(random: np.random.RandomState) -> tuple[Drawer, Drawer]:
-    """What draws a matrix, and what draws a norm, each with its bias, by the beginning of their names."""
+    """Functions that draw a matrix and a norm, each with its bias, by name prefix."""
 
     def linear(name: str, rows: int, columns: int, bias: bool = True) -> dict[str, np.ndarray]:
         out = {f"{name}.weight": random.standard_normal((rows, columns)) / np.sqrt(columns)}

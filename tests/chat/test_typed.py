@@ -1,4 +1,4 @@
-"""How much of a prompt stays whatever follows in a message that is being written."""
+"""Length of the prompt prefix that stays fixed while a message is being typed."""
 
 import pytest
 

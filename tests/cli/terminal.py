@@ -67,7 +67,7 @@ class Terminal:
         return before
 
     def rest(self):
-        """All that the command still shows; waits for its end."""
+        """Wait for the end of the command and return the rest of its output."""
         start = time.monotonic()
         while self._child.poll() is None or select.select([self._ours], [], [], 0.2)[0]:
             assert time.monotonic() - start < 60, self._screen
@@ -75,7 +75,7 @@ class Terminal:
         return self._screen
 
     def _look(self, seconds):
-        """Whether something came to the screen."""
+        """Read new output; True if there was any."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return False
         seen = self._half + self._decoder.decode(os.read(self._ours, 4096))

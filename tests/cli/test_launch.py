@@ -265,7 +265,7 @@ def test_sigterm_ends_the_agent_and_removes_its_folder(url, tmp_path):
 
 
 def _is_running(pid):
-    """Whether a process runs; one that has ended and that nobody waits for (Z) does not."""
+    """True if the process runs; a zombie (Z) does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"

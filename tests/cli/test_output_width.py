@@ -1,4 +1,4 @@
-"""What is shown fits the terminal, is whole in a pipe, and leaves nothing behind."""
+"""Output fits the terminal, is complete in a pipe, and leaves nothing behind."""
 
 import io
 import re

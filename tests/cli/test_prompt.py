@@ -1,4 +1,4 @@
-"""Where `woolly run` takes its prompt from: words, options, files, and what is piped in."""
+"""Sources of the prompt of `woolly run`: arguments, options, files, and piped input."""
 
 import os
 import socket

@@ -38,7 +38,7 @@ SHELLS = {
 
 @dataclass(frozen=True)
 class Agent:
-    """How an agent is pointed at the server and asked."""
+    """Command line, environment and files that point an agent at the server."""
 
     package: str
     dialect: str
@@ -168,7 +168,7 @@ class Answers(logging.Handler):
 
 
 def script(layout, kind: str) -> str:
-    """What the model writes: the answer, or first the call of a shell if the agent offers one."""
+    """Answer of the model: the text, or first a shell call if the agent offers one."""
     tools = {tool.name for tool in layout.choice.tools}
     shell = next((name for name in SHELLS if name in tools), None)
     if kind == "text" or shell is None:
@@ -179,7 +179,7 @@ def script(layout, kind: str) -> str:
 
 
 def run(agent: Agent, kind: str, url: str, seconds: float) -> tuple[bool, str]:
-    """Whether the agent's output has the answer, and its last lines."""
+    """Run an agent; returns whether its output has the answer, and its last lines."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         put: Callable[[str], str] = lambda text: (  # noqa: E731

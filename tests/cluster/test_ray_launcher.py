@@ -172,7 +172,7 @@ def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(ray_launcher):
 
 
 def has_room(machines, launchers):
-    """Whether all launchers fit, each on the first machine with room, counted as Ray does: in parts of 10,000."""
+    """True if all launchers fit, first fit per machine, counted like Ray in parts of 10,000."""
     free = [(10_000 * one["CPU"], [10_000] * one.get("GPU", 0)) for one in machines]
     for launcher in launchers:
         cores, part = 10_000 * launcher.threads, int(launcher.gpus * 10_000 + 0.5)

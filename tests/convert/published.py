@@ -56,7 +56,7 @@ PLAMO = {
 
 
 def renamed(name, table):
-    """All that the table knows replaced at once, the longest first."""
+    """Replace all names of the table in one pass, the longest first."""
     known = "|".join(re.escape(old) for old in sorted(table, key=len, reverse=True))
     return re.sub(known, lambda found: table[found[0]], name)
 
@@ -94,7 +94,7 @@ def facts(file):
 
 
 def old_sizes(file):
-    """The same by the names of GPT-2."""
+    """Model sizes under the names of GPT-2."""
     old = facts(file)
     return {
         "n_embd": old["hidden_size"],

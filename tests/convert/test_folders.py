@@ -1,4 +1,4 @@
-"""What a folder may hold, and what becomes of one that is unsound: one sentence, and nothing half written."""
+"""Folders of checkpoints: supported contents, and one-line errors without partial files for the others."""
 
 import json
 import random

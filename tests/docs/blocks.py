@@ -33,7 +33,7 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Those of one page, in order."""
+    """Fenced blocks of one page, in order."""
     found: list[Block] = []
     lines = (ROOT / page).read_text().splitlines()
     i = 0

@@ -28,7 +28,7 @@ SERVE = "woolly serve -m smollm2\n"  # the one server that all examples over HTT
 
 @dataclass
 class Desk:
-    """Where the blocks of one page are run, in order."""
+    """Working folder and environment in which the blocks of one page run."""
 
     folder: Path
     home: Path
@@ -44,7 +44,7 @@ class Desk:
         self.environment = {**keep, "HOME": str(self.home), "PATH": path}
 
     def here(self, text: str) -> str:
-        """The same commands for the port that is free here."""
+        """Replace ports in commands by the port of the test server."""
         address = self.url.removeprefix("http://")
         text = re.sub(r"(127\.0\.0\.1|localhost):8080", address, text)
         text = re.sub(r"^(woolly chat [\w.:-]+)(?= *(#|$))", r"\1 </dev/null", text, flags=re.M)  # a terminal's

@@ -1,4 +1,4 @@
-"""What the docs say about the code is what the code says."""
+"""Facts in the docs match the code."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""How many requests run at once if nobody said."""
+"""Default number of concurrent requests."""
 
 from types import SimpleNamespace
 
@@ -79,7 +79,7 @@ def test_waiting_request_gets_a_slot_even_if_that_does_not_pay():
 
 
 def program(max_rows=2048, memory=10**9, **plan):
-    """What a GPU says of a model whose cache takes 10 bytes for each token."""
+    """Fake GPU program whose cache takes 10 bytes per token."""
     found = {
         "bytes_per_sequence": 0,
         "windows": (),

@@ -61,7 +61,7 @@ def params(i, **more):
 
 
 def outputs(engine, requests):
-    """What becomes of the requests, by tokens, text and end."""
+    """Run the requests; returns tokens, text and finish reason of each."""
     for request in requests:
         engine.add(request)
     n_steps = 0

@@ -112,7 +112,7 @@ def test_stream_has_its_seed_and_at_its_end_its_completion(llm):
 
 
 def test_texts_waiting_for_a_late_reader_are_one_chunk():
-    """Nothing is joined over the chunk of another answer, one with more than text, or the last."""
+    """Chunks of another answer, with more than text, or the last one are not merged."""
     logprobs = (TokenLogprob(token=1, text="c", logprob=-1.0, top=()),)
     posted = [
         *(Chunk(text="a"), Chunk(text="b"), Chunk(text="other", index=1), Chunk(text="c", logprobs=logprobs)),

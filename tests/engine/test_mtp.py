@@ -70,7 +70,7 @@ def test_reference_and_native_agree(folder, name):
 
 
 def test_mtp_block_is_a_layer_over_the_projected_pair(folder):
-    """Its logits are those of a model with that layer alone, whose table holds the projected rows."""
+    """The logits equal those of a model with only that layer, whose table holds the projected rows."""
     tiny = MTP["glm4moe"]
     path, whole = write_tiny(tiny, folder / "whole.gguf"), tensors(MTP["glm4moe"])
     own = {k.removeprefix("blk.3."): v for k, v in whole.items() if k.startswith("blk.3.")}
@@ -100,7 +100,7 @@ def test_mtp_block_is_a_layer_over_the_projected_pair(folder):
 
 
 def test_nemotron_block_is_two_layers_over_the_pair_and_a_layer_norm(folder):
-    """What its layers leave is what a model of attention and experts leaves, whose table holds the projected rows."""
+    """The hidden rows equal those of a model with attention and experts, whose table holds the projected rows."""
     tiny = NEMOTRON["nemotron_h_moe"]
     path, whole = write_tiny(tiny, folder / "nemotron.gguf"), tensors(tiny)
     own = {k.removeprefix("blk.5."): v for k, v in whole.items() if k.startswith("blk.5.")}

@@ -1,4 +1,4 @@
-"""Who runs next: nobody stalls, short ones pass long ones, and a full cache makes the last give way."""
+"""Scheduling: no starvation, short requests overtake long ones, and a full cache preempts the latest."""
 
 import time
 

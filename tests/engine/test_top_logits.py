@@ -35,7 +35,7 @@ def tokenizer(file):
 
 
 def near(got, want):
-    """The same tokens and texts; log-probabilities as near as sums in another order are."""
+    """Assert equal tokens and texts, and logprobs up to the order of summation."""
     assert got[:4] == want[:4]
     for ours, theirs in zip(got[4], want[4], strict=True):
         for one, other in zip(ours, theirs, strict=True):

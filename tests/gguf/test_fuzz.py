@@ -92,7 +92,7 @@ def touch(value: object) -> None:
 
 
 def open_and_read_all(path: Path) -> bool:
-    """Whether the file is sound; anything but GGUFError escapes."""
+    """Open and read the file; False for GGUFError, any other exception escapes."""
     try:
         file = open_gguf(path)
     except GGUFError as error:

@@ -1,4 +1,4 @@
-"""How transformers builds models in which an index chooses blocks, or works beside windows."""
+"""transformers models with an index that chooses blocks, or next to windows."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How transformers builds the model of a GGUF file: its class, its configuration, and where each weight goes."""
+"""transformers model of a GGUF file: class, configuration, and tensor names."""
 
 import re
 

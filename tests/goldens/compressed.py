@@ -1,4 +1,4 @@
-"""How transformers builds DeepSeek V4."""
+"""transformers model of DeepSeek V4."""
 
 import re
 

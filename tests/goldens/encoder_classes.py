@@ -1,4 +1,4 @@
-"""How transformers builds an encoder of a GGUF file: a function from ids and types to hidden rows, or to scores."""
+"""transformers encoder of a GGUF file: a function from ids and types to hidden rows or scores."""
 
 import re
 
@@ -84,7 +84,7 @@ def bert(file):
 
 
 def roberta(file, options):
-    """Its table has two rows before that of the first position, which converters cut off."""
+    """Position table of RoBERTa with its two rows before the first position, which converters cut off."""
     n = len(file.tensors["cls.output.weight"])
     options |= {"num_labels": n, "max_position_embeddings": options["max_position_embeddings"] + 2, "pad_token_id": 1}
     model = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**options))

@@ -27,7 +27,7 @@ class Block:
 
 
 def attention(q, k, v, heads, bias=0.0):
-    """Of all rows to all rows; q, k and v as (rows, heads * columns)."""
+    """Bidirectional attention over all rows; q, k and v as (rows, heads * columns)."""
     q, k, v = (x.reshape(len(x), heads, -1).transpose(0, 1) for x in (q, k, v))
     scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5 + bias
     return (softmax(scores, -1) @ v).transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""How transformers builds the models with recurrent layers: class, configuration, and where each weight goes."""
+"""transformers models with recurrent layers: class, configuration, and tensor names."""
 
 import re
 
@@ -193,7 +193,7 @@ def source(file, name, parameter):
 
 
 def _changed(file, full, short, array, kind):
-    """What the converter of the family changed, undone."""
+    """Undo the changes of the converter of the family."""
     arch = file.architecture
     if arch in APART:
         n_k, n_v, head = (int(file.get(f"ssm.{x}")) for x in ("group_count", "time_step_rank", "state_size"))

@@ -1,4 +1,4 @@
-"""How transformers builds models whose attention keeps a latent."""
+"""transformers models with latent attention (MLA)."""
 
 import re
 
@@ -94,7 +94,7 @@ def options(file):
 
 
 def streams(file, name):
-    """Of Hunyuan 4's shares of streams; None for other parameters."""
+    """Coefficients of Hunyuan 4's streams; None for other parameters."""
     if file.architecture != "hy_v4":
         return None
     if found := re.fullmatch(r"model\.hc_head\.hc_(\w+)", name):

@@ -75,7 +75,7 @@ def turned(x, base, adjacent, relative=1.0, magnitude=1.0):
 
 
 def slopes(heads, most=8.0):
-    """How fast scores fall with each position of distance: heads beyond a power of two lie between the others."""
+    """ALiBi slopes; heads beyond a power of two are interpolated."""
     whole = 1 << (heads.bit_length() - 1)
     exponents = [most * (h + 1) / whole for h in range(whole)] + [
         most * (h + 0.5) / whole for h in range(heads - whole)
@@ -84,7 +84,7 @@ def slopes(heads, most=8.0):
 
 
 def mixed(q, k, v, *, window=0, fall=0.0, scale=None, cap=0.0):
-    """What causal attention gives, as (rows, heads * columns); heads of k and v serve several of q."""
+    """Causal attention as (rows, heads * columns), with grouped heads of k and v."""
     k, v = (x.repeat_interleave(len(q) // len(x), dim=0) for x in (k, v))
     far = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
     scores = q @ k.transpose(1, 2) * (scale or q.shape[-1] ** -0.5) - fall * far
@@ -232,7 +232,7 @@ NAMES = (
 
 
 def has(file):
-    """Whether transformers has no class of the model."""
+    """True if transformers has no class for the model."""
     return file.architecture in NAMES or (file.architecture == "baichuan" and int(file.get("block_count")) == 40)
 
 

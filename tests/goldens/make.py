@@ -51,7 +51,7 @@ def kind_of(file):
 
 
 def build(file):
-    """The same model in transformers, in f32."""
+    """Build the model in transformers, in f32."""
     kind = kind_of(file)
     name = kind.class_name(file)
     texts = (

@@ -20,7 +20,7 @@ KINDS = {kind: name for name, kind in POOLINGS.items()}
 
 
 def rows(file, model, ids):
-    """What the model gives for one text."""
+    """Output of the model for one text."""
     types = torch.zeros(1, len(ids), dtype=torch.long)
     pooling = KINDS[int(file.get("pooling_type"))]
     if pooling == "rank" and SEPARATOR in ids and len(np.atleast_2d(file.tensors.get("token_types.weight", 0))) > 1:

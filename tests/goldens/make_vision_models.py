@@ -95,7 +95,7 @@ def hunyuan_vl(folder):
 
 
 def cogvlm_17b(folder):
-    """Its text model has matrices of their own for rows of images."""
+    """CogVLM, whose text model has separate matrices for image rows."""
     text = File(write_tiny(FAMILIES["cogvlm"], Path(folder, "text.gguf")))
     rows = cogvlm.tower(File(write_tower(TOWERS["cogvlm"], Path(folder, "tower.gguf"))))(seen := square())
     *own, begin, end = rows

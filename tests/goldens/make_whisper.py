@@ -84,7 +84,7 @@ def model():
 
 
 def configure(made):
-    """What generation_config.json of the published models has."""
+    """Set the fields of generation_config.json of the published models."""
     texts = {text: i for i, text in enumerate(words(MULTILINGUAL - N_SPECIAL[MULTILINGUAL]))}
     config = made.generation_config
     config.is_multilingual = True

@@ -1,4 +1,4 @@
-"""How transformers builds mixtures whose configuration or names are their own."""
+"""transformers models of mixtures with their own configuration or names."""
 
 import numpy as np
 

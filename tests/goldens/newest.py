@@ -1,4 +1,4 @@
-"""How transformers builds Qwen 3.8 Flash Next."""
+"""transformers model of Qwen 3.8 Flash Next."""
 
 import re
 
@@ -76,7 +76,7 @@ def options(file):
 
 
 def is_constant(file, name, parameter):
-    """Whether a parameter is no weight, but what the file's metadata says, too."""
+    """True if a parameter is a constant that the metadata also has, not a weight."""
     key = CONSTANTS.get(name.rpartition(".")[2]) if file.architecture in CLASSES else None
     if key is not None:
         assert parameter.tolist() == [int(x) for x in file.get(key)], name

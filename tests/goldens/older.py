@@ -1,4 +1,4 @@
-"""How transformers builds models of the first years, whose parameters have names and layouts of their own."""
+"""transformers models of early architectures with their own parameter names and layouts."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""How transformers is told of the rotary positions and the windows of a GGUF file."""
+"""Rotary positions and windows of a GGUF file as transformers configuration."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def rope_parameters(file):
 
 
 def windows(file):
-    """Which layers have a window."""
+    """Sliding-window flag of each layer."""
     periods = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "afmoe": 4}
     period = (periods | {"deepseek4": 0}).get(file.architecture)
     pattern, n = file.get("attention.sliding_window_pattern", period), int(file.get("block_count"))

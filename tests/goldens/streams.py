@@ -1,4 +1,4 @@
-"""How transformers builds Gemma 3n."""
+"""transformers model of Gemma 3n."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""How transformers builds models whose windows have heads, gates or sinks of their own."""
+"""transformers models whose window layers have their own heads, gates or sinks."""
 
 from tests.cases.tiny import LLAMA3
 

@@ -55,7 +55,7 @@ print("commands", *page("cli"))
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
-    """What the program prints, by its first word."""
+    """Output lines of the program, by their first word."""
     folder = tmp_path_factory.mktemp("option")
     row, hint = re.findall(r"```text\n(.*?)```", RECIPE, flags=re.S)[:2]
     source = (ROOT / TABLE).read_text()

@@ -1,4 +1,4 @@
-"""The same answers in coroutines; a task that is cancelled takes its request with it."""
+"""AsyncLLM gives the same answers, and a cancelled task cancels its request."""
 
 import asyncio
 import threading

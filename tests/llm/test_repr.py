@@ -1,4 +1,4 @@
-"""What a notebook shows of an object fits a line, and a printed plan is its table."""
+"""The repr of each object fits a line, and a printed plan is its table."""
 
 import pytest
 

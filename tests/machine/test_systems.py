@@ -1,4 +1,4 @@
-"""What macOS and Windows report of cores, memory and processes, read from stand-ins of their functions."""
+"""Cores, memory and processes as macOS and Windows report them, with fake system functions."""
 
 import ctypes
 import os

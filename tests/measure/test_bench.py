@@ -82,7 +82,7 @@ def test_rates_use_the_median_repetition():
 
 
 def is_behind(name):
-    """Whether a weight is read behind the last attention: of a prompt by its last row alone."""
+    """True if a weight is used after the last attention, where a prompt needs its last row only."""
     return name.startswith("blk.1.") and ("ffn" in name or "attn_output" in name)
 
 

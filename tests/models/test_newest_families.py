@@ -1,4 +1,4 @@
-"""What the newest architectures read from their files beyond what goldens show."""
+"""File keys of the newest architectures that the goldens do not cover."""
 
 from dataclasses import replace
 

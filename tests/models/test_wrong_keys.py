@@ -19,7 +19,7 @@ MISSING = object()
 
 
 def with_key(file, key, value):
-    """What tracing reads of a file, with one key changed."""
+    """Trace a file with one changed key."""
     changed = {name: found for name, found in file.metadata.items() if name != key}
     return SimpleNamespace(
         metadata=changed if value is MISSING else changed | {key: value}, tensors=file.tensors, path=file.path

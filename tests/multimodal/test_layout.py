@@ -1,4 +1,4 @@
-"""What an image becomes in a prompt, by family."""
+"""Prompt layout of an image, by family."""
 
 from dataclasses import replace
 

@@ -104,7 +104,7 @@ NEEDS = {"amx": ["-DTEST_TILES"]}
 
 
 def run_compiled(tmp_path, flags, *sources, plain=()):
-    """What a program of these sources says; with `plain`, the last one is compiled by these flags."""
+    """Compile and run the sources, and return the output; `plain` are the flags of the last source."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler is installed")

@@ -41,7 +41,7 @@ def answer(path: Path) -> str:
 
 
 def is_as_expected(levels: list[str], expected: list[str]) -> bool:
-    """Whether a build has the levels that the command line names."""
+    """True if the build has the ISAs named on the command line."""
     if expected[:1] == ["--having"]:
         return set(expected[1:]) <= set(levels)
     return not expected or levels == expected

@@ -1,4 +1,4 @@
-"""What scripts/test checks, with the stand-ins of the set-up: a failure hides no other, a few get a second try."""
+"""scripts/test with fake tools: one failure hides no other, and a few failures are retried."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What scripts/messages lists: sentences of each kind of file, and none that only programs read."""
+"""scripts/messages lists the messages of each kind of file, and no machine-readable strings."""
 
 import runpy
 from pathlib import Path

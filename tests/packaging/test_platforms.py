@@ -1,4 +1,4 @@
-"""What only some systems have stands in one place of the native code, or behind a question which system this is."""
+"""Platform-specific native code is in one folder or behind a platform check."""
 
 import ast
 import functools

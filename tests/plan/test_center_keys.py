@@ -24,7 +24,7 @@ MODELS = {
 
 
 def logits(program):
-    """Of the latest rows of two splits, computed over the first ones."""
+    """Logits of the latest rows of two splits, after the first rows."""
     state = program.new_state(8)
     program.run(Batch.of([(IDS[:150], 0, range(7))]), state)
     return program.run(Batch.of([(IDS[150:], 150, range(7))], range(50)), state).copy()

@@ -20,7 +20,7 @@ IDS = np.random.RandomState(7).randint(0, 264, 50).tolist()
 
 
 def logits(program, *wanted):
-    """Of two prompts in one batch, for each list of wanted rows, then of more rows of the first."""
+    """Logits of two prompts in one batch for each list of wanted rows, then of more rows of the first."""
     state, slots = program.new_state(4, 3), [(-1, 0), (-1, 1)]
     sequences = [(IDS[:30], 0, [2, 1]), (IDS[30:40], 0, [3])]
     out = [program.run(Batch.of(sequences, rows, slots=slots), state).copy() for rows in wanted]

@@ -1,4 +1,4 @@
-"""What a model file says of recurrence is checked where it is said."""
+"""Recurrent layers of a model file are validated with the line that declares them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Which tensor gets which type: the rules of the well-known mixes, written out for one shape."""
+"""Type of each tensor by the rules of the well-known mixes, for one shape."""
 
 import pytest
 

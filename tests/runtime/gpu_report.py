@@ -197,7 +197,7 @@ def on_this_machine(models: Sequence[Path], out: Path, prefixes: tuple[str, ...]
 
 
 def text_of_metal(prefixes: tuple[str, ...]) -> int:
-    """The same for Metal's text as C++, without a Mac; all kernels take some minutes to compile."""
+    """Report for Metal's source compiled as C++, without a Mac; all kernels take some minutes to compile."""
     from tests.runtime.metal.fake import FakeMetal
     from tests.runtime.metal.text import build, texts
     from woolly.runtime.metal.driver import open_device

@@ -1,4 +1,4 @@
-"""What cannot be computed is refused with a sentence, and the program goes on working."""
+"""Uncomputable input gives a one-line error, and the program keeps working."""
 
 import os
 import re

@@ -56,7 +56,7 @@ def native(case, file, level, threads=2):
 
 @pytest.fixture(scope="module")
 def results(files):
-    """What three threads give at a level, computed once for all tests of a case."""
+    """Results of three threads with an ISA, computed once for all tests of a case."""
     found = {}
 
     def get(name, level):

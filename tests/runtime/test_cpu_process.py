@@ -43,7 +43,7 @@ def threads():
 
 
 def until(holds, seconds=PATIENCE):
-    """Whether it holds, soon or late."""
+    """Wait until the condition holds; False after the time limit."""
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What a device is called, and which backend it asks for."""
+"""Device names, and the backend that each selects."""
 
 import pytest
 

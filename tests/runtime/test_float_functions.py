@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(7)
 
 
 def errors(found, exact, x):
-    """How far results are from exact ones, in units of the last place."""
+    """Errors of the results in ulp."""
     with localcontext() as context:
         context.prec = 40
         pairs = zip(found.tolist(), x.tolist(), strict=True)
@@ -38,7 +38,7 @@ def test_powers_of_two_are_exact():
 
 
 def test_as_floats_they_match_numpy():
-    """What rows are computed with is rounded to f32: an error of f64 is seen once in 2^28 times."""
+    """Rows use the values rounded to f32: an error in f64 shows once in 2^28 times."""
     steps = np.arange(1.0, 4000)
     np.testing.assert_array_equal(np.float32(log_double(steps)), np.float32(np.log(steps)))
     for heads in (8, 12, 32, 40):

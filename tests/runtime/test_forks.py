@@ -21,7 +21,7 @@ class Broken:
 
 
 def is_open():
-    """Whether another fork would begin at once."""
+    """True if another fork could begin."""
     taken = forks._lock.acquire(blocking=False)
     if taken:
         forks._lock.release()

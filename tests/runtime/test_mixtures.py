@@ -1,4 +1,4 @@
-"""What mixtures have besides: biases and scales of experts, a bias of the choice, groups, gates, a router input."""
+"""Mixture variants: biases and scales of experts, selection bias, groups, gates, router input."""
 
 import numpy as np
 import pytest

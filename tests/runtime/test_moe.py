@@ -128,7 +128,7 @@ def test_all_zero_scores_give_no_nan(mixtures):
 
 
 def by_linears(experts, tensors, folder, level, weight_of):
-    """The same result from a program of `linears` for each expert, summed as documented."""
+    """Result of a program of `linears` for each expert, summed as documented."""
     total = np.zeros((len(TOKENS), experts.width), np.float32)
     for e in range(experts.n_experts):
         parts = {"x.weight": tensors["x.weight"]} | ({"norm.weight": tensors["norm.weight"]} if experts.norm else {})
@@ -354,7 +354,7 @@ def test_plan_prints_the_step_with_its_weights_and_options(mixtures):
 
 
 def refused(message, shapes=None, **changes):
-    """What the tracer says to a step with other shapes or options than fit."""
+    """Assert the tracer's error for mismatched shapes or options."""
     shapes = {"x": (9, 8), "router": (4, 8), "gate": (4, 6, 8), "up": (4, 6, 8), "down": (4, 8, 6)} | (shapes or {})
     tensors = {f"{name}.weight": Raw(T.F32, shape, np.zeros(0)) for name, shape in shapes.items() if name != "bias"}
     if "bias" in shapes:

@@ -29,7 +29,7 @@ BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 33, 35])
 
 
 class SecondBackend(ReferenceBackend):
-    """What a folder of runtime/ holds: a backend with a name and a program of its own."""
+    """Minimal backend folder: a backend with a name and its own program."""
 
     name = "second"
 

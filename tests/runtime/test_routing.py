@@ -1,4 +1,4 @@
-"""Which experts a row goes to, and with which weights."""
+"""Experts of a row, and their weights."""
 
 import numpy as np
 

@@ -55,7 +55,7 @@ def run(one, batch):
 
 
 def both(build, batch):
-    """What the reference gives, after a look at native code, which must give the same."""
+    """Result of the reference, after a check that native code gives the same."""
     want = run(program(build, "reference"), batch)
     for threads in (1, 3):
         np.testing.assert_array_equal(run(program(build, "cpu", threads=threads), batch), want)

@@ -32,7 +32,7 @@ keep = st.sampled_from([0, 0, 1, 3, 100])
 
 
 def run(step, row, sort_first=False):
-    """What a step leaves of a row: [(token, logit), ...]. The row itself must stay as it is."""
+    """Candidates after a step: [(token, logit), ...]. The row itself must not change."""
     before = row.copy()
     candidates = Candidates(row)
     if sort_first:

@@ -1,4 +1,4 @@
-"""The same logits, history, parameters and seed give the tokens that llama.cpp gives.
+"""Logits, history, parameters and seed give the tokens of llama.cpp.
 
 `goldens/make_sampling.py` recorded them: each sampler alone, mirostat, and chains in any order, over small and
 whole vocabularies.

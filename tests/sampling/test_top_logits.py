@@ -1,4 +1,4 @@
-"""What is chosen from a head is what is chosen from the whole row, however short the head is."""
+"""Sampling from top logits gives the token of the complete row, however few there are."""
 
 from dataclasses import replace
 

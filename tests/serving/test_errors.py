@@ -1,4 +1,4 @@
-"""What a client may know of an error, in the shape of its dialect."""
+"""Error details shown to clients, in the format of each dialect."""
 
 from woolly.errors import DeviceError
 from woolly.serving.dialects import ole, openai

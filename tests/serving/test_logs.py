@@ -1,4 +1,4 @@
-"""What the log says about a request: why it was refused, what was ignored, and nothing about polling."""
+"""Log lines of requests: the reason of an error, ignored fields, and no polling."""
 
 import asyncio
 import logging

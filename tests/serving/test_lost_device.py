@@ -51,7 +51,7 @@ main()
 
 
 class Card:
-    """What the programs of this process run on, and the models that were opened."""
+    """Fake GPU of this process, with the models opened on it."""
 
     def __init__(self, monkeypatch):
         self.lost = set()  # programs, by their identity

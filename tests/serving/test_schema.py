@@ -26,7 +26,7 @@ _PARTS = 16  # of the routes, each a test: their names are part of the descripti
 
 
 class Description:
-    """What /openapi.json says."""
+    """Parsed /openapi.json of the server."""
 
     def __init__(self):
         self.text = create_app(Settings()).openapi()
@@ -36,7 +36,7 @@ class Description:
         self.operations = {one.ok().label: one.ok() for one in found}
 
     def may_be_wrong(self, operation):
-        """Whether a request may break the description of a route: one that is any texts within a path may not.
+        """True if a request may violate the description of a route; not if its only inputs are texts in the path.
 
         Hypothesis would look at 300 requests of each such route, for two seconds, before it says that there is none.
         """
@@ -69,7 +69,7 @@ def described(tiny_model, tmp_path_factory):
 
 
 def reported(error):
-    """What an error says, or each one of a group."""
+    """Lines of an exception, or of each member of a group."""
     parts = getattr(error, "exceptions", ())
     return [line for part in parts for line in reported(part)] or ["".join(traceback.format_exception_only(error))]
 

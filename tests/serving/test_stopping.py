@@ -1,4 +1,4 @@
-"""How a server ends: in time, with sessions closed and clients told, also if a thread does not end."""
+"""Shutdown of a server: in time, with sessions closed and clients notified, even if a thread hangs."""
 
 import contextlib
 import signal

@@ -28,7 +28,7 @@ class Shop:
         return self.models / self.model.file_name
 
     def visible(self) -> set[str]:
-        """What lies in the models folder, less the lock, which stays for good."""
+        """Files in the models folder, without the permanent lock."""
         return {path.name for path in self.models.iterdir() if not path.name.endswith(".lock")}
 
     def n_downloads(self) -> int:

@@ -108,7 +108,7 @@ def test_names_that_differ_only_in_case_are_distinguished(tmp_path, site):
 
 
 def left_over(site, tmp_path, data):
-    """What a process that was killed left of own.gguf."""
+    """Leave the partial download of a killed process."""
     url, folder = f"{site.url}/cdn/some/where/own.gguf", tmp_path / "home" / "models"
     folder.mkdir(parents=True)
     (folder / "own.gguf.partial").write_bytes(data)

@@ -31,7 +31,7 @@ PLAIN = plain_environment()
 
 
 def data_for(source: str) -> dict[str, Any]:
-    """What of DATA a template looks at, for it takes nothing else."""
+    """Variables of DATA that a template reads; others would be rejected."""
     names = meta.find_undeclared_variables(PLAIN.parse(source))
     return {name: value for name, value in DATA.items() if name in names}
 

@@ -1,4 +1,4 @@
-"""What is wrong with a vocabulary, a text or an id is said in one sentence."""
+"""Errors of a vocabulary, a text or an id are one line."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 
 
 class DeferredDevice(EmulatedDevice):
-    """What `send` copies is read and what `download` fills is written when the work is done, not when it is queued."""
+    """Emulated GPU that reads `send` buffers and fills `download` buffers only when the work runs."""
 
     def __init__(self, *sources):
         super().__init__(*sources)

@@ -1,4 +1,4 @@
-"""Which kernels a case launches, found out without a GPU, and cases that together launch all of them.
+"""Kernels that each case launches, found without a GPU, and cases that together launch all of them.
 
 `scripts/gpu sanitize` runs these under compute-sanitizer.
 """

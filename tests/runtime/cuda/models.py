@@ -25,7 +25,7 @@ TOKENS = np.random.RandomState(7).randint(0, 264, 41)
 
 
 def logits(program, *lengths):
-    """Those of all tokens of a text that comes in pieces."""
+    """Logits of all tokens of a text in chunks."""
     state, parts, before, first = program.new_state(2, 2), [], -1, 0
     for i, n in enumerate(lengths):
         batch = Batch.of([(TOKENS[first : first + n], first, [1, 0])], range(n), slots=[(before, i % 2)])

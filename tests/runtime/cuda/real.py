@@ -86,7 +86,7 @@ def _products_bound(x: np.ndarray, weight: Raw) -> np.ndarray:
 
 
 def _halves_bound(case, plan) -> float:
-    """How far tensor cores may lie off: q, what a cache of q8_0 gives and the powers of scores have 11 bits."""
+    """Error bound of tensor cores: q, q8_0 cache values and exp weights have 11 bits."""
     tables = case.tensors()
     with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
         step = plan(file).steps[-1]

@@ -22,7 +22,7 @@ GREEDY = (0.0, 0.0, 0.0, 1.0, 0, 0)
 
 
 def pick(chain, row):
-    """How a device follows a chain."""
+    """Arguments for the device that follow a sampler chain."""
     if isinstance(chain, Greedy):
         return *GREEDY, row
     return chain.random.peek64(), chain.p, chain.log_p, chain.temperature, chain.k, chain.min_keep, row
@@ -150,7 +150,7 @@ class Waits:
 
 
 def test_deferred_work_changes_no_answer(tmp_path):
-    """Of requests that cross a page, end at different times, are cancelled, and get pages that a step ahead writes."""
+    """Requests that cross a page, end at different times, are cancelled, or get pages that an async step writes."""
 
     def answers(program):
         engine = Engine(program, tokenizer, ctx=64, kv_tokens=5 * 32, max_running=3)

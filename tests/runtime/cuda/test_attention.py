@@ -50,7 +50,7 @@ class Attention:
 
 
 def halves_bound(case, file):
-    """How far tensor cores may lie off: q, what a cache of q8_0 gives and the powers of scores have 11 bits."""
+    """Error bound of tensor cores: q, q8_0 cache values and exp weights have 11 bits."""
     step, tables = case.plan(file).steps[-1], case.tensors()
     q, k = (np.linalg.norm(tables[f"{n}.weight"].values().reshape(-1, step.integer("head_dim")), axis=1) for n in "qk")
     score = step.number("scale") * (1 + 6 * step.number("temper")) * q.max() * k.max() * 2.0**-11

@@ -38,7 +38,7 @@ class Counting:
 
 
 def emitter_of(file, left_out=""):
-    """That of a file's plan, without the steps of an op."""
+    """Emitter of a file's plan, without the steps of an op."""
     plan, views = fuse(trace(file)), Views(file.tensors)
     placement = place(plan, 8)
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.op != left_out))

@@ -100,7 +100,7 @@ def test_columns_of_several_tiles(width, ffn, device, tmp_path):
 
 
 def test_rows_are_in_the_order_of_their_experts(device):
-    """What Hopper's kernels of many rows read: rows of an expert from a multiple of 8 on, halved."""
+    """Input of Hopper's many-row kernels: rows of an expert in f16, aligned to 8."""
     random = np.random.RandomState(7)
     n_rows, n_used, n_experts, n, n_padded, n_stride = 5, 3, 6, 268, 512, 128
     experts = np.sort([random.permutation(n_experts)[:n_used] for _ in range(n_rows)], axis=1).astype(np.int32)

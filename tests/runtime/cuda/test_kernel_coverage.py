@@ -28,7 +28,7 @@ def test_minimal_cases_launch_all_kernels():
 
 
 def test_hopper_kernels_are_launched():
-    """Those that have been left out before, on a GPU with as many multiprocessors as an H100 or H200."""
+    """Kernels that were missed before, on a GPU with the multiprocessors of an H100 or H200."""
     cases, device = all_cases(), DryDevice()
     launched = set().union(*(kernels_of(cases[name], device) for name in ("every-Q4_K-512", "every-Q4_K-4096")))
     assert {"linear_rows32__q4_k_16_regs", "linear_rows32__q4_k_32_regs", "linear_wgmma__q4_k_160"} <= launched

@@ -70,7 +70,7 @@ def test_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
     [("linears-norm-F16-33", False), ("linears-glu-F16-33", False), ("linears-norm-Q4_K-256", True)],
 )
 def test_gpu_with_little_shared_memory_gives_the_same_bits(name, has_few, tmp_path):
-    """Where the stream of tiles of one row does not fit, the kernels of many rows take it."""
+    """Many-row kernels take a single row whose tile pipeline does not fit into shared memory."""
     values = {}
     for kilobytes in (99, 227):
         device = EmulatedDevice()

@@ -150,7 +150,7 @@ def test_memory_freed_early_is_not_freed_twice(weights, monkeypatch):
 
 
 def test_loading_can_be_ended_while_it_starts(weights, monkeypatch):
-    """What ends it joins threads, which must have been started; what they are refused is done by the others."""
+    """Ending joins only threads that were started; the others do the rest of the work."""
     start, ending = threading.Thread.start, []
 
     def start_and_end(self):

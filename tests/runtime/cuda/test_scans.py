@@ -33,7 +33,7 @@ def test_case_is_within_its_bound_of_the_reference(name, tmp_path):
 
 
 def left(program, state, slot):
-    """What a run left in a slot of the first entry."""
+    """State that a run left in a slot of the first entry."""
     _, numbers = state.sizes[0]
     out = np.empty(numbers, np.float32)
     program.device.download(state.addresses[0] + 4 * numbers * slot, out)

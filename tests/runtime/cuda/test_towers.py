@@ -95,7 +95,7 @@ def test_tower_without_gpu_memory_runs_on_the_cpu(emulated, tmp_path, monkeypatc
 
 @pytest.fixture(scope="module")
 def needs(tmp_path_factory):
-    """What a tower with windows asks of a batch, and one that it takes."""
+    """Multimodal checks of a tower with windows, and a batch that passes them."""
     path = write_tower(TOWERS["qwen2.5vl"], tmp_path_factory.mktemp("needs") / "tower.gguf")
     with open_gguf(path) as file:
         (traced,) = trace_towers(file)

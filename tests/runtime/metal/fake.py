@@ -21,7 +21,7 @@ DONE, FAILED = 4, 5
 
 
 class Object:
-    """What has a number and is counted."""
+    """Reference-counted object with a handle."""
 
     def __init__(self, metal: FakeMetal) -> None:
         self.metal, self.handle, self.n_users = metal, next(metal.numbers), 1
@@ -39,7 +39,7 @@ class Object:
             del self.metal.objects[self.handle]
 
     def end(self) -> None:
-        """What its last user leaves behind."""
+        """Release resources after the last reference."""
 
     def alloc(self) -> int:
         return self.handle
@@ -237,7 +237,7 @@ class Launches(Encoder):
         self._part()
 
     def _part(self) -> None:
-        """What comes is done after what came."""
+        """Order the following commands after the previous ones."""
         self.commands.work += reversed(self.together)
         self.together = []
 

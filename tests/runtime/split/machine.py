@@ -48,7 +48,7 @@ class Machine:
         return self.opened[-1]
 
     def counted(self, options):
-        """What the plan takes with these options."""
+        """Memory estimate of the plan with these options."""
         return Costs(EmulatedDevice(), self.plan, self.atoms, self.file.tensors, options)
 
     def room_for(self, wanted, costs=None):
@@ -62,6 +62,6 @@ class Machine:
         return plan_placement(self.plan, self.file.tensors, replace(OPTIONS, **options))
 
     def is_closed(self):
-        """Whether all GPUs were given back."""
+        """True if all GPUs were released."""
         gc.collect()
         return not any(device._sizes for device in self.opened)

@@ -108,7 +108,7 @@ def _with_cpu(open: Open, name: str, counts: tuple[int, ...]) -> None:
 
 
 def _logits(program, n_rows: int) -> np.ndarray:
-    """Those of a text in runs of n rows."""
+    """Logits of a text in runs of n rows."""
     tokens, state, parts, slot = TOKENS[: program.max_rows], program.new_state(5, 2), [], -1
     for i, first in enumerate(range(0, len(tokens), n_rows)):
         part = tokens[first : first + n_rows]

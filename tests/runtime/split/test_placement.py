@@ -1,4 +1,4 @@
-"""What goes on GPUs whose memory is small, what it takes, and what is said if it does not fit."""
+"""Placement on GPUs with little memory: layers, sizes, and the error if nothing fits."""
 
 import logging
 import re

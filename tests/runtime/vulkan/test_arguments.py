@@ -50,7 +50,7 @@ class Types:
         return self.offsets[type, len(rest) - 1] + self.size(rest[-1])
 
     def members(self, type):
-        """Of a struct, within a block that has nothing else."""
+        """Members of a struct, also inside a block with a single member."""
         members = self.made[type][1]
         return self.members(members[0]) if len(members) == 1 and self.made[members[0]][0] == 30 else members
 

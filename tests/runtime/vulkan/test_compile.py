@@ -58,7 +58,7 @@ def test_metal_source_forbids_contraction_and_declares_its_threads(compiling, ar
 
 
 def shared_bytes(code):
-    """Those of a kernel's variables that a group of threads shares."""
+    """Bytes of the workgroup-shared variables of a kernel."""
     words = struct.unpack(f"<{len(code) // 4}I", code)
     sizes, numbers, at, total = {}, {}, 5, 0
     while words[at] & 0xFFFF != 54:  # functions come after types and variables

@@ -113,7 +113,7 @@ ALL, KERNELS = ("vkCmdPipelineBarrier", 0x10000, 0x10000), ("vkCmdPipelineBarrie
 
 @pytest.fixture
 def calls(own, monkeypatch):
-    """What `own` calls of the driver."""
+    """Names of the driver functions that `own` calls."""
     own.prepare("pack", 0)
     own.wait()
     log = Logging(own._shared.driver)

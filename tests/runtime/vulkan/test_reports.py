@@ -1,4 +1,4 @@
-"""What people see of a GPU of Vulkan: its driver, what stands in for its arithmetic, the identity of the CPU."""
+"""Reports about a Vulkan GPU: driver, arithmetic workarounds, identity."""
 
 from dataclasses import replace
 from types import SimpleNamespace

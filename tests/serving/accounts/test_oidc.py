@@ -41,7 +41,7 @@ def token(key="first", kid=None, alg="ES256", **claims):
 
 @pytest.fixture
 def site():
-    """What the issuer's addresses answer."""
+    """Responses of the issuer's URLs."""
     return {
         f"{ISSUER}/.well-known/openid-configuration": {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"},
         f"{ISSUER}/keys": published("first"),

@@ -1,4 +1,4 @@
-"""What keys have used, in its file."""
+"""Usage ledger of keys, and its file."""
 
 import asyncio
 import json

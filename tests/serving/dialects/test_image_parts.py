@@ -119,7 +119,7 @@ def test_files_of_every_dialect():
 
 
 def test_remote_files_are_named_by_their_urls():
-    """Whether they are fetched is decided when the conversation is laid out."""
+    """Fetching is decided when the conversation is laid out."""
     url = "https://example.com/a.pdf"
     (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_url": url}]}]))
     assert part == chat.FilePart(FileInput(data=url, where="input.0.content.0.file_url"))

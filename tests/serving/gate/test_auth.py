@@ -1,4 +1,4 @@
-"""Who may ask: keys and tokens, alone and at a real server."""
+"""Authentication with keys and tokens, alone and with a real server."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""What JSON a body may hold, and that it is parsed once."""
+"""JSON limits of a body, which is parsed once."""
 
 import asyncio
 import json

@@ -48,7 +48,7 @@ def health():
 
 @pytest.fixture
 def front(health):
-    """What a front without models needs of the gate."""
+    """Gate layers for a front without models."""
     stats, rates, key_guesses = Stats(), RateLimiter(6), KeyGuessLimiter()
     authenticator = Authenticator(("a-key",), None, 60)
     settings = Settings(host="0.0.0.0", api_key=("a-key",))

@@ -1,4 +1,4 @@
-"""Which web pages may call: those of this machine, if the server listens to it alone."""
+"""Allowed origins: local pages only, if the server listens on localhost only."""
 
 import pytest
 

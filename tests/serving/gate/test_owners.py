@@ -1,4 +1,4 @@
-"""What clients with different keys see and change of each other: nothing, unless the operator says so."""
+"""Isolation between clients with different keys, unless the operator relaxes it."""
 
 import threading
 import time

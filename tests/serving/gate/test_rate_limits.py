@@ -1,4 +1,4 @@
-"""How often a client may ask."""
+"""Rate limits of clients."""
 
 import pytest
 

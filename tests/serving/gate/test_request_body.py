@@ -1,4 +1,4 @@
-"""How much a client may send, and how long it may take."""
+"""Limits on the size and duration of a request body."""
 
 import asyncio
 

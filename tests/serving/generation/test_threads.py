@@ -1,4 +1,4 @@
-"""What a request holds, it holds for as long as work is done for it, and no longer than it needs to."""
+"""Resources of a request are held while work runs for it, and no longer."""
 
 import asyncio
 import os

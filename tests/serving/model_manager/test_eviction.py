@@ -1,4 +1,4 @@
-"""How long answers of a model that leaves may take, by a clock that the test moves on."""
+"""Time limit for long answers of a model that is unloaded, with a fake clock."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""How far a model is: what loading does at present, and the share of its weights that a device has."""
+"""Load progress: the current stage, and the share of weights on the device."""
 
 import asyncio
 import threading

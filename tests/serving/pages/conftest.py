@@ -210,7 +210,7 @@ KEPT = """async () => {
 
 
 def kept(page):
-    """What the page has in its database; reading comes after what is being written."""
+    """Content of the page's database, after pending writes."""
     return page.evaluate(KEPT)
 
 

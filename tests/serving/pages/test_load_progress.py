@@ -1,4 +1,4 @@
-"""What the page shows until the first token comes: how far the model is, how much of the prompt is read."""
+"""Progress display before the first token: model loading and prompt processing."""
 
 import re
 import threading

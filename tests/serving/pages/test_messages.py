@@ -1,4 +1,4 @@
-"""What can be done to the turns of a conversation: continue, delete, fork, drop, attach, call."""
+"""Actions on messages of a conversation: continue, delete, fork, drop, attach, call."""
 
 import json
 import re

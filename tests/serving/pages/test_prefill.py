@@ -14,7 +14,7 @@ LONG = "Tell me all that you know about the wool of sheep, of goats and of rabbi
 
 
 def read(page):
-    """What the server replied to messages that were typed."""
+    """Responses of the server to typed messages."""
     finished = [one for one in page.watch.finished if one.url.endswith(PATH)]
     return [one.response().json() for one in finished]
 

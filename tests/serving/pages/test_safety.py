@@ -1,4 +1,4 @@
-"""What a page must stand: markup from a model, errors from a server, small screens, dark rooms."""
+"""Robustness of the page: markup from a model, errors from a server, small screens, dark mode."""
 
 import re
 from dataclasses import replace

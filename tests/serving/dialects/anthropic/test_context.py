@@ -1,4 +1,4 @@
-"""What a body asks to be left out is left out, counted and named."""
+"""Context edits of a request are applied, counted and named."""
 
 import asyncio
 

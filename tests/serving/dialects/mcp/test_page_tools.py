@@ -23,7 +23,7 @@ def file(tmp_path_factory):
 
 
 def settled(client, **headers):
-    """What /mcp/tools lists as soon as no server starts any more."""
+    """Response of /mcp/tools once no server is starting."""
     end = time.monotonic() + WAIT
     while True:
         listed = client.get("/mcp/tools", headers=headers).json()

@@ -1,4 +1,4 @@
-"""What every request passes: pages of others, hosts that cannot be read, and a server that is about to stop."""
+"""Checks on every request: cross-origin pages, unknown hosts, and a stopping server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a request of OpenAI's gets if it says little, or what OpenAI would not take."""
+"""Defaults of OpenAI requests, and values that OpenAI would reject."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a template shows decides how answers are read: calls of every format, and reasoning, whole and streamed."""
+"""The template determines how answers are parsed: calls of every format, and reasoning, complete and streamed."""
 
 import asyncio
 import json
