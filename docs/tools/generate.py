@@ -91,6 +91,7 @@ def packages() -> str:
                 shown = "/".join(path.parent.relative_to(ROOT / "woolly").parts) + "/"
                 text = inspect.getdoc(importlib.import_module(package)) or ""
                 summary = " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
+                summary = re.sub(r"^[A-Z][A-Z ,]+: (.)", lambda match: match[1].upper(), summary)
                 rows.append(f"| {rung if shown.count('/') == 1 else ''} | `{shown}` | {summary} |")
     return "\n".join(rows)
 

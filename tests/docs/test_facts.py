@@ -9,7 +9,6 @@ import pytest
 
 from docs.tools import generate
 from tests.docs.blocks import PAGES, ROOT, prose_of
-from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
 from woolly.llm.options import ChatOptions
 from woolly.quantize import MIXES
@@ -69,13 +68,6 @@ def test_paths_in_the_docs_exist(page, paths):
     if not page.startswith("docs/make/"):  # other pages name files of users, too
         named = [path for path in named if re.match(r"(woolly|native|tests|scripts|deploy|benchmarks|docs)/", path)]
     assert not [path for path in named if "NAME" not in path and not any(one.endswith(f"/{path}") for one in paths)]
-
-
-def test_architecture_page_lists_every_package_in_order():
-    text = (ROOT / "docs" / "make" / "architecture.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| `(\w+)/` \|", text, flags=re.M)
-    ladder = [(str(rung), name) for rung, names in enumerate(LADDER[:-1], 1) for name in names]
-    assert rows == ladder
 
 
 def test_docs_index_lists_every_page_once():
