@@ -9,7 +9,7 @@ namespace {
 
 // Reduces over all threads of the block, each of which gets the result; sums in a fixed order.
 template <bool is_max>
-__device__ float of_block(float x, float* warps) {
+__device__ float block_reduce(float x, float* warps) {
     for (int n = 16; n > 0; n >>= 1) {
         const float other = __shfl_xor_sync(ALL_LANES, x, n);
         x = is_max ? fmaxf(x, other) : __fadd_rn(x, other);
@@ -35,15 +35,15 @@ __device__ float product_of(const float* q, const u8* head, int k_dim, int k_roo
 }
 
 template <int type>
-__device__ void attend_item(const Attend& a, const Parts& parts, int row, int head, int only_unit) {
-    __shared__ float q[MAX_COLUMNS], powers[UNIT], warps[4];
-    const int tid = threadIdx.x, at = a.b->positions[row], kv_head = head / a.group();
+__device__ void attend_item(const AttendParams& a, const Partials& partials, int row, int head, int only_split) {
+    __shared__ float q[MAX_COLUMNS], exp_weights[KV_SPLIT], warps[4];
+    const int tid = threadIdx.x, at = a.b->positions[row], kv_head = head / a.heads_per_kv();
     const Entry& entry = a.b->entries[a.entry];
     const int* pages = entry.pages + (long long)a.b->sequences[row] * a.b->max_pages;
-    const Seen range = seen(a, row);
-    const int first = only_unit < 0 ? range.first / UNIT : only_unit,
-              last = only_unit < 0 ? range.last / UNIT : only_unit;
-    if (first < range.first / UNIT || last > range.last / UNIT) return;
+    const PositionRange range = visible_range(a, row);
+    const int first = only_split < 0 ? range.first / KV_SPLIT : only_split,
+              last = only_split < 0 ? range.last / KV_SPLIT : only_split;
+    if (first < range.first / KV_SPLIT || last > range.last / KV_SPLIT) return;
     const float temper = tempered(a, row);
     __syncthreads();  // wait for readers of the previous item
     for (int c = tid; c < a.k_dim; c += THREADS)
@@ -51,84 +51,84 @@ __device__ void attend_item(const Attend& a, const Parts& parts, int row, int he
     __syncthreads();
     Softmax all;
     float sums[COLUMNS] = {};
-    for (int unit = first; unit <= last; unit++) {
-        const int from = max(range.first, unit * UNIT), to = min(range.last, unit * UNIT + UNIT - 1);
-        float scores[UNIT / THREADS], top = NOTHING;
-        for (int i = 0; i < UNIT / THREADS; i++) {
-            const int p = unit * UNIT + i * THREADS + tid;
-            scores[i] = NOTHING;
+    for (int split = first; split <= last; split++) {
+        const int from = max(range.first, split * KV_SPLIT), to = min(range.last, split * KV_SPLIT + KV_SPLIT - 1);
+        float scores[KV_SPLIT / THREADS], max_score = NO_SCORE;
+        for (int i = 0; i < KV_SPLIT / THREADS; i++) {
+            const int p = split * KV_SPLIT + i * THREADS + tid;
+            scores[i] = NO_SCORE;
             if (p < from || p > to) continue;
             const u8* k = head_of<type>(entry.k, pages[p / PAGE], a.kv_heads, kv_head, a.k_room);
             const float product = product_of<type>(q, k, a.k_dim, a.k_room, p % PAGE);
             scores[i] = score_of(a, __fmul_rn(product, a.scale), head, p - at);
-            top = fmaxf(top, scores[i]);
+            max_score = fmaxf(max_score, scores[i]);
         }
-        top = of_block<true>(top, warps);
+        max_score = block_reduce<true>(max_score, warps);
         float sum = 0.f;
-        for (int i = 0; i < UNIT / THREADS; i++) {
-            const float power = scores[i] == NOTHING ? 0.f : power_of_2(scores[i] - finite_top(top));
-            powers[i * THREADS + tid] = power;
-            sum = __fadd_rn(sum, power);
+        for (int i = 0; i < KV_SPLIT / THREADS; i++) {
+            const float exp_weight = scores[i] == NO_SCORE ? 0.f : exp2_approx(scores[i] - finite_max(max_score));
+            exp_weights[i * THREADS + tid] = exp_weight;
+            sum = __fadd_rn(sum, exp_weight);
         }
-        sum = of_block<false>(sum, warps);  // its barriers also part writing and reading of the powers
+        sum = block_reduce<false>(sum, warps);  // its barriers also part writing and reading of the powers
         float mine, others;
-        all.merge(top, sum, mine, others);
+        all.merge(max_score, sum, mine, others);
         for (int i = 0; i < COLUMNS; i++) {
             const int c = tid + i * THREADS;
             if (c >= a.v_dim) break;
-            float part = 0.f;
+            float partial = 0.f;
             for (int p = from; p <= to; p++) {
                 const u8* v = head_of<type>(entry.v, pages[p / PAGE], a.kv_heads, kv_head, a.v_room);
-                part = __fmaf_rn(powers[p % UNIT], number_of<type>(v, a.v_room, p % PAGE, c), part);
+                partial = __fmaf_rn(exp_weights[p % KV_SPLIT], number_of<type>(v, a.v_room, p % PAGE, c), partial);
             }
-            sums[i] = merged(sums[i], mine, part, others);
+            sums[i] = merged(sums[i], mine, partial, others);
         }
         __syncthreads();
     }
-    if (only_unit >= 0) {
-        float* part = parts.at(a, row, head, only_unit);
-        if (tid == 0) part[0] = all.top, part[1] = all.sum;
-        for (int i = 0, c = tid; c < a.v_dim; i++, c += THREADS) part[4 + c] = sums[i];
+    if (only_split >= 0) {
+        float* partial = partials.at(a, row, head, only_split);
+        if (tid == 0) partial[0] = all.max_score, partial[1] = all.sum;
+        for (int i = 0, c = tid; c < a.v_dim; i++, c += THREADS) partial[4 + c] = sums[i];
         return;
     }
-    const float share = share_of(a, all, head);
+    const float inv_sum = inv_sum_of(a, all, head);
     for (int i = 0, c = tid; c < a.v_dim; i++, c += THREADS)
-        a.out[((long long)row * a.heads + head) * a.v_dim + c] = __fmul_rn(sums[i], share);
+        a.out[((long long)row * a.heads + head) * a.v_dim + c] = __fmul_rn(sums[i], inv_sum);
 }
 
 // Items are dealt to the blocks of any grid: heads of rows, and units of them where they are computed apart.
 template <int type>
-__device__ void attend(const Attend& a) {
-    const Parts parts(a, UNIT);
-    const int units = parts.apart ? parts.n : 1;
-    const long long n = (long long)a.b->n_rows * a.heads * units;
+__device__ void attend(const AttendParams& a) {
+    const Partials partials(a, KV_SPLIT);
+    const int splits = partials.is_split ? partials.n : 1;
+    const long long n = (long long)a.b->n_rows * a.heads * splits;
     for (long long item = blockIdx.x; item < n; item += gridDim.x) {
-        const int unit = int(item % units), head = int(item / units % a.heads), row = int(item / units / a.heads);
-        attend_item<type>(a, parts, row, head, parts.apart ? unit : -1);
+        const int split = int(item % splits), head = int(item / splits % a.heads), row = int(item / splits / a.heads);
+        attend_item<type>(a, partials, row, head, partials.is_split ? split : -1);
     }
 }
 
 // Units that were computed apart, merged in order: a block takes one head of one row.
-__device__ void merge(const Attend& a) {
-    const Parts parts(a, UNIT);
-    if (!parts.apart) return;
+__device__ void merge(const AttendParams& a) {
+    const Partials partials(a, KV_SPLIT);
+    if (!partials.is_split) return;
     const long long n = (long long)a.b->n_rows * a.heads;
     for (long long item = blockIdx.x; item < n; item += gridDim.x) {
         const int head = int(item % a.heads), row = int(item / a.heads);
-        if (!is_of_few(a, row)) continue;
-        const Seen range = seen(a, row);
-        const int first = range.first / UNIT, last = range.last / UNIT;
+        if (!has_few_rows(a, row)) continue;
+        const PositionRange range = visible_range(a, row);
+        const int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
         for (int c = threadIdx.x; c < a.v_dim; c += blockDim.x) {
-            const float* part = parts.at(a, row, head, first);
+            const float* partial = partials.at(a, row, head, first);
             Softmax all;
             float sum = 0.f, mine, others;
 #pragma unroll 8
-            for (int unit = first; unit <= last; unit++, part += a.part_stride()) {
-                const float other = part[4 + c];
-                all.merge(part[0], part[1], mine, others);
+            for (int split = first; split <= last; split++, partial += a.partial_stride()) {
+                const float other = partial[4 + c];
+                all.merge(partial[0], partial[1], mine, others);
                 sum = merged(sum, mine, other, others);
             }
-            a.out[item * a.v_dim + c] = __fmul_rn(sum, share_of(a, all, head));
+            a.out[item * a.v_dim + c] = __fmul_rn(sum, inv_sum_of(a, all, head));
         }
     }
 }

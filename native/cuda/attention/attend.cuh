@@ -8,7 +8,7 @@
 #include "primitives/half.cuh"
 
 constexpr int PAGE = 32;
-constexpr int UNIT = 256;
+constexpr int KV_SPLIT = 256;
 constexpr float LOG2_E = 1.4426950408889634f;
 // Else a row sees itself, those before it, and up to where the batch says. BLOCK: only what the batch says. CAUSAL:
 // nothing after itself, whatever the batch says.
@@ -16,14 +16,14 @@ constexpr int MASK_ALL = 1, MASK_CHUNKED = 2, MASK_BLOCK = 3, MASK_CAUSAL = 4;
 constexpr int F16 = 0, F32 = 1, Q8_0 = 2, Q4 = 3;  // types of the cache
 constexpr int FARTHEST = 128;                      // from this distance on positions share a bucket
 
-#define NOTHING __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
+#define NO_SCORE __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
 
 // What a step of attention is given, in the order of its kernels' parameters.
-struct Attend {
+struct AttendParams {
     const Batch* b;
     const float* q;       // [rows][heads][k_dim]
     float* out;           // [rows][heads][v_dim]
-    float* parts;         // room for parts that are computed apart: `n_parts` of them
+    float* partials;      // room for parts that are computed apart: `n_parts` of them
     u32* done;            // zeros: how many parts of some queries are done, as many numbers as parts
     const float* sinks;   // [heads]: a score that has no value, or null
     const float* slopes;  // [heads]: how much a score falls with each position of distance, or null
@@ -31,30 +31,31 @@ struct Attend {
     const int* buckets;   // [2][FARTHEST + 1]: of distances back and ahead
     int entry, heads, kv_heads, k_dim, v_dim;
     int k_room, v_room;  // columns of a head in the cache
-    int mask, window, temper_length, temper_offset, n_parts;
-    int most;    // rows of a sequence that the kernel for few rows takes
-    int stages;  // copies of K and V in shared memory: one that is computed with, the others on their way
+    int mask, window, temper_length, temper_offset, n_partials;
+    int max_few_rows;  // rows of a sequence that the kernel for few rows takes
+    int stages;        // copies of K and V in shared memory: one that is computed with, the others on their way
     float scale, softcap, temper;
     int n_group;  // heads of a KV head
 
-    __device__ int group() const { return n_group; }
+    __device__ int heads_per_kv() const { return n_group; }
     __device__ bool is_plain() const { return slopes == nullptr && table == nullptr && softcap == 0.f; }
     // Numbers of a part: its maximum, its sum, two that fill up, and the sums of V.
-    __device__ int part_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
+    __device__ int partial_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
 };
 
 #define ATTEND_PARAMETERS                                                                                             \
-    const Batch *b, const float *q, float *out, float *parts, u32 *done, const float *sinks, const float *slopes,     \
+    const Batch *b, const float *q, float *out, float *partials, u32 *done, const float *sinks, const float *slopes,  \
         const float *table, const int *buckets, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, \
-        int v_room, int mask, int window, int temper_length, int temper_offset, int n_parts, int most, int stages,    \
-        float scale, float softcap, float temper, int n_group
-#define ATTEND_ARGUMENTS                                                                                             \
-    Attend {                                                                                                         \
-        b, q, out, parts, done, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room, v_room, \
-            mask, window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper, n_group       \
+        int v_room, int mask, int window, int temper_length, int temper_offset, int n_partials, int max_few_rows,     \
+        int stages, float scale, float softcap, float temper, int n_group
+#define ATTEND_ARGUMENTS                                                                                          \
+    AttendParams {                                                                                                \
+        b, q, out, partials, done, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room,   \
+            v_room, mask, window, temper_length, temper_offset, n_partials, max_few_rows, stages, scale, softcap, \
+            temper, n_group                                                                                       \
     }
 
-__device__ __forceinline__ float power_of_2(float x) {
+__device__ __forceinline__ float exp2_approx(float x) {
 #ifdef WOOLLY_EMULATED
     return std::exp2(x);
 #else
@@ -65,11 +66,11 @@ __device__ __forceinline__ float power_of_2(float x) {
 }
 
 // Positions from `first` to `last` that a row sees.
-struct Seen {
+struct PositionRange {
     int first, last;
 };
 
-__device__ __forceinline__ Seen seen(const Attend& a, int row) {
+__device__ __forceinline__ PositionRange visible_range(const AttendParams& a, int row) {
     const int at = a.b->positions[row];
     if (a.mask == MASK_ALL) {
         const int end = a.b->positions[a.b->offsets[a.b->sequences[row] + 1] - 1];
@@ -87,7 +88,7 @@ __device__ __forceinline__ Seen seen(const Attend& a, int row) {
 static __device__ NEVER_INLINE float tempered_at(float temper, int position, int length) {
     return 1.f + temper * log1pf(float(position / length));
 }
-__device__ __forceinline__ float tempered(const Attend& a, int row) {
+__device__ __forceinline__ float tempered(const AttendParams& a, int row) {
     if (a.temper == 0.f) return 1.f;
     return tempered_at(a.temper, a.b->positions[row] + a.temper_offset, a.temper_length);
 }
@@ -105,24 +106,24 @@ static __device__ NEVER_INLINE float changed_score(const float* slopes, const fl
     if (softcap != 0.f) product = __fmul_rn(softcap, tanhf(__fdiv_rn(product, softcap)));
     return __fmul_rn(product, LOG2_E);
 }
-__device__ __forceinline__ float score_of(const Attend& a, float product, int head, int distance) {
+__device__ __forceinline__ float score_of(const AttendParams& a, float product, int head, int distance) {
     return changed_score(a.slopes, a.table, a.buckets, a.heads, a.softcap, product, head, distance);
 }
 
 // A maximum that can be subtracted even if there is none.
-__device__ __forceinline__ float finite_top(float top) { return top == NOTHING ? 0.f : top; }
+__device__ __forceinline__ float finite_max(float max_score) { return max_score == NO_SCORE ? 0.f : max_score; }
 
 // The maximum and the sum of a softmax that grows part by part; `merge` says what the sums of V are multiplied by.
 struct Softmax {
-    float top, sum;
+    float max_score, sum;
 
-    __device__ Softmax() : top(NOTHING), sum(0.f) {}
+    __device__ Softmax() : max_score(NO_SCORE), sum(0.f) {}
 
-    __device__ __forceinline__ void merge(float other_top, float other_sum, float& mine, float& others) {
-        const float both = fmaxf(top, other_top), base = finite_top(both);
-        mine = power_of_2(top - base), others = power_of_2(other_top - base);
+    __device__ __forceinline__ void merge(float other_max, float other_sum, float& mine, float& others) {
+        const float both = fmaxf(max_score, other_max), base = finite_max(both);
+        mine = exp2_approx(max_score - base), others = exp2_approx(other_max - base);
         sum = __fmaf_rn(other_sum, others, __fmul_rn(sum, mine));
-        top = both;
+        max_score = both;
     }
 };
 
@@ -131,39 +132,40 @@ __device__ __forceinline__ float merged(float mine, float mine_times, float othe
 }
 
 // What sums of V are multiplied by at the end. A sink takes its share and gives nothing.
-__device__ __forceinline__ float share_of(const Attend& a, const Softmax& s, int head) {
+__device__ __forceinline__ float inv_sum_of(const AttendParams& a, const Softmax& s, int head) {
     float sum = s.sum;
-    if (a.sinks != nullptr) sum = __fadd_rn(sum, power_of_2(__fmaf_rn(a.sinks[head], LOG2_E, -finite_top(s.top))));
+    if (a.sinks != nullptr)
+        sum = __fadd_rn(sum, exp2_approx(__fmaf_rn(a.sinks[head], LOG2_E, -finite_max(s.max_score))));
     return __fdiv_rn(1.f, sum);
 }
 
 // Whether parts of `span` positions are computed apart, and where. Rows of the batch have room one after another, or,
 // where most rows are of sequences that other kernels compute, each sequence for as many rows as this one takes.
-struct Parts {
-    bool apart, by_sequence;
+struct Partials {
+    bool is_split, by_sequence;
     int span, n;  // n: parts of the longest sequence
 
-    __device__ Parts(const Attend& a, int span) : span(span) {
+    __device__ Partials(const AttendParams& a, int span) : span(span) {
         n = (a.b->max_length + span - 1) / span;
-        const long long few = (long long)a.b->n_sequences * a.most;
+        const long long few = (long long)a.b->n_sequences * a.max_few_rows;
         by_sequence = few < a.b->n_rows;
         const long long rows = by_sequence ? few : a.b->n_rows;
-        apart = n > 1 && rows * a.heads * n <= a.n_parts;
+        is_split = n > 1 && rows * a.heads * n <= a.n_partials;
     }
-    __device__ long long place(const Attend& a, int row) const {
+    __device__ long long place(const AttendParams& a, int row) const {
         if (!by_sequence) return row;
         const int s = a.b->sequences[row];
-        return (long long)s * a.most + row - a.b->offsets[s];
+        return (long long)s * a.max_few_rows + row - a.b->offsets[s];
     }
-    __device__ float* at(const Attend& a, int row, int head, int part) const {
-        return a.parts + ((place(a, row) * a.heads + head) * n + part) * a.part_stride();
+    __device__ float* at(const AttendParams& a, int row, int head, int partial) const {
+        return a.partials + ((place(a, row) * a.heads + head) * n + partial) * a.partial_stride();
     }
 };
 
 // Whether the kernels for few rows compute this one.
-__device__ __forceinline__ bool is_of_few(const Attend& a, int row) {
+__device__ __forceinline__ bool has_few_rows(const AttendParams& a, int row) {
     const int s = a.b->sequences[row];
-    return a.b->offsets[s + 1] - a.b->offsets[s] <= a.most;
+    return a.b->offsets[s + 1] - a.b->offsets[s] <= a.max_few_rows;
 }
 
 // Where a head of a page of K, or of V, begins.
@@ -190,51 +192,52 @@ __device__ __forceinline__ float number_of(const u8* head, int room, int positio
 namespace {
 
 // Adds four columns of a part.
-__device__ __forceinline__ void add_part(float4& to, float mine, const float4& x, float others) {
+__device__ __forceinline__ void add_scaled4(float4& to, float mine, const float4& x, float others) {
     to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
     to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
 }
 
 // Lanes are parts of a softmax that are merged in order, with the maximum and the sum of each. Returns what the sums
 // before the lane's part are multiplied by, what its own are, and its sum. The maximum of `all` becomes that of all.
-__device__ __forceinline__ float4 factors_of(float top, float sum, Softmax& all) {
+__device__ __forceinline__ float4 factors_of(float max_score, float sum, Softmax& all) {
     const int lane = threadIdx.x % 32;
-    float upto = top;  // the running maximum
+    float upto = max_score;  // the running maximum
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) {
         const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
         if (lane >= i) upto = fmaxf(upto, other);
     }
-    upto = fmaxf(upto, all.top);
-    const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
-    const float4 out = make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(top - base), sum, 0.f);
-    all.top = __shfl_sync(ALL_LANES, upto, 31);
+    upto = fmaxf(upto, all.max_score);
+    const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_max(upto);
+    const float4 out =
+        make_float4(exp2_approx((lane == 0 ? all.max_score : before) - base), exp2_approx(max_score - base), sum, 0.f);
+    all.max_score = __shfl_sync(ALL_LANES, upto, 31);
     return out;
 }
 
 // Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
 // columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns, of
 // which the first units' are on their way by then. `factors`: shared memory of the warp.
-__device__ __forceinline__ float4 merge_units(const Attend& a, const float* from, int first, int last, int c,
-                                              float4* factors, Softmax& all) {
+__device__ __forceinline__ float4 merge_splits(const AttendParams& a, const float* from, int first, int last, int c,
+                                               float4* factors, Softmax& all) {
     constexpr int early = 4;
-    const int lane = threadIdx.x % 32, stride = a.part_stride();
+    const int lane = threadIdx.x % 32, stride = a.partial_stride();
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
     for (; first <= last; first += 32) {
         const float* const here = from + (long long)first * stride;
         const int n = min(32, last - first + 1);
         const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
         const float2 own =
-            lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
+            lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NO_SCORE, 0.f);
         float4 x[early];
 #pragma unroll
         for (int i = 0; i < early; i++) x[i] = __ldcg(reinterpret_cast<const float4*>(mine + min(i, n - 1) * stride));
         factors[lane] = factors_of(own.x, own.y, all);
         __syncwarp();
-        auto add = [&](int i, const float4& of_unit) {
+        auto add = [&](int i, const float4& of_split) {
             const float4 by = factors[i];
             all.sum = merged(all.sum, by.x, by.z, by.y);
-            add_part(sum, by.x, of_unit, by.y);
+            add_scaled4(sum, by.x, of_split, by.y);
         };
 #pragma unroll
         for (int i = 0; i < early; i++)
@@ -247,14 +250,14 @@ __device__ __forceinline__ float4 merge_units(const Attend& a, const float* from
 }
 
 // Four columns of the result, or as many as there are.
-__device__ __forceinline__ void put_result(const Attend& a, int row, int head, int c, const Softmax& all,
+__device__ __forceinline__ void put_result(const AttendParams& a, int row, int head, int c, const Softmax& all,
                                            const float4& sum) {
-    const float share = share_of(a, all, head);
+    const float inv_sum = inv_sum_of(a, all, head);
     float* const to = a.out + ((long long)row * a.heads + head) * a.v_dim;
-    if (c < a.v_dim) to[c] = __fmul_rn(sum.x, share);
-    if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(sum.y, share);
-    if (c + 2 < a.v_dim) to[c + 2] = __fmul_rn(sum.z, share);
-    if (c + 3 < a.v_dim) to[c + 3] = __fmul_rn(sum.w, share);
+    if (c < a.v_dim) to[c] = __fmul_rn(sum.x, inv_sum);
+    if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(sum.y, inv_sum);
+    if (c + 2 < a.v_dim) to[c + 2] = __fmul_rn(sum.z, inv_sum);
+    if (c + 3 < a.v_dim) to[c + 3] = __fmul_rn(sum.w, inv_sum);
 }
 
 }  // namespace

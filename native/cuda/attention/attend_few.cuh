@@ -7,19 +7,19 @@
 
 namespace few {
 
-constexpr int WARPS = 4, POWERS_STRIDE = 2 * GROUP + 16;
+constexpr int WARPS = 4, EXP_STRIDE = 2 * KV_TILE + 16;
 
 namespace {
 
 struct Shared {
     Query queries[QUERIES];
-    float tops[WARPS][QUERIES];
+    float row_max[WARPS][QUERIES];
     bool is_last;  // of the blocks that compute parts of the same queries
-    alignas(16) u8 powers[QUERIES * POWERS_STRIDE];
+    alignas(16) u8 exp_weights[QUERIES * EXP_STRIDE];
 };
 
 // Scores of 16 positions of a group, those of this warp.
-__device__ __forceinline__ void scores_of(const Attend& a, const Shared& shared, const u8* q, const u8* k,
+__device__ __forceinline__ void scores_of(const AttendParams& a, const Shared& shared, const u8* q, const u8* k,
                                           int k_columns, int first, int lane, float (&scores)[2][4]) {
     const int stride = stride_of(k_columns), g = lane / 4, t = lane % 4;
     const u8* q_row = q + (lane & 15) * stride + (lane >> 4) * 16;
@@ -45,157 +45,164 @@ __device__ __forceinline__ void scores_of(const Attend& a, const Shared& shared,
 }
 
 // Queries of rows from `row` on, to shared memory: eight threads load one.
-__device__ __forceinline__ void load_queries(const Attend& a, Shared& shared, u8* q, int k_stride, int k_columns,
+__device__ __forceinline__ void load_queries(const AttendParams& a, Shared& shared, u8* q, int k_stride, int k_columns,
                                              int row, int rows, int last_row, int tile, int kv_head) {
     const int tid = threadIdx.x, i = tid / 8;
     Query one = query_of_tile(a, i, row, rows, last_row, tile, kv_head);
-    one.times = load_query(a, one, q + i * k_stride, k_columns, tid % 8);
+    one.score_scale = load_query(a, one, q + i * k_stride, k_columns, tid % 8);
     if (tid % 8 == 0) shared.queries[i] = one;
 }
 
 // Maxima of this warp's positions ...
-__device__ __forceinline__ void put_tops(const Attend& a, Shared& shared, const float (&scores)[2][4]) {
+__device__ __forceinline__ void store_row_max(const AttendParams& a, Shared& shared, const float (&scores)[2][4]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; half++) {
-        float top = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
-                          fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
-        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-        if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, shared.queries[g + 8 * half].factor(a.is_plain()));
+        float max_score = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
+                                fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
+        max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 1));
+        max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 2));
+        if (t == 0)
+            shared.row_max[warp][g + 8 * half] =
+                __fmul_rn(max_score, shared.queries[g + 8 * half].factor(a.is_plain()));
     }
 }
 // ... and numerators of the softmax over a group, to shared memory.
-__device__ __forceinline__ void put_powers(const Attend& a, Shared& shared, const float (&scores)[2][4],
-                                           float (&tops)[2]) {
+__device__ __forceinline__ void store_exp_weights(const AttendParams& a, Shared& shared, const float (&scores)[2][4],
+                                                  float (&row_max)[2]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; half++) {
         const int i = g + 8 * half;
-        tops[half] = fmaxf(fmaxf(shared.tops[0][i], shared.tops[1][i]), fmaxf(shared.tops[2][i], shared.tops[3][i]));
-        const float base = finite_top(tops[half]), factor = shared.queries[i].factor(a.is_plain());
+        row_max[half] =
+            fmaxf(fmaxf(shared.row_max[0][i], shared.row_max[1][i]), fmaxf(shared.row_max[2][i], shared.row_max[3][i]));
+        const float base = finite_max(row_max[half]), factor = shared.queries[i].factor(a.is_plain());
         for (int n = 0; n < 2; n++)
-            *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
-                to_half2(power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
+            *reinterpret_cast<u32*>(shared.exp_weights + i * EXP_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) = to_half2(
+                exp_weight_at(scores[n][2 * half], factor, base), exp_weight_at(scores[n][2 * half + 1], factor, base));
     }
 }
 
 // Numerators times columns of V, merged into the sums of a unit (online softmax).
 template <int blocks>
 __device__ __forceinline__ void sum_values(const Shared& shared, const u8* v, int stride, int v_columns,
-                                           const float (&tops)[2], Softmax (&unit)[2], float (&of_unit)[blocks][2][4]) {
+                                           const float (&row_max)[2], Softmax (&split)[2],
+                                           float (&of_split)[blocks][2][4]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-    u32 powers[GROUP / 16][4];
-    float totals[4] = {};
-    for (int i = 0; i < GROUP / 16; i++) {
-        ldmatrix_x4<false>(powers[i], shared.powers + (lane & 15) * POWERS_STRIDE + (i * 16 + (lane >> 4) * 8) * 2);
-        mma(totals, powers[i], ONES, ONES);
+    u32 exp_weights[KV_TILE / 16][4];
+    float exp_sums[4] = {};
+    for (int i = 0; i < KV_TILE / 16; i++) {
+        ldmatrix_x4<false>(exp_weights[i],
+                           shared.exp_weights + (lane & 15) * EXP_STRIDE + (i * 16 + (lane >> 4) * 8) * 2);
+        mma(exp_sums, exp_weights[i], ONES, ONES);
     }
     float mine[2], others[2];
-    for (int half = 0; half < 2; half++) unit[half].merge(tops[half], totals[2 * half], mine[half], others[half]);
+    for (int half = 0; half < 2; half++) split[half].merge(row_max[half], exp_sums[2 * half], mine[half], others[half]);
 #pragma unroll
     for (int j = 0; j < blocks; j++) {
         const int column = (warp + j * WARPS) * 16;
         if (column >= v_columns) continue;
         const u8* v_row = v + (lane & 15) * stride + (column + (lane >> 4) * 8) * 2;
         float sum[2][4] = {};
-        for (int i = 0; i < GROUP / 16; i++) {
+        for (int i = 0; i < KV_TILE / 16; i++) {
             u32 columns[4];
             ldmatrix_x4<true>(columns, v_row + i * 16 * stride);
-            mma(sum[0], powers[i], columns[0], columns[1]);
-            mma(sum[1], powers[i], columns[2], columns[3]);
+            mma(sum[0], exp_weights[i], columns[0], columns[1]);
+            mma(sum[1], exp_weights[i], columns[2], columns[3]);
         }
         for (int n = 0; n < 2; n++)
             for (int e = 0; e < 4; e++)
-                of_unit[j][n][e] = merged(of_unit[j][n][e], mine[e / 2], sum[n][e], others[e / 2]);
+                of_split[j][n][e] = merged(of_split[j][n][e], mine[e / 2], sum[n][e], others[e / 2]);
     }
 }
 
 // Merges a unit into the sums of all, and clears it.
 template <int blocks>
-__device__ __forceinline__ void add_unit(Softmax (&all)[2], float (&sums)[blocks][2][4], Softmax (&unit)[2],
-                                         float (&of_unit)[blocks][2][4]) {
+__device__ __forceinline__ void merge_split(Softmax (&all)[2], float (&sums)[blocks][2][4], Softmax (&split)[2],
+                                            float (&of_split)[blocks][2][4]) {
     float mine[2], others[2];
     for (int half = 0; half < 2; half++) {
-        all[half].merge(unit[half].top, unit[half].sum, mine[half], others[half]);
-        unit[half] = Softmax();
+        all[half].merge(split[half].max_score, split[half].sum, mine[half], others[half]);
+        split[half] = Softmax();
     }
 #pragma unroll
     for (int j = 0; j < blocks; j++)
         for (int n = 0; n < 2; n++)
             for (int e = 0; e < 4; e++) {
-                sums[j][n][e] = merged(sums[j][n][e], mine[e / 2], of_unit[j][n][e], others[e / 2]);
-                of_unit[j][n][e] = 0.f;
+                sums[j][n][e] = merged(sums[j][n][e], mine[e / 2], of_split[j][n][e], others[e / 2]);
+                of_split[j][n][e] = 0.f;
             }
 }
 
 // Epilogue: the result or, of several blocks with the same queries (split-K), a part of it.
 template <int blocks>
-__device__ __forceinline__ void put_results(const Attend& a, const Parts& parts, const Shared& shared, int part,
-                                            const Softmax (&unit)[2], const Softmax (&all)[2],
-                                            const float (&of_unit)[blocks][2][4], const float (&sums)[blocks][2][4]) {
+__device__ __forceinline__ void put_results(const AttendParams& a, const Partials& partials, const Shared& shared,
+                                            int partial, const Softmax (&split)[2], const Softmax (&all)[2],
+                                            const float (&of_split)[blocks][2][4], const float (&sums)[blocks][2][4]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const Query one = shared.queries[g + 8 * half];
         if (one.range.first > one.range.last) continue;
         float* to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
-        float share = 0.f;
-        if (part >= 0) {
-            to = parts.at(a, one.row, one.head, part);
-            if (warp == 0 && t == 0) to[0] = unit[half].top, to[1] = unit[half].sum;
+        float inv_sum = 0.f;
+        if (partial >= 0) {
+            to = partials.at(a, one.row, one.head, partial);
+            if (warp == 0 && t == 0) to[0] = split[half].max_score, to[1] = split[half].sum;
             to += 4;
         } else {
-            share = share_of(a, all[half], one.head);
+            inv_sum = inv_sum_of(a, all[half], one.head);
         }
 #pragma unroll
         for (int j = 0; j < blocks; j++)
             for (int n = 0; n < 2; n++)
                 for (int e = 0; e < 2; e++) {
                     const int c = (warp + j * WARPS) * 16 + 8 * n + 2 * t + e, i = 2 * half + e;
-                    if (c < a.v_dim) to[c] = part >= 0 ? of_unit[j][n][i] : __fmul_rn(sums[j][n][i], share);
+                    if (c < a.v_dim) to[c] = partial >= 0 ? of_split[j][n][i] : __fmul_rn(sums[j][n][i], inv_sum);
                 }
     }
 }
 
 template <int k_type, int v_type, int blocks>
-__device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared, u8* memory, int row, int tile,
-                            int kv_head, int part) {
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, group = a.group();
+__device__ void attend_item(const AttendParams& a, const Partials& partials, Shared& shared, u8* memory, int row,
+                            int tile, int kv_head, int partial) {
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, heads_per_kv = a.heads_per_kv();
     const Batch& b = *a.b;
     const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
-    const int rows = group < QUERIES ? QUERIES / group : 1;
-    if (end - first_row > a.most || (row - first_row) % rows != 0) return;
+    const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
+    if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
     // All positions that some query sees: their rows follow one another.
     const int last_row = min(row + rows, end) - 1;
-    Seen range{min(seen(a, row).first, seen(a, last_row).first), max(seen(a, row).last, seen(a, last_row).last)};
-    const int n_parts = range.last / parts.span - range.first / parts.span + 1;
-    if (part >= 0) range = {max(range.first, part * parts.span), min(range.last, (part + 1) * parts.span - 1)};
+    PositionRange range{min(visible_range(a, row).first, visible_range(a, last_row).first),
+                        max(visible_range(a, row).last, visible_range(a, last_row).last)};
+    const int n_partials = range.last / partials.span - range.first / partials.span + 1;
+    if (partial >= 0)
+        range = {max(range.first, partial * partials.span), min(range.last, (partial + 1) * partials.span - 1)};
     if (range.first > range.last) return;
 
     const Entry& entry = b.entries[a.entry];
     const int* pages = entry.pages + (long long)s * b.max_pages;
     const bool is_inside = entry.k == entry.v;
     const int k_columns = (a.k_dim + 15) / 16 * 16, k_stride = stride_of(k_columns);
-    const int q_bytes = QUERIES * k_stride, k_bytes = GROUP * k_stride;
-    const int v_columns = (a.v_dim + 15) / 16 * 16, v_bytes = is_inside ? 0 : GROUP * stride_of(v_columns);
+    const int q_bytes = QUERIES * k_stride, k_bytes = KV_TILE * k_stride;
+    const int v_columns = (a.v_dim + 15) / 16 * 16, v_bytes = is_inside ? 0 : KV_TILE * stride_of(v_columns);
     u8 *const q = memory, *const copies = memory + q_bytes;
-    const int first = range.first / GROUP, last = range.last / GROUP;
+    const int first = range.first / KV_TILE, last = range.last / KV_TILE;
     __syncthreads();  // wait for readers of the previous item
     auto copy = [&](int at) {
         if (at <= last) {
             u8* const to = copies + at % a.stages * (k_bytes + v_bytes);
-            copy_group<k_type>(to, entry.k, pages, a.kv_heads, kv_head, a.k_room, k_columns, at, range, tid,
-                               WARPS * 32);
+            copy_kv_tile<k_type>(to, entry.k, pages, a.kv_heads, kv_head, a.k_room, k_columns, at, range, tid,
+                                 WARPS * 32);
             if (!is_inside)
-                copy_group<v_type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, a.v_room, v_columns, at, range,
-                                   tid, WARPS * 32);
+                copy_kv_tile<v_type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, a.v_room, v_columns, at, range,
+                                     tid, WARPS * 32);
         }
         cp_async_commit();
     };
     for (int i = 0; i + 1 < a.stages; i++) copy(first + i);
     load_queries(a, shared, q, k_stride, k_columns, row, rows, last_row, tile, kv_head);
 
-    Softmax all[2], unit[2];  // of queries g and g + 8
-    float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
+    Softmax all[2], split[2];  // of queries g and g + 8
+    float sums[blocks][2][4] = {}, of_split[blocks][2][4] = {};
     for (int at = first; at <= last; at++) {
         if (a.stages == 1) {  // little shared memory: what is computed with gives way to what comes
             __syncthreads();
@@ -210,42 +217,44 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
         const u8* const k = copies + at % a.stages * (k_bytes + v_bytes);
         const u8* const v = is_inside ? k : k + k_bytes;
 
-        float scores[2][4], tops[2];
-        scores_of(a, shared, q, k + warp * 16 * k_stride, k_columns, at * GROUP + warp * 16, lane, scores);
-        put_tops(a, shared, scores);
+        float scores[2][4], row_max[2];
+        scores_of(a, shared, q, k + warp * 16 * k_stride, k_columns, at * KV_TILE + warp * 16, lane, scores);
+        store_row_max(a, shared, scores);
         __syncthreads();
-        put_powers(a, shared, scores, tops);
+        store_exp_weights(a, shared, scores, row_max);
         __syncthreads();
 
-        sum_values<blocks>(shared, v, is_inside ? k_stride : stride_of(v_columns), v_columns, tops, unit, of_unit);
-        if (part >= 0 || (at % (UNIT / GROUP) != UNIT / GROUP - 1 && at != last)) continue;
-        add_unit<blocks>(all, sums, unit, of_unit);
+        sum_values<blocks>(shared, v, is_inside ? k_stride : stride_of(v_columns), v_columns, row_max, split, of_split);
+        if (partial >= 0 || (at % (KV_SPLIT / KV_TILE) != KV_SPLIT / KV_TILE - 1 && at != last)) continue;
+        merge_split<blocks>(all, sums, split, of_split);
     }
 
-    put_results<blocks>(a, parts, shared, part, unit, all, of_unit, sums);
-    if (part < 0) return;
-    u32* const done = a.done + (parts.place(a, row) * a.kv_heads + kv_head) * ((group + QUERIES - 1) / QUERIES) + tile;
-    if (is_last_of(n_parts, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, WARPS * 32);
+    put_results<blocks>(a, partials, shared, partial, split, all, of_split, sums);
+    if (partial < 0) return;
+    u32* const done =
+        a.done + (partials.place(a, row) * a.kv_heads + kv_head) * ((heads_per_kv + QUERIES - 1) / QUERIES) + tile;
+    if (is_last_of(n_partials, done, shared.is_last)) merge_partials(a, partials, shared.queries, tid, WARPS * 32);
 }
 
 // Items are dealt to the blocks of any grid: rows, KV heads, and parts of them where these are computed apart.
 template <int k_type, int v_type, int blocks>
-__device__ void attend(const Attend& a) {
+__device__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     launch_dependents();
     wait_for_previous_kernel();
-    const int tiles = (a.group() + QUERIES - 1) / QUERIES;
-    const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
+    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES;
+    const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
     // Parts are as small as gives each processor some: the grid has 8 blocks of each.
-    const Parts groups(a, GROUP);
-    const Parts parts(a, groups.apart && wholes * groups.n <= gridDim.x / 2 ? GROUP : UNIT);
-    const int n = parts.apart ? parts.n : 1;
-    for (long long item = blockIdx.x; item < wholes * n; item += gridDim.x) {
-        const int kv_head = int(item % a.kv_heads), part = int(item / a.kv_heads % n);
+    const Partials tile_partials(a, KV_TILE);
+    const Partials partials(
+        a, tile_partials.is_split && n_unsplit * tile_partials.n <= gridDim.x / 2 ? KV_TILE : KV_SPLIT);
+    const int n = partials.is_split ? partials.n : 1;
+    for (long long item = blockIdx.x; item < n_unsplit * n; item += gridDim.x) {
+        const int kv_head = int(item % a.kv_heads), partial = int(item / a.kv_heads % n);
         const int row_and_tile = int(item / a.kv_heads / n);
-        attend_item<k_type, v_type, blocks>(a, parts, shared, memory, row_and_tile / tiles, row_and_tile % tiles,
-                                            kv_head, parts.apart ? part : -1);
+        attend_item<k_type, v_type, blocks>(a, partials, shared, memory, row_and_tile / tiles, row_and_tile % tiles,
+                                            kv_head, partials.is_split ? partial : -1);
     }
 }
 

@@ -9,7 +9,7 @@
 #include "attention/attend.cuh"
 #include "primitives/mma.cuh"
 
-constexpr int GROUP = 64;
+constexpr int KV_TILE = 64;
 constexpr int QUERIES = 16;        // rows of a product
 constexpr u32 ONES = 0x3C003C00u;  // two halves
 
@@ -55,46 +55,47 @@ __device__ __forceinline__ int stride_of(int columns) { return 2 * columns + 16;
 
 // A query: one head of one row.
 struct Query {
-    int row, head, at;  // at: its position
-    Seen range;         // nothing if it is none
-    float times;        // what products are multiplied by
+    int row, head, at;    // at: its position
+    PositionRange range;  // nothing if it is none
+    float score_scale;    // what products are multiplied by
 
     // What is left to multiply scores with.
-    __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? times : 1.f; }
+    __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? score_scale : 1.f; }
 };
 
-__device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bool is_one) {
+__device__ __forceinline__ Query query_of(const AttendParams& a, int row, int head, bool is_one) {
     if (!is_one) return {0, 0, 0, {1, 0}, 0.f};
-    return {row, head, a.b->positions[row], seen(a, row), 0.f};
+    return {row, head, a.b->positions[row], visible_range(a, row), 0.f};
 }
 // Query i of a product: of `rows` rows from `row` on, or, if many heads share a KV head, of one tile of them.
-__device__ __forceinline__ Query query_of_tile(const Attend& a, int i, int row, int rows, int last_row, int tile,
+__device__ __forceinline__ Query query_of_tile(const AttendParams& a, int i, int row, int rows, int last_row, int tile,
                                                int kv_head) {
-    const int group = a.group();
-    const int of_row = group < QUERIES ? row + i / group : row;
-    const int of_head = group < QUERIES ? i % group : tile * QUERIES + i;
-    const bool is_one = of_row <= last_row && of_head < group && (group >= QUERIES || i / group < rows);
-    return query_of(a, of_row, kv_head * group + of_head, is_one);
+    const int heads_per_kv = a.heads_per_kv();
+    const int of_row = heads_per_kv < QUERIES ? row + i / heads_per_kv : row;
+    const int of_head = heads_per_kv < QUERIES ? i % heads_per_kv : tile * QUERIES + i;
+    const bool is_one =
+        of_row <= last_row && of_head < heads_per_kv && (heads_per_kv >= QUERIES || i / heads_per_kv < rows);
+    return query_of(a, of_row, kv_head * heads_per_kv + of_head, is_one);
 }
 
 // What a query whose largest magnitude is `most` is multiplied by, so that it fits halves, and its products, back.
-struct Scaled {
+struct QueryScale {
     float up, down;
 
-    __device__ __forceinline__ Scaled(float most) {
-        const int exponent = min(max(__float_as_int(most) >> 23, 9), 253);  // the largest becomes 256 to 512
+    __device__ __forceinline__ QueryScale(float max_abs) {
+        const int exponent = min(max(__float_as_int(max_abs) >> 23, 9), 253);  // the largest becomes 256 to 512
         up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
     }
-    __device__ __forceinline__ float times(const Attend& a) const {
+    __device__ __forceinline__ float score_scale(const AttendParams& a) const {
         return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
     }
 };
 
 // What all queries of the warp see.
-__device__ __forceinline__ Seen seen_by_all(const Query (&mine)[2]) {
-    Seen inner{0, 1 << 30};
+__device__ __forceinline__ PositionRange common_range(const Query (&mine)[2]) {
+    PositionRange inner{0, 1 << 30};
     for (int half = 0; half < 2; half++)
-        if (const Seen one = mine[half].range; one.first <= one.last)
+        if (const PositionRange one = mine[half].range; one.first <= one.last)
             inner = {max(inner.first, one.first), min(inner.last, one.last)};
     for (int i = 4; i < 32; i *= 2) {
         inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
@@ -104,7 +105,8 @@ __device__ __forceinline__ Seen seen_by_all(const Query (&mine)[2]) {
 }
 
 // Columns from `base` on of a query's head, tempered, as eight lanes hold 128 of them.
-__device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, int base, int lane, float2 (&x)[8]) {
+__device__ __forceinline__ void fetch_query(const AttendParams& a, const Query& one, int base, int lane,
+                                            float2 (&x)[8]) {
     const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
     const bool is_one = one.range.first <= one.range.last, are_pairs = a.k_dim % 2 == 0;
 #pragma unroll
@@ -123,11 +125,11 @@ __device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, i
     for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
 }
 // The largest magnitude of all the eight lanes hold.
-__device__ __forceinline__ float max_magnitude(const float2 (&x)[8], float most) {
+__device__ __forceinline__ float max_magnitude(const float2 (&x)[8], float max_abs) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
-    for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    return most;
+    for (int i = 0; i < 8; i++) max_abs = fmaxf(max_abs, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+    for (int i = 4; i > 0; i >>= 1) max_abs = fmaxf(max_abs, __shfl_xor_sync(ALL_LANES, max_abs, i));
+    return max_abs;
 }
 template <class Place>  // of a column
 __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int base, int columns, int lane,
@@ -140,38 +142,40 @@ __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int ba
 }
 
 // Where column c of q and of K of q8_0 and q4 stands in products: a lane of mma takes four columns that lie together.
-__device__ __forceinline__ int slot_of(int c) { return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1); }
+__device__ __forceinline__ int permuted_column(int c) {
+    return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1);
+}
 
 // The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
 // load 128 columns before they wait for the first.
 template <int type = F16>
-__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
-    auto place = [&](int c) { return to + 2 * (type == F16 ? c : slot_of(c)); };
+__device__ __forceinline__ float load_query(const AttendParams& a, const Query& one, u8* to, int columns, int lane) {
+    auto place = [&](int c) { return to + 2 * (type == F16 ? c : permuted_column(c)); };
     float2 x[8];
-    float most = 0.f;
+    float max_abs = 0.f;
     for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
         fetch_query(a, one, base, lane, x);
-        most = max_magnitude(x, most);
+        max_abs = max_magnitude(x, max_abs);
     }
-    const Scaled scaled(most);
+    const QueryScale query_scale(max_abs);
     for (int base = 0; base < columns; base += 128) {
         if (base > 0) fetch_query(a, one, base, lane, x);
-        put_query(x, scaled.up, base, columns, lane, place);
+        put_query(x, query_scale.up, base, columns, lane, place);
     }
-    return scaled.times(a);
+    return query_scale.score_scale(a);
 }
 
 // A score, or NOTHING where the query does not see the position. A plain one is the product alone: it is multiplied
 // when its power is computed.
-__device__ __forceinline__ float score_at(const Attend& a, const Query& one, float product, int position,
+__device__ __forceinline__ float score_at(const AttendParams& a, const Query& one, float product, int position,
                                           bool is_plain) {
-    if (position < one.range.first || position > one.range.last) return NOTHING;
-    return is_plain ? product : score_of(a, __fmul_rn(product, one.times), one.head, position - one.at);
+    if (position < one.range.first || position > one.range.last) return NO_SCORE;
+    return is_plain ? product : score_of(a, __fmul_rn(product, one.score_scale), one.head, position - one.at);
 }
 
 // The power of a score, of which `base` is the largest, multiplied.
-__device__ __forceinline__ float power_at(float score, float factor, float base) {
-    return power_of_2(__fmaf_rn(score, factor, -base));
+__device__ __forceinline__ float exp_weight_at(float score, float factor, float base) {
+    return exp2_approx(__fmaf_rn(score, factor, -base));
 }
 
 // Numbers of a q8_0 cache as halves: 64ths of the whole numbers, which are exact, times 64 of the scale. So a scale
@@ -181,8 +185,8 @@ __device__ __forceinline__ float power_at(float score, float factor, float base)
 __device__ __forceinline__ u32 scales_of(float low, float high) {
     low = __fmul_rn(low, 64.f), high = __fmul_rn(high, 64.f);
 #ifdef WOOLLY_EMULATED
-    constexpr float most = 32992.f;
-    return to_half2(low > most ? most : low, high > most ? most : high);
+    constexpr float max_abs = 32992.f;
+    return to_half2(low > max_abs ? max_abs : low, high > max_abs ? max_abs : high);
 #else
     u32 out;
     asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(to_half2(low, high)), "r"(0x78077807u));
@@ -198,14 +202,14 @@ __device__ __forceinline__ u32 whole_numbers(u32 bytes) {
 constexpr u32 TOP_BITS = 0x80808080u;
 
 // Eight of them.
-__device__ __forceinline__ Words4 opened(Words2 numbers, u32 scales) {
+__device__ __forceinline__ Words4 dequantized(Words2 numbers, u32 scales) {
     const u32 x = numbers.x ^ TOP_BITS, y = numbers.y ^ TOP_BITS;
     return Words4{half_mul(whole_numbers<0>(x), scales), half_mul(whole_numbers<2>(x), scales),
                   half_mul(whole_numbers<0>(y), scales), half_mul(whole_numbers<2>(y), scales)};
 }
 // As `opened`, of 4 bits.
-__device__ __forceinline__ Words4 opened_codes(u32 codes, u32 scales) {
-    return opened(Words2{iq4_values(codes & 0xffffu) ^ TOP_BITS, iq4_values(codes >> 16) ^ TOP_BITS}, scales);
+__device__ __forceinline__ Words4 dequantized_q4(u32 codes, u32 scales) {
+    return dequantized(Words2{iq4_values(codes & 0xffffu) ^ TOP_BITS, iq4_values(codes >> 16) ^ TOP_BITS}, scales);
 }
 
 // 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
@@ -224,41 +228,42 @@ __device__ __forceinline__ void cp_async16_zfill(void* to, const void* from, boo
 
 // Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum
 // must not meet rubbish. What is opened on the way is there at once. IS_SLOTTED: in the order of slot_of.
-template <int type, bool IS_SLOTTED = false>
-__device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
-                                           int room, int columns, int group, Seen range, int tid, int n_threads) {
+template <int type, bool IS_PERMUTED = false>
+__device__ __forceinline__ void copy_kv_tile(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
+                                             int room, int columns, int tile, PositionRange range, int tid,
+                                             int n_threads) {
     constexpr int at_once = type == F16 ? 1 : 4;  // loads before the first of them is waited for
     const int per_row = columns / 8, stride = stride_of(columns);
     const int rows = n_threads / per_row, rest = n_threads % per_row;
-    const u8* heads[GROUP / PAGE];
-    for (int i = 0; i < GROUP / PAGE; i++) {
-        const int from = group * GROUP + i * PAGE;
+    const u8* heads[KV_TILE / PAGE];
+    for (int i = 0; i < KV_TILE / PAGE; i++) {
+        const int from = tile * KV_TILE + i * PAGE;
         const int page = from <= range.last && from + PAGE > range.first ? pages[from / PAGE] : 0;
         heads[i] = head_of<type>(entry, page, kv_heads, kv_head, room);
     }
-    for (int row = tid / per_row, c = tid % per_row; row < GROUP;) {
+    for (int row = tid / per_row, c = tid % per_row; row < KV_TILE;) {
         Words2 numbers[at_once];
         float scales[at_once];
         u8* into[at_once];
-        int into_slot[at_once];
+        int permuted_offset[at_once];
 #pragma unroll
         for (int i = 0; i < at_once; i++) {
-            const int p = group * GROUP + row;
+            const int p = tile * KV_TILE + row;
             const u8* const head = row < PAGE ? heads[0] : heads[1];
-            const bool is_seen = row < GROUP && p >= range.first && p <= range.last;
-            into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr, into_slot[i] = c % 2 * 8;
+            const bool is_visible = row < KV_TILE && p >= range.first && p <= range.last;
+            into[i] = row < KV_TILE ? to + row * stride + c * 16 : nullptr, permuted_offset[i] = c % 2 * 8;
             if (type == F16) {
-                if (is_seen)
+                if (is_visible)
                     cp_async16(into[i], head + (p % PAGE * room + c * 8) * 2);
                 else
                     *reinterpret_cast<Words4*>(into[i]) = Words4{0, 0, 0, 0};
             } else {
                 numbers[i] = Words2{0, 0}, scales[i] = 0.f;
-                if (is_seen && type == Q4) {
+                if (is_visible && type == Q4) {
                     const u8* const scale = head + PAGE * room / 2 + (p % PAGE * (room / 32) + c / 4) * 2;
                     numbers[i].x = *reinterpret_cast<const u32*>(head + p % PAGE * (room / 2) + c * 4);
                     scales[i] = __int_as_float(int(u32(*reinterpret_cast<const u16*>(scale)) << 16));
-                } else if (is_seen) {
+                } else if (is_visible) {
                     numbers[i] = *reinterpret_cast<const Words2*>(head + p % PAGE * room + c * 8);
                     scales[i] = reinterpret_cast<const float*>(head + PAGE * room)[p % PAGE * (room / 32) + c / 4];
                 }
@@ -270,12 +275,12 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
         for (int i = 0; type != F16 && i < at_once; i++)
             if (into[i] != nullptr) {
                 const u32 two = scales_of(scales[i], scales[i]);
-                const Words4 out = type == Q4 ? opened_codes(numbers[i].x, two) : opened(numbers[i], two);
-                if (!IS_SLOTTED) {
+                const Words4 out = type == Q4 ? dequantized_q4(numbers[i].x, two) : dequantized(numbers[i], two);
+                if (!IS_PERMUTED) {
                     *reinterpret_cast<Words4*>(into[i]) = out;
                     continue;
                 }
-                u8* const first = into[i] - into_slot[i];  // of the two halves of 16 columns
+                u8* const first = into[i] - permuted_offset[i];  // of the two halves of 16 columns
                 *reinterpret_cast<Words2*>(first) = Words2{out.x, out.z};
                 *reinterpret_cast<Words2*>(first + 16) = Words2{out.y, out.w};
             }
@@ -297,19 +302,20 @@ static __device__ bool is_last_of(int n, u32* done, bool& is_last) {
 }
 
 // All parts of the queries, merged in order: groups into units where they are apart, units into the result.
-static __device__ void merge_parts(const Attend& a, const Parts& parts, const Query* queries, int tid, int n_threads) {
+static __device__ void merge_partials(const AttendParams& a, const Partials& partials, const Query* queries, int tid,
+                                      int n_threads) {
     constexpr int at_once = 8;  // loads before the first of them is waited for
     const int chunks = (a.v_dim + 3) / 4;
     for (int i = tid; i < QUERIES * chunks; i += n_threads) {
         const Query one = queries[i / chunks];
         if (one.range.first > one.range.last) continue;
-        const int c = i % chunks * 4, first = one.range.first / parts.span, last = one.range.last / parts.span;
-        const float* from = parts.at(a, one.row, one.head, 0);
-        Softmax all, unit;
-        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), of_unit = sum;
-        auto add = [](float4& to, Softmax& s, float top, float total, const float4& x) {
+        const int c = i % chunks * 4, first = one.range.first / partials.span, last = one.range.last / partials.span;
+        const float* from = partials.at(a, one.row, one.head, 0);
+        Softmax all, split;
+        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), of_split = sum;
+        auto add = [](float4& to, Softmax& s, float max_score, float total, const float4& x) {
             float mine, others;
-            s.merge(top, total, mine, others);
+            s.merge(max_score, total, mine, others);
             to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
             to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
         };
@@ -319,44 +325,46 @@ static __device__ void merge_parts(const Attend& a, const Parts& parts, const Qu
 #pragma unroll
             for (int j = 0; j < at_once; j++)
                 if (p + j <= last) {
-                    const float* part = from + (long long)(p + j) * a.part_stride();
-                    softmaxes[j] = __ldcg(reinterpret_cast<const float2*>(part));
-                    values[j] = __ldcg(reinterpret_cast<const float4*>(part + 4 + c));
+                    const float* partial = from + (long long)(p + j) * a.partial_stride();
+                    softmaxes[j] = __ldcg(reinterpret_cast<const float2*>(partial));
+                    values[j] = __ldcg(reinterpret_cast<const float4*>(partial + 4 + c));
                 }
 #pragma unroll
             for (int j = 0; j < at_once; j++) {
                 if (p + j > last) continue;
-                add(of_unit, unit, softmaxes[j].x, softmaxes[j].y, values[j]);
-                if (parts.span < UNIT && (p + j) % (UNIT / GROUP) != UNIT / GROUP - 1 && p + j != last) continue;
-                add(sum, all, unit.top, unit.sum, of_unit);
-                unit = Softmax(), of_unit = make_float4(0.f, 0.f, 0.f, 0.f);
+                add(of_split, split, softmaxes[j].x, softmaxes[j].y, values[j]);
+                if (partials.span < KV_SPLIT && (p + j) % (KV_SPLIT / KV_TILE) != KV_SPLIT / KV_TILE - 1 &&
+                    p + j != last)
+                    continue;
+                add(sum, all, split.max_score, split.sum, of_split);
+                split = Softmax(), of_split = make_float4(0.f, 0.f, 0.f, 0.f);
             }
         }
-        const float share = share_of(a, all, one.head);
+        const float inv_sum = inv_sum_of(a, all, one.head);
         float* to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim + c;
-        to[0] = __fmul_rn(sum.x, share);
-        if (c + 1 < a.v_dim) to[1] = __fmul_rn(sum.y, share);
-        if (c + 2 < a.v_dim) to[2] = __fmul_rn(sum.z, share);
-        if (c + 3 < a.v_dim) to[3] = __fmul_rn(sum.w, share);
+        to[0] = __fmul_rn(sum.x, inv_sum);
+        if (c + 1 < a.v_dim) to[1] = __fmul_rn(sum.y, inv_sum);
+        if (c + 2 < a.v_dim) to[2] = __fmul_rn(sum.z, inv_sum);
+        if (c + 3 < a.v_dim) to[3] = __fmul_rn(sum.w, inv_sum);
     }
 }
 
 // Results of the two queries of a thread: sums of columns 8 j + 2 t and the next, first of the one, then of the other.
 template <int columns>
-__device__ __forceinline__ void store_sums(const Attend& a, const Query (&mine)[2], const Softmax (&all)[2],
+__device__ __forceinline__ void store_sums(const AttendParams& a, const Query (&mine)[2], const Softmax (&all)[2],
                                            const float4* sums, int t) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const Query& one = mine[half];
         if (one.range.first > one.range.last) continue;
-        const float share = share_of(a, all[half], one.head);
+        const float inv_sum = inv_sum_of(a, all[half], one.head);
         float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
 #pragma unroll
         for (int j = 0; j < columns / 8; j++) {
             const float4 sum = sums[j * 32];
             const int c = 8 * j + 2 * t;
-            if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
-            if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
+            if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, inv_sum);
+            if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, inv_sum);
         }
     }
 }

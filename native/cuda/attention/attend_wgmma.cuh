@@ -7,7 +7,7 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
-__device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x, 0); }
+__device__ __forceinline__ int warp_uniform(int x) { return __shfl_sync(ALL_LANES, x, 0); }
 
 // V in blocks of 64 columns, rows of 128 bytes in the order of prepared_at: 1024 bytes for 8 positions, and `block`
 // bytes from one 64 columns to the next.
@@ -17,7 +17,7 @@ __device__ __forceinline__ u64 transposed_descriptor(u32 address, u32 block) {
 
 // Sums of products that were waited for: the compiler reads them no earlier.
 template <int n>
-__device__ __forceinline__ void settle(float (&sums)[n]) {
+__device__ __forceinline__ void fence_registers(float (&sums)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }

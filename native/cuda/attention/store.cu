@@ -17,13 +17,13 @@ struct Store {
 
 // Heads of 128 columns that all turn and have no norm need no shared memory: a lane has two pairs of columns that turn
 // together, (x, y) and (z, w).
-struct Plain {
+struct Head128 {
     static constexpr int columns = 128, at_once = 4;
     float2 cosines, sines;
     int is_adjacent, lane;
 
     // The turns of a position do not depend on the kernel before.
-    __device__ __forceinline__ Plain(const Turned& turned, long long table, int lane)
+    __device__ __forceinline__ Head128(const Turned& turned, long long table, int lane)
         : cosines(*reinterpret_cast<const float2*>(turned.b->cosines + table + 2 * lane)),
           sines(*reinterpret_cast<const float2*>(turned.b->sines + table + 2 * lane)),
           is_adjacent(turned.is_adjacent),
@@ -61,23 +61,23 @@ struct Plain {
 };
 
 __device__ __forceinline__ bool is_plain(const Store& s, long long table) {
-    const bool are_whole = s.k_dim == Plain::columns && s.turned.n_turned == s.k_dim && s.k_room == s.k_dim;
+    const bool are_whole = s.k_dim == Head128::columns && s.turned.n_turned == s.k_dim && s.k_room == s.k_dim;
     return are_whole && s.v != nullptr && s.v_dim == s.k_dim && s.v_room == s.k_dim && table % 2 == 0 &&
            s.turned.q_norm == nullptr && s.turned.k_norm == nullptr;
 }
 
 // A warp's heads of a row: every `step`-th from h on.
-__device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, const Entry& entry, int row, int page,
+__device__ __forceinline__ void store_plain(const Store& s, const Head128& plain, const Entry& entry, int row, int page,
                                             int slot, int h, int step) {
-    constexpr int n = Plain::columns;
-    for (int each = Plain::at_once * step; h < s.heads; h += each) {
-        float4 v[Plain::at_once];
+    constexpr int n = Head128::columns;
+    for (int each = Head128::at_once * step; h < s.heads; h += each) {
+        float4 v[Head128::at_once];
         const long long first = (long long)row * s.heads + h;
 #pragma unroll
-        for (int i = 0; i < Plain::at_once; i++)
+        for (int i = 0; i < Head128::at_once; i++)
             if (h + i * step < s.heads) v[i] = plain.load(s.q + (first + i * step) * n);
 #pragma unroll
-        for (int i = 0; i < Plain::at_once; i++)
+        for (int i = 0; i < Head128::at_once; i++)
             if (h + i * step < s.heads) plain.store(plain.turn(v[i]), s.out + (first + i * step) * n);
     }
     while (h - step >= s.heads) h -= step;  // the first behind the heads of q
@@ -100,12 +100,12 @@ __device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, 
 
 // Heads without norms that turn as a whole or not at all, of whole eights of columns: a thread has two fours of q, or
 // of k and v. Columns turn with those of the other four or, if they are adjacent, with those beside them.
-struct Eights {
+struct VectorHead {
     const Store& s;
     const bool is_transposed, is_adjacent;
     const int each, second;  // eights of a head, and where the second four begins
 
-    __device__ __forceinline__ Eights(const Store& s)
+    __device__ __forceinline__ VectorHead(const Store& s)
         : s(s),
           is_transposed(s.turned.n_turned > 0),
           is_adjacent(!is_transposed || s.turned.is_adjacent),
@@ -184,9 +184,9 @@ struct Eights {
 };
 
 // Fills a head up to whole blocks and turns it, for a cache of 4 bits.
-__device__ __forceinline__ void turn_filled(float* head, int n, int room, bool inside, int lane) {
+__device__ __forceinline__ void pad_and_hadamard(float* head, int n, int room, bool inside, int lane) {
     for (int c = n + lane; c < room; c += 32) head[c] = 0.f;
-    turn_columns(head, room, turned_together(room, inside), lane);
+    hadamard(head, room, hadamard_size(room, inside), lane);
 }
 
 template <int k_type, int v_type>
@@ -205,14 +205,14 @@ __device__ void store(const Store& s) {
     const int page = entry.pages[(long long)b.sequences[row] * b.max_pages + position / PAGE], slot = position % PAGE;
     const long long table = s.turned.table(row);
     if (k_type == F16 && v_type == F16 && is_plain(s, table)) {
-        const Plain plain(s.turned, table, lane);
+        const Head128 plain(s.turned, table, lane);
         wait_for_previous_kernel();
         store_plain(s, plain, entry, row, page, slot, h, step);
         return;
     }
     wait_for_previous_kernel();
-    if (k_type == F16 && v_type == F16 && Eights::are_possible(s, table) &&
-        Eights(s).store(entry, row, page, slot, table))
+    if (k_type == F16 && v_type == F16 && VectorHead::are_possible(s, table) &&
+        VectorHead(s).store(entry, row, page, slot, table))
         return;
     float* const head = heads[warp];
     for (; h < s.heads + s.kv_heads; h += step) {
@@ -230,7 +230,7 @@ __device__ void store(const Store& s) {
         u8* const k = const_cast<u8*>(head_of<k_type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
         const float* value = s.v == nullptr ? nullptr : s.v + ((long long)row * s.kv_heads + kv_head) * s.v_dim;
         const bool is_number = k_type == F32 || check_value(head, s.k_dim, value, s.v_dim, lane);
-        if (k_type == Q4) turn_filled(head, s.k_dim, s.k_room, s.v == nullptr, lane);
+        if (k_type == Q4) pad_and_hadamard(head, s.k_dim, s.k_room, s.v == nullptr, lane);
         put<k_type>(head, s.k_dim, s.k_room, k, slot, lane);
         if (s.v == nullptr) continue;
         u8* const v = const_cast<u8*>(head_of<v_type>(entry.v, page, s.kv_heads, kv_head, s.v_room));
@@ -238,7 +238,7 @@ __device__ void store(const Store& s) {
         if (v_type == Q4) {
             __syncwarp();  // wait for readers of K
             for (int c = lane; c < n; c += 32) head[c] = value[c];
-            turn_filled(head, n, s.v_room, false, lane);
+            pad_and_hadamard(head, n, s.v_room, false, lane);
             value = head;
         }
         put<v_type>(value, n, s.v_room, v, slot, lane);

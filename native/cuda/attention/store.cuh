@@ -47,26 +47,26 @@ static __device__ void turn(const Turned& s, float* head, const float* cosines, 
 struct Scale {
     float scale, inverse;
 
-    __device__ __forceinline__ Scale(float most, bool are_numbers)
-        : scale(are_numbers ? __fdiv_rn(most, 127.f) : __int_as_float(0x7fc00000)),
-          inverse(most > 0.f ? __fdiv_rn(127.f, most) : 0.f) {}
+    __device__ __forceinline__ Scale(float max_abs, bool are_numbers)
+        : scale(are_numbers ? __fdiv_rn(max_abs, 127.f) : __int_as_float(0x7fc00000)),
+          inverse(max_abs > 0.f ? __fdiv_rn(127.f, max_abs) : 0.f) {}
     __device__ __forceinline__ bool is_one() const { return scale == scale; }
 };
 // Returns the scale of the block whose numbers the lanes of a warp hold, one each.
 static __device__ Scale scale_of_block(float x) {
-    float most = fabsf(x);
-    for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    return Scale(most, __all_sync(ALL_LANES, fabsf(x) <= 3e38f));
+    float max_abs = fabsf(x);
+    for (int i = 16; i > 0; i >>= 1) max_abs = fmaxf(max_abs, __shfl_xor_sync(ALL_LANES, max_abs, i));
+    return Scale(max_abs, __all_sync(ALL_LANES, fabsf(x) <= 3e38f));
 }
 __device__ __forceinline__ signed char whole_number(float x, float inverse, bool are_numbers) {
     return are_numbers ? (signed char)(__float2int_rn(__fmul_rn(x, inverse))) : (signed char)(1);
 }
 
 // Columns of heads that Hadamard's matrix turns together, of heads of `room`; see native/cpu/ops/hadamard.h.
-__device__ __forceinline__ int turned_together(int room, bool inside) { return inside ? 32 : room & -room; }
+__device__ __forceinline__ int hadamard_size(int room, bool inside) { return inside ? 32 : room & -room; }
 
 // A head of `room` columns in shared memory times Hadamard's matrix, which is its own inverse.
-static __device__ void turn_columns(float* head, int room, int together, int lane) {
+static __device__ void hadamard(float* head, int room, int together, int lane) {
     __syncwarp();
     for (int half = 1; half < together; half *= 2) {
         for (int i = lane; i < room / 2; i += 32) {
@@ -110,12 +110,12 @@ struct Fit {
 // The better of two: the largest number at either end of the values. The scale is NaN if the block is not finite.
 static __device__ Fit fit_of_block(float x, int lane) {
     const bool are_numbers = __all_sync(ALL_LANES, fabsf(x) <= 3e38f);
-    float most = fabsf(x);
-    for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    int first = fabsf(x) == most ? lane : 31;
+    float max_abs = fabsf(x);
+    for (int i = 16; i > 0; i >>= 1) max_abs = fmaxf(max_abs, __shfl_xor_sync(ALL_LANES, max_abs, i));
+    int first = fabsf(x) == max_abs ? lane : 31;
     for (int i = 16; i > 0; i >>= 1) first = min(first, __shfl_xor_sync(ALL_LANES, first, i));
-    most = __shfl_sync(ALL_LANES, x, first);
-    const Fit low(x, __fdiv_rn(most, -127.f)), high(x, __fdiv_rn(most, 113.f));
+    max_abs = __shfl_sync(ALL_LANES, x, first);
+    const Fit low(x, __fdiv_rn(max_abs, -127.f)), high(x, __fdiv_rn(max_abs, 113.f));
     Fit better = high.error < low.error ? high : low;
     if (!are_numbers) better.scale = 0x7fc0u;
     return better;

@@ -33,7 +33,7 @@ ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
 CASES = [*ATTENTIONS, *FOUR_BITS] if ALL else [*QUICK, *(name for name in FOUR_BITS if name != "attend-64-q4")]
 
 
-KINDS = ("few", "many", "units", "groups", "row", "rows", "long", "turned")
+KINDS = ("few", "prefill", "split", "stream", "decode", "decode_batch", "decode_long", "hadamard")
 FILES = ("embed", "store", "attend", *(f"attend_{kind}" for kind in KINDS))
 
 
@@ -132,7 +132,7 @@ def test_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
     with case.open(tmp_path) as file:
         whole = Attention(case, file, 30).run(Batch.of([(TEXTS[0], 0, PAGES[0])]))
         for n_bytes, far in ((0, ops.FAR), (1 << 20, ops.FAR), (1 << 20, 0)):
-            monkeypatch.setattr(ops, "PART_BYTES", n_bytes)
+            monkeypatch.setattr(ops, "PARTIAL_BYTES", n_bytes)
             monkeypatch.setattr(ops, "FAR", far)
             attention, first = Attention(case, file, 30), [0, 0, 0]
             for counts in (
@@ -204,7 +204,7 @@ def test_rows_of_several_sequences_match_single_rows(name, tmp_path, monkeypatch
             together.program.emitter.emit()
             got = together.run(Batch.of([(text[n : n + 1], n, pages) for text, n, pages in texts]))
             np.testing.assert_array_equal(got, np.concatenate(want))
-        assert sum(kernel.startswith("attend_rows") for kernel in kernels) == 3
+        assert sum(kernel.startswith("attend_decode_batch") for kernel in kernels) == 3
         # The next row of each sees what was kept.
         last = Batch.of([(text[n + 1 : n + 2], n + 1, pages) for text, n, pages in texts[1:3]])
         np.testing.assert_array_equal(together.run(last), alone.run(last))

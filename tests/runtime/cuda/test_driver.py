@@ -345,7 +345,7 @@ def test_memory_the_driver_cannot_free_is_kept(device, library):
 
 def test_images_of_one_source_are_packed_together(tmp_path):
     kinds = [(f"some {i}".encode() * (i + 1), [f"some__{i}", f"some__{i}_kept"]) for i in range(6)]
-    attention = [(b"few", ["attend_few_64", "attend_few_128"]), (b"turned", ["attend_turned_64"])]
+    attention = [(b"few", ["attend_few_64", "attend_few_128"]), (b"hadamard", ["attend_hadamard_64"])]
     made = [*kinds, (b"many", ["many__0"]), *attention, (b"", ["add"]), (b"rows", ["scale"])]
     assert [len(pack) for pack in packs(made)] == [6, 1, 2, 1, 1]
     assert packs([made[0], (b"none", []), *made[1:]]) == packs(made)  # one without kernels for the generation

@@ -35,16 +35,16 @@ def test_hopper_kernels_are_launched():
     launched = kernels_of(cases["every-moe-Q4_K"], device)
     assert {f"moe_wgmma_{kind}__q4_k_{n}" for kind in ("glu", "plain") for n in (64, 128)} <= launched
     launched = kernels_of(cases["attend-every-128-f16"], device)
-    assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
+    assert {f"attend_{kind}_f16_128" for kind in ("prefill_wgmma", "decode_long", "decode", "decode_batch")} <= launched
 
 
 def test_4_bit_kernels_are_launched():
     cases, device = all_cases(), DryDevice()
     for kv_type in ("q4", "q8_0/q4", "f16/q4"):
         name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-turned-96-{kv_type}"], device)
-        few = "attend_groups_q4_96" if kv_type == "q4" else f"attend_turned_few_{name}_128"
-        assert {f"store_{name}", few, f"attend_turned_many_{name}_96"} <= launched
-        assert "attend_turn" in launched
+        few = "attend_stream_q4_96" if kv_type == "q4" else f"attend_hadamard_few_{name}_128"
+        assert {f"store_{name}", few, f"attend_hadamard_prefill_{name}_96"} <= launched
+        assert "hadamard_heads" in launched
 
 
 def test_launches_can_be_recorded_temporarily():
@@ -68,5 +68,5 @@ def test_kernels_excluded_for_hopper_are_exactly_those_never_launched_there():
         assert (f"linear_rows32__{kind}_32_regs" in launched) == (kind not in some), kind
     for type, wide_columns in (("f16", (64, 80, 96, 128)), ("q8_0", (64, 128))):
         for columns in wide_columns:
-            assert f"attend_wide_{type}_{columns}" in launched
-            assert f"attend_many_{type}_{columns}" not in launched
+            assert f"attend_prefill_wgmma_{type}_{columns}" in launched
+            assert f"attend_prefill_{type}_{columns}" not in launched

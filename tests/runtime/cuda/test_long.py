@@ -26,5 +26,5 @@ def test_row_after_many_splits_matches_separate_steps(tmp_path, monkeypatch):
         whole = together.run(batch)
         for last in range(1, len(apart.program.plan.steps) + 1):
             want = apart.program.run(batch, apart.state, last - 1, last)
-    assert "attend_long_f16_64" in launched
+    assert "attend_decode_long_f16_64" in launched
     np.testing.assert_array_equal(whole, want)

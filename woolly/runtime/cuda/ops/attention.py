@@ -21,7 +21,7 @@ from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
 # Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
-PART_BYTES = 64 << 20
+PARTIAL_BYTES = 64 << 20
 
 # Rows of one sequence up to which a kernel for few rows computes them, and queries of a block of the other.
 MAX_FEW_ROWS = 15
@@ -66,7 +66,7 @@ def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
 
 def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
     """Whether few rows are computed by the kernel through whose memory groups of positions stream."""
-    return e.kv_type in _STREAMED and _many_memory(entry, group, e.kv_type, e.device.shared_bytes) > 0
+    return e.kv_type in _STREAMED and _prefill_bytes(entry, group, e.kv_type, e.device.shared_bytes) > 0
 
 
 @emits("store")
@@ -97,21 +97,21 @@ def _attend(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     own = _named(entry, e.kv_type)
     if own.endswith("q4"):
-        _attend_turned(e, step, own)
+        _attend_hadamard(e, step, own)
         return
     part_bytes = 4 * (4 + -(-entry.v_dim // 4) * 4)
-    n_parts = PART_BYTES // part_bytes
-    parts = e.scratch("attention parts", n_parts * part_bytes)
+    n_partials = PARTIAL_BYTES // part_bytes
+    partials = e.scratch("attention parts", n_partials * part_bytes)
     grid = 8 * e.device.n_processors
     if e.kv_type == "f32":  # which is asked for by those who want no rounding: without tensor cores
-        arguments = _arguments(e, step, parts, n_parts, _ALL_ROWS, 0)
+        arguments = _arguments(e, step, partials, n_partials, _ALL_ROWS, 0)
         e.launch("attend_f32", grid, 128, *arguments)
         e.launch("attend_merge", grid, 128, *arguments)
         return
-    stages, shared = _few_memory(entry, e.device.shared_bytes)
+    stages, shared = _few_bytes(entry, e.device.shared_bytes)
     group = e.width(step.inputs[0]) // entry.k_dim // entry.heads
-    many = _many_memory(entry, group, e.kv_type, e.device.shared_bytes)
-    arguments = _arguments(e, step, parts, n_parts, MAX_FEW_ROWS if many else _ALL_ROWS, stages)
+    many = _prefill_bytes(entry, group, e.kv_type, e.device.shared_bytes)
+    arguments = _arguments(e, step, partials, n_partials, MAX_FEW_ROWS if many else _ALL_ROWS, stages)
     if not many:
         columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
         e.launch(f"attend_few_{own}_{columns}", grid, 128, *arguments, shared=shared, early=True)
@@ -126,21 +126,21 @@ def _attend(e: Emitter, step: Step) -> None:
     if e.device.kernels_for == 90 and columns in _WIDE[e.kv_type]:
         shared = (QUERIES * 2 + 6 * 64 * 2) * -(-columns // 64) * 64 + QUERIES * 4 * columns + 2048
         shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
-        kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384 if e.kv_type == "f16" else 512
+        kernel, threads = f"attend_prefill_wgmma_{e.kv_type}_{columns}", 384 if e.kv_type == "f16" else 512
         blocks: tuple[int | GridRows, ...] = (entry.heads, tiles)
     else:
-        kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
+        kernel, blocks, threads, shared = f"attend_prefill_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
     e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
     # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit
     # of K and V of f16 answers sooner, but reads slower.
-    n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
+    n, kernel = e.device.n_processors, f"attend_stream_{e.kv_type}_{columns}"
     kept = KV_TYPES[e.kv_type]
     row = columns * int(kept.bits) // 8 if kept.block > 1 else 2 * columns + (0 if columns % 64 == 0 else 16)
     ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _MIN_SHARED_BYTES)
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     least = _STREAMED[e.kv_type]
     if e.kv_type == "f16":
-        few, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
+        few, units = f"attend_split_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
         e.launch(few, n, 256, *arguments, shared=units, most=1, early=True, other=other)
         e.launch(few, n, 256, *arguments, shared=units, least=2, most=least - 1, early=True)
     else:
@@ -151,12 +151,12 @@ def _attend(e: Emitter, step: Step) -> None:
         return
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
     name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
-    launch(f"attend_rows_{name}", 2 * n, 128, *arguments, shared=ring, least=least, apart=True)
+    launch(f"attend_decode_batch_{name}", 2 * n, 128, *arguments, shared=ring, least=least, apart=True)
     # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
     whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
-    launch(f"attend_row_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
+    launch(f"attend_decode_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
     if not is_near:
-        launch(f"attend_long_{name}", 2 * n, 128, *arguments, shared=ring, most=1, far=True)
+        launch(f"attend_decode_long_{name}", 2 * n, 128, *arguments, shared=ring, most=1, far=True)
 
 
 def _named(entry: Paged, kv_type: str) -> str:
@@ -164,42 +164,46 @@ def _named(entry: Paged, kv_type: str) -> str:
     return kept_as(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
 
 
-def _attend_turned(e: Emitter, step: Step, name: str) -> None:
+def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
     """Attention over V of 4 bits: over turned heads, which whole blocks of 32 columns fill up."""
     stored = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // stored.k_dim
     k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
-    is_turned = kept_as(e.kv_type)[0] == "q4"  # as keys, queries are
-    entry = replace(stored, k_dim=k_room if is_turned else stored.k_dim, v_dim=v_room)
+    is_rotated = kept_as(e.kv_type)[0] == "q4"  # as keys, queries are
+    entry = replace(stored, k_dim=k_room if is_rotated else stored.k_dim, v_dim=v_room)
     part_bytes = 4 * (4 + v_room)
-    n_parts = PART_BYTES // part_bytes
-    parts = e.scratch("attention parts", n_parts * part_bytes)
-    stages, shared = _few_memory(entry, e.device.shared_bytes)
-    many = _many_memory(entry, heads // entry.heads, e.kv_type, e.device.shared_bytes)
-    arguments = _arguments(e, step, parts, n_parts, MAX_FEW_ROWS if many else _ALL_ROWS, stages, entry)
+    n_partials = PARTIAL_BYTES // part_bytes
+    partials = e.scratch("attention parts", n_partials * part_bytes)
+    stages, shared = _few_bytes(entry, e.device.shared_bytes)
+    many = _prefill_bytes(entry, heads // entry.heads, e.kv_type, e.device.shared_bytes)
+    arguments = _arguments(e, step, partials, n_partials, MAX_FEW_ROWS if many else _ALL_ROWS, stages, entry)
     q, out = arguments[:2]
     each, size = (GridRows(0), -(-heads // 4)), 4 * e.max_rows * heads
-    if is_turned:
+    if is_rotated:
         own = e.scratch("turned queries", size * k_room)
-        e.launch("attend_turn", each, 128, q, own, heads, stored.k_dim, k_room, k_room, _together(k_room, stored))
+        e.launch(
+            "hadamard_heads", each, 128, q, own, heads, stored.k_dim, k_room, k_room, _hadamard_size(k_room, stored)
+        )
         q = own
-    turned = e.scratch("turned results", size * v_room)
-    arguments = (q, turned, *arguments[2:])
+    rotated = e.scratch("turned results", size * v_room)
+    arguments = (q, rotated, *arguments[2:])
     columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
     grid, n = 8 * e.device.n_processors, e.device.n_processors
     if many and name == "q4":  # groups stream through a ring of bytes and scales
         ring = max(16 * (2 * k_room + 16) + 3 * 2 * 64 * (k_room + k_room // 8), _MIN_SHARED_BYTES)
-        e.launch(f"attend_groups_{name}_{k_room}", 2 * n, 128, *arguments, shared=ring, early=True)
+        e.launch(f"attend_stream_{name}_{k_room}", 2 * n, 128, *arguments, shared=ring, early=True)
     else:
-        e.launch(f"attend_turned_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
+        e.launch(f"attend_hadamard_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
     if many:
         blocks, least = (GridRows(0, per=QUERIES // (heads // entry.heads)), entry.heads), MAX_FEW_ROWS + 1
-        kernel = f"attend_turned_many_{name}_{k_room}"
+        kernel = f"attend_hadamard_prefill_{name}_{k_room}"
         e.launch(kernel, blocks, 256, *arguments, shared=many, least=least, early=True)
-    e.launch("attend_turn", each, 128, turned, out, heads, v_room, stored.v_dim, v_room, _together(v_room, stored))
+    e.launch(
+        "hadamard_heads", each, 128, rotated, out, heads, v_room, stored.v_dim, v_room, _hadamard_size(v_room, stored)
+    )
 
 
-def _together(columns: int, entry: Paged) -> int:
+def _hadamard_size(columns: int, entry: Paged) -> int:
     """Columns that are turned together; see native/cpu/ops/hadamard.h."""
     return 32 if entry.v_in_k else columns & -columns
 
@@ -219,7 +223,7 @@ def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
     )
 
 
-def _many_memory(entry: Paged, group: int, kv_type: str, most: int) -> int:
+def _prefill_bytes(entry: Paged, group: int, kv_type: str, most: int) -> int:
     """Shared memory of the kernel for many rows; 0 if there is none for such heads."""
     columns = room(entry.k_dim, kv_type)
     if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, kv_type) or entry.v_in_k or group > QUERIES:
@@ -228,7 +232,7 @@ def _many_memory(entry: Paged, group: int, kv_type: str, most: int) -> int:
     return n_bytes if n_bytes <= most else 0
 
 
-def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
+def _few_bytes(entry: Paged, most: int) -> tuple[int, int]:
     """How many copies of a group's K and V the kernel for few rows holds in shared memory, and its bytes of it."""
 
     def rows(columns: int) -> int:
@@ -246,19 +250,19 @@ def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
 
 
 def _arguments(
-    e: Emitter, step: Step, parts: Address, n_parts: int, most: int, stages: int, turned: Paged | None = None
+    e: Emitter, step: Step, partials: Address, n_partials: int, most: int, stages: int, rotated: Paged | None = None
 ) -> tuple[Argument, ...]:
     """What struct Attend of native/cuda/attention/attend.cuh has, after the batch. `turned`: the entry filled up."""
     stored = e.plan.paged[step.integer("entry")]
-    heads, entry = e.width(step.inputs[0]) // stored.k_dim, turned or stored
+    heads, entry = e.width(step.inputs[0]) // stored.k_dim, rotated or stored
     k_room = room(entry.k_dim, e.kv_type)
     alibi, tables = step.number("alibi"), step.by_role("distances")
     sinks = step.by_role("sinks")
     return (
         e.value(step.inputs[0]),
         e.value(step.output),
-        parts,
-        e.array(f"parts done of {n_parts}", 4 * n_parts, lambda: np.zeros(n_parts, np.uint32)),
+        partials,
+        e.array(f"parts done of {n_partials}", 4 * n_partials, lambda: np.zeros(n_partials, np.uint32)),
         e.vector(sinks[0]) if sinks else _NONE,
         e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: slopes_of(alibi, heads)) if alibi else _NONE,
         e.vector(tables[0]) if tables else _NONE,
@@ -274,7 +278,7 @@ def _arguments(
         step.integer("window"),
         step.integer("temper_length"),
         step.integer("temper_offset"),
-        n_parts,
+        n_partials,
         most,
         stages,
         step.number("scale"),

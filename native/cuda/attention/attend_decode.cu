@@ -5,13 +5,13 @@
 // On Hopper blocks form clusters. A cluster takes all heads of one KV head, and where that would be long, a part of its
 // positions. Its blocks take a run of groups each, and then a part of the columns to merge: from each other's shared
 // memory, or, in the last of several clusters, from memory.
-#include "attention/attend_heads.cuh"
+#include "attention/attend_fused_store.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define CLUSTERED 1
+#define HAS_CLUSTERS 1
 constexpr int CLUSTER = 8;
 #else
-#define CLUSTERED 0
+#define HAS_CLUSTERS 0
 constexpr int CLUSTER = 1;
 #endif
 
@@ -19,7 +19,7 @@ namespace {
 
 // Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
 __device__ __forceinline__ void cluster_barrier() {
-#if CLUSTERED
+#if HAS_CLUSTERS
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
     __syncthreads();
@@ -28,7 +28,7 @@ __device__ __forceinline__ void cluster_barrier() {
 
 // Four numbers at an address in shared memory, of another block of the cluster.
 __device__ __forceinline__ float4 load_of(const float* p, int rank) {
-#if CLUSTERED
+#if HAS_CLUSTERS
     float4 x;
     u32 there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
@@ -44,16 +44,16 @@ __device__ __forceinline__ float4 load_of(const float* p, int rank) {
 // Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp:
 // `columns` chunks of four columns from `chunk` on, one of each of the first lanes. All are copied at once, as far as
 // `most` find room in `memory`, the warp's own; then lanes are units, and find what sums are multiplied by.
-template <int columns, int most>
+template <int columns, int max_splits>
 __device__ __forceinline__ float4 merge_far(const float* from, int stride, int first, int last, int chunk, u8* memory,
                                             Softmax& all) {
     const int lane = threadIdx.x % 32, n_chunks = stride / 4 - 1 - chunk;
     float4* const headers = reinterpret_cast<float4*>(memory);  // of each unit
-    float4* const chunks = headers + most;
+    float4* const chunks = headers + max_splits;
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-    for (; first <= last; first += most) {
+    for (; first <= last; first += max_splits) {
         const float* const here = from + (long long)first * stride;
-        const int n = min(most, last - first + 1);
+        const int n = min(max_splits, last - first + 1);
         __syncwarp();
         for (int i = lane; i < n; i += 32) cp_async16(headers + i, here + i * stride);
         for (int i = lane; i < n * columns; i += 32)
@@ -63,7 +63,7 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
         cp_async_wait<0>();
         __syncwarp();
         for (int at = 0; at < n; at += 32) {
-            const float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
+            const float4 own = at + lane < n ? headers[at + lane] : make_float4(NO_SCORE, 0.f, 0.f, 0.f);
             const float4 factors = factors_of(own.x, own.y, all);
             if (at + lane < n) headers[at + lane] = factors;
         }
@@ -73,7 +73,7 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
         for (int i = 0; i < n; i++) {
             const float4 by = headers[i], x = mine[i * columns];
             all.sum = merged(all.sum, by.x, by.z, by.y);
-            add_part(sum, by.x, x, by.y);
+            add_scaled4(sum, by.x, x, by.y);
         }
     }
     return sum;
@@ -83,12 +83,12 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
 // some columns of one. Parts are brought near first, whole rows of a block at once: 16 bytes here and there of what
 // lies in another block take many times as long. `inside`: where parts lie in a block; place_of(part) says which of
 // them it is. `near`: room for a query's.
-template <int D, int of_unit, int stride, class PlaceOf>
-__device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, Seen range, int span, int shift,
-                                           int first_run, int first_head, int n, const float* inside, float* near,
-                                           const PlaceOf& place_of) {
+template <int D, int tiles_per_split, int stride, class PlaceOf>
+__device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int rank, PositionRange range, int span,
+                                           int shift, int first_run, int first_head, int n, const float* inside,
+                                           float* near, const PlaceOf& place_of) {
     constexpr int at_once = 2;
-    const int lane = tid % 32, warp = tid / 32, first_part = range.first / span, last_part = range.last / span;
+    const int lane = tid % 32, warp = tid / 32, first_partial = range.first / span, last_partial = range.last / span;
     int sharing = 1;  // blocks of a query
     while (2 * sharing * n <= CLUSTER) sharing *= 2;
     const int each = (D / 4 + sharing - 1) / sharing, chunk = rank % sharing * each;
@@ -96,91 +96,92 @@ __device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, S
 #pragma unroll 1
     for (int i = rank / sharing; i < n; i += CLUSTER / sharing) {
 #pragma unroll 1
-        for (int first = first_part + warp; first <= last_part; first += at_once * WARPS) {
+        for (int first = first_partial + warp; first <= last_partial; first += at_once * WARPS) {
             float4 headers[at_once], values[at_once];
 #pragma unroll
             for (int j = 0; j < at_once; j++) {
-                const int p = min(first + j * WARPS, last_part);
-                const int owner = (span == UNIT ? p : p >> shift) - first_run;
-                const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
-                headers[j] = load_of(part, owner);
-                values[j] = load_of(part + 4 + 4 * min(chunk + lane, D / 4 - 1), owner);
+                const int p = min(first + j * WARPS, last_partial);
+                const int owner = (span == KV_SPLIT ? p : p >> shift) - first_run;
+                const float* const partial = inside + (place_of(p) * QUERIES + i) * stride;
+                headers[j] = load_of(partial, owner);
+                values[j] = load_of(partial + 4 + 4 * min(chunk + lane, D / 4 - 1), owner);
             }
 #pragma unroll
             for (int j = 0; j < at_once; j++) {
-                float4* const to = reinterpret_cast<float4*>(near + (first - first_part + j * WARPS) * stride);
+                float4* const to = reinterpret_cast<float4*>(near + (first - first_partial + j * WARPS) * stride);
                 if (lane == 0) to[0] = headers[j];
                 if (lane < n_chunks) to[1 + lane] = values[j];
             }
         }
         __syncthreads();
         if (tid < 4 * n_chunks) {
-            Softmax all, unit;
-            float sum = 0.f, unit_sum = 0.f, mine, others;
+            Softmax all, split;
+            float sum = 0.f, split_sum = 0.f, mine, others;
 #pragma unroll 1
-            for (int p = first_part; p <= last_part; p++) {
-                const float* const part = near + (p - first_part) * stride;
-                const float2 header = *reinterpret_cast<const float2*>(part);
-                unit.merge(header.x, header.y, mine, others);
-                unit_sum = merged(unit_sum, mine, part[4 + tid], others);
-                if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
-                all.merge(unit.top, unit.sum, mine, others);
-                sum = merged(sum, mine, unit_sum, others);
-                unit = Softmax(), unit_sum = 0.f;
+            for (int p = first_partial; p <= last_partial; p++) {
+                const float* const partial = near + (p - first_partial) * stride;
+                const float2 header = *reinterpret_cast<const float2*>(partial);
+                split.merge(header.x, header.y, mine, others);
+                split_sum = merged(split_sum, mine, partial[4 + tid], others);
+                if (span < KV_SPLIT && p % tiles_per_split != tiles_per_split - 1 && p != last_partial) continue;
+                all.merge(split.max_score, split.sum, mine, others);
+                sum = merged(sum, mine, split_sum, others);
+                split = Softmax(), split_sum = 0.f;
             }
             if (column < a.v_dim)
                 a.out[(long long)(first_head + i) * a.v_dim + column] =
-                    __fmul_rn(sum, share_of(a, all, first_head + i));
+                    __fmul_rn(sum, inv_sum_of(a, all, first_head + i));
         }
         if (i + CLUSTER / sharing < n) __syncthreads();  // the next query comes to the same place
     }
 }
 
 template <int D, int type>
-__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+__device__ __forceinline__ void attend(const AttendParams& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ __align__(16) float is_last[4];  // which load_of reads at once
     launch_dependents();
-    constexpr int of_unit = UNIT / GROUP, stride = D + 4;
+    constexpr int tiles_per_split = KV_SPLIT / KV_TILE, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
-    const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
+    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles,
+              cluster = blockIdx.x / CLUSTER;
     const Entry entry = a.b->entries[a.entry];
-    const Seen range = seen(a, 0);
-    const int first = range.first / GROUP, last = range.last / GROUP;
+    const PositionRange range = visible_range(a, 0);
+    const int first = range.first / KV_TILE, last = range.last / KV_TILE;
     // Runs of 1, 2 or 4 groups if a cluster has enough blocks for them, else of whole units.
     int shift = 0;
-    while ((1 << shift) < of_unit && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
+    while ((1 << shift) < tiles_per_split && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
     const bool is_inside = (last >> shift) - (first >> shift) < CLUSTER;
     int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;  // clusters of an item, and items at once
     if (!is_inside) {
         each = max(1, at_once / items), at_once /= each;
-        per_run = ((last - first) / (each * CLUSTER) + of_unit) / of_unit * of_unit;
-        while (last / per_run - first / per_run >= each * CLUSTER) per_run += of_unit;
+        per_run = ((last - first) / (each * CLUSTER) + tiles_per_split) / tiles_per_split * tiles_per_split;
+        while (last / per_run - first / per_run >= each * CLUSTER) per_run += tiles_per_split;
     }
-    const int span = per_run < of_unit ? GROUP : UNIT;
-    const Parts parts(a, UNIT);
-    if (!is_inside && !parts.apart) per_run = last + 1;  // no room for parts
+    const int span = per_run < tiles_per_split ? KV_TILE : KV_SPLIT;
+    const Partials partials(a, KV_SPLIT);
+    if (!is_inside && !partials.is_split) per_run = last + 1;  // no room for parts
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
-    const Groups<D, type> groups(a, shared, memory);
-    const Heads<D, Groups<D, type>> heads(groups, turned, k, v);
+    const KvStream<D, type> stream(a, shared, memory);
+    const FusedHeads<D, KvStream<D, type>> heads(stream, turned, k, v);
     // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
-    float* const inside = reinterpret_cast<float*>(groups.copies + (groups.stages - 1) * 2 * groups.bytes);
-    auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
+    float* const inside = reinterpret_cast<float*>(stream.copies + (stream.stages - 1) * 2 * stream.bytes);
+    auto place_of = [&](int partial) { return span == KV_SPLIT ? 0 : partial & (per_run - 1); };
     for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
         const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
-        const int first_head = kv_head * a.group() + tile * QUERIES, part_stride = a.part_stride();
+        const int first_head = kv_head * a.heads_per_kv() + tile * QUERIES, partial_stride = a.partial_stride();
         const int first_of_cluster = is_inside ? 0 : cluster % each * CLUSTER,
                   run = first_run + first_of_cluster + rank;
-        float* const outside = a.parts + (long long)first_head * parts.n * part_stride;
+        float* const outside = a.partials + (long long)first_head * partials.n * partial_stride;
         const int run_first = max(first, run * per_run), run_last = min(last, run * per_run + per_run - 1);
         if (run < first_run + n_runs)
-            groups.attend(
+            stream.attend(
                 entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? span : 0, 1,
-                [&](const Query&, int i, int part) {
-                    return is_inside ? inside + (place_of(part) * QUERIES + i) * stride
-                                     : outside + (i * parts.n + part) * part_stride;
+                [&](const Query&, int i, int partial) {
+                    return is_inside ? inside + (place_of(partial) * QUERIES + i) * stride
+                                     : outside + (i * partials.n + partial) * partial_stride;
                 },
                 [&](const int* table) {
                     heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
@@ -196,19 +197,19 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
             }
         }
         cluster_barrier();
-        const int n = min(QUERIES, a.group() - tile * QUERIES);
+        const int n = min(QUERIES, a.heads_per_kv() - tile * QUERIES);
         if (is_inside) {
-            merge_near<D, of_unit, stride>(a, tid, rank, range, span, shift, first_run, first_head, n, inside,
-                                           reinterpret_cast<float*>(groups.copies), place_of);
+            merge_near<D, tiles_per_split, stride>(a, tid, rank, range, span, shift, first_run, first_head, n, inside,
+                                                   reinterpret_cast<float*>(stream.copies), place_of);
         } else if (load_of(is_last, 0).x != 0.f) {
             __threadfence();
-            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = groups.ring / WARPS;
+            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = stream.ring / WARPS;
             const int c = (rank * columns + lane) * 4;
             for (int i = warp; i < n; i += WARPS) {
                 Softmax all;
                 const float4 sum = merge_far<columns, room / 16 / (columns + 1)>(
-                    outside + (long long)i * parts.n * part_stride, part_stride, range.first / UNIT, range.last / UNIT,
-                    rank * columns, groups.copies + warp * room, all);
+                    outside + (long long)i * partials.n * partial_stride, partial_stride, range.first / KV_SPLIT,
+                    range.last / KV_SPLIT, rank * columns, stream.copies + warp * room, all);
                 if (lane < columns) put_result(a, 0, first_head + i, c, all, sum);
             }
         }
@@ -219,12 +220,12 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 
 }  // namespace
 
-#if CLUSTERED
-#define KERNEL_CLUSTERED(name) extern "C" __global__ void __launch_bounds__(128, 2) __cluster_dims__(8, 1, 1) name
+#if HAS_CLUSTERS
+#define KERNEL_CLUSTER8(name) extern "C" __global__ void __launch_bounds__(128, 2) __cluster_dims__(8, 1, 1) name
 #else
-#define KERNEL_CLUSTERED(name) KERNEL_BOUNDS(128, 2, name)
+#define KERNEL_CLUSTER8(name) KERNEL_BOUNDS(128, 2, name)
 #endif
-#define ATTEND_ROW(name, type, D) \
-    KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+#define ATTEND_DECODE(name, type, D) \
+    KERNEL_CLUSTER8(attend_decode_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
-EACH_OF_HEADS(ATTEND_ROW)
+FOR_EACH_HEAD_SIZE(ATTEND_DECODE)

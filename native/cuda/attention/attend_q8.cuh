@@ -17,8 +17,8 @@ __device__ __forceinline__ void cp_async_small(void* to, const void* from) {
 }
 
 template <int D>  // columns of a head, in whole 32
-struct Bytes {
-    static constexpr int chunks = D / 16, blocks = D / 32, bytes = GROUP * (D + D / 8);  // chunks: 16 bytes of a row
+struct Q8Tile {
+    static constexpr int chunks = D / 16, blocks = D / 32, bytes = KV_TILE * (D + D / 8);  // chunks: 16 bytes of a row
 
     // Where a column of a row is: the same chunk of eight rows lies in different banks.
     static __device__ __forceinline__ int place(int row, int column) {
@@ -26,31 +26,31 @@ struct Bytes {
         return row * D + (column / 16 ^ mixed) * 16 + column % 16;
     }
     static __device__ __forceinline__ int scale_place(int row, int block) {
-        return GROUP * D + (row * blocks + block) * 4;
+        return KV_TILE * D + (row * blocks + block) * 4;
     }
 
     // Starts the copy of a group of K or V, of which each head is a page; row `fresh` is left alone.
     template <bool EVICT_FIRST, int n_threads>
     static __device__ __forceinline__ void copy(u8* to, const u8* const (&heads)[2], int fresh) {
-        static_assert(GROUP * chunks % n_threads == 0 && n_threads >= GROUP, "threads share a group evenly");
+        static_assert(KV_TILE * chunks % n_threads == 0 && n_threads >= KV_TILE, "threads share a group evenly");
         constexpr int step = n_threads / chunks;               // rows at once
         if (PAGE % step == 0 && step % 8 == 0 && fresh < 0) {  // the compiler knows all but one
             const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
             u8* const into = to + place(row, chunk * 16);
             const int from = row * D + chunk * 16;
 #pragma unroll
-            for (int i = 0; i < GROUP / step; i++)
+            for (int i = 0; i < KV_TILE / step; i++)
                 cp_async16_hint<EVICT_FIRST>(into + i * step * D, heads[i * step / PAGE] + from + i * step % PAGE * D);
         } else {
 #pragma unroll 1
-            for (int at = threadIdx.x; at < GROUP * chunks; at += n_threads) {
+            for (int at = threadIdx.x; at < KV_TILE * chunks; at += n_threads) {
                 const int row = at / chunks, chunk = at % chunks;
                 const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
                 if (row != fresh) cp_async16(to + place(row, chunk * 16), from);
             }
         }
         const int row = threadIdx.x;
-        if (row >= GROUP || row == fresh) return;
+        if (row >= KV_TILE || row == fresh) return;
         const u8* const from = (row < PAGE ? heads[0] : heads[1]) + PAGE * D + row % PAGE * (4 * blocks);
         u8* const into = to + scale_place(row, 0);
         if (D == 128)
@@ -63,15 +63,15 @@ struct Bytes {
 
     // Scores of 16 positions from `first` on.
     static __device__ __forceinline__ void multiply(float (&scores)[2][4], const u32 (&queries)[D / 16][4],
-                                                    const u8* group, int first, int lane) {
+                                                    const u8* kv_tile, int first, int lane) {
         const int row = first + (lane & 7) + (lane >> 3 & 1) * 8;
 #pragma unroll
         for (int b = 0; b < blocks; b++) {
             u32 words[4];  // of positions g and g + 8, then of the next 16 columns
-            ldmatrix_x4<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
+            ldmatrix_x4<false>(words, kv_tile + place(row, 32 * b + (lane >> 4) * 16));
 #pragma unroll
             for (int n = 0; n < 2; n++) {
-                const float scale = *reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b));
+                const float scale = *reinterpret_cast<const float*>(kv_tile + scale_place(first + 8 * n + lane / 4, b));
                 const u32 scales = scales_of(scale, scale);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
@@ -84,12 +84,12 @@ struct Bytes {
     }
 
     // Scales of V of two positions that follow one another, those of this lane. Zeros where no query sees.
-    static __device__ __forceinline__ u32 scales(const u8* group, int block, Seen rows, int lane) {
+    static __device__ __forceinline__ u32 scales(const u8* kv_tile, int block, PositionRange rows, int lane) {
         float two[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int row = 2 * lane + e;
-            const float scale = *reinterpret_cast<const float*>(group + scale_place(row, block));
+            const float scale = *reinterpret_cast<const float*>(kv_tile + scale_place(row, block));
             two[e] = row >= rows.first && row <= rows.last ? scale : 0.f;
         }
         return scales_of(two[0], two[1]);
@@ -98,13 +98,13 @@ struct Bytes {
     // Four bytes of V of each position that a lane takes of 16, of columns 4 g and on of a block: tile `first` and the
     // following ones of mma have one of them each.
     template <int n>
-    static __device__ __forceinline__ void open(u32 (&out)[n][2], const u8* group, int from, int block, int first,
-                                                u32 of_lanes, int lane) {
+    static __device__ __forceinline__ void dequantize(u32 (&out)[n][2], const u8* kv_tile, int from, int block,
+                                                      int first, u32 of_lanes, int lane) {
         const int row = from + 2 * (lane % 4), column = 32 * block + lane / 4 * 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const u32 one = *reinterpret_cast<const u32*>(group + place(row + 8 * i, column)) ^ TOP_BITS,
-                      other = *reinterpret_cast<const u32*>(group + place(row + 8 * i + 1, column)) ^ TOP_BITS;
+            const u32 one = *reinterpret_cast<const u32*>(kv_tile + place(row + 8 * i, column)) ^ TOP_BITS,
+                      other = *reinterpret_cast<const u32*>(kv_tile + place(row + 8 * i + 1, column)) ^ TOP_BITS;
             const u32 scales = __shfl_sync(ALL_LANES, of_lanes, from / 2 + 4 * i + lane % 4);
             const u32 low = pick_bytes(one, other, 0x5140), high = pick_bytes(one, other, 0x7362);
             // Two of the four tiles, or all.
@@ -123,8 +123,8 @@ struct Bytes {
 // time of a group to bring them, and are opened to whole numbers of one byte.
 // K, then V: a thread has some blocks of 32 codes, each with its scale.
 template <int D, int n_threads>
-struct Nibbles {
-    static constexpr int blocks = D / 32, all = GROUP * blocks, of_page = PAGE * blocks;
+struct Q4Loader {
+    static constexpr int blocks = D / 32, all = KV_TILE * blocks, of_page = PAGE * blocks;
     static constexpr int n = (all + n_threads - 1) / n_threads;
     Words4 codes[2][n];
     u32 scales[2][n];
@@ -132,7 +132,7 @@ struct Nibbles {
     static __device__ __forceinline__ bool is_one(int i) {
         return all % n_threads == 0 || int(threadIdx.x) + i * n_threads < all;
     }
-    __device__ __forceinline__ void ask(int is_v, const u8* const (&heads)[2]) {
+    __device__ __forceinline__ void request(int is_v, const u8* const (&heads)[2]) {
 #pragma unroll
         for (int i = 0; i < n; i++) {
             const int at = int(threadIdx.x) + i * n_threads, in_page = at < of_page ? at : at - of_page;
@@ -142,7 +142,7 @@ struct Nibbles {
             scales[is_v][i] = *reinterpret_cast<const u16*>(head + PAGE * D / 2 + in_page * 2);
         }
     }
-    static __device__ __forceinline__ Words4 opened(u32 low, u32 high) {
+    static __device__ __forceinline__ Words4 decoded(u32 low, u32 high) {
         return Words4{iq4_values(low & 0xffffu) ^ TOP_BITS, iq4_values(low >> 16) ^ TOP_BITS,
                       iq4_values(high & 0xffffu) ^ TOP_BITS, iq4_values(high >> 16) ^ TOP_BITS};
     }
@@ -152,9 +152,9 @@ struct Nibbles {
             const int at = int(threadIdx.x) + i * n_threads, row = at / blocks, block = at % blocks;
             if (!is_one(i)) continue;
             const Words4& mine = codes[is_v][i];
-            *reinterpret_cast<Words4*>(to + Bytes<D>::place(row, 32 * block)) = opened(mine.x, mine.y);
-            *reinterpret_cast<Words4*>(to + Bytes<D>::place(row, 32 * block + 16)) = opened(mine.z, mine.w);
-            *reinterpret_cast<float*>(to + Bytes<D>::scale_place(row, block)) =
+            *reinterpret_cast<Words4*>(to + Q8Tile<D>::place(row, 32 * block)) = decoded(mine.x, mine.y);
+            *reinterpret_cast<Words4*>(to + Q8Tile<D>::place(row, 32 * block + 16)) = decoded(mine.z, mine.w);
+            *reinterpret_cast<float*>(to + Q8Tile<D>::scale_place(row, block)) =
                 __int_as_float(int(scales[is_v][i] << 16));
         }
     }

@@ -2,12 +2,12 @@
 // store: the rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of
 // the newest position k, which it writes to the cache. No sequence may see a page that is written for another. Older
 // positions are on their way before the kernel before has ended.
-#include "attention/attend_heads.cuh"
+#include "attention/attend_fused_store.cuh"
 
 namespace {
 
-constexpr int OF_UNIT = UNIT / GROUP, MAX_ROWS = 256;  // of a batch whose sequences are cut into runs
-constexpr int WHOLE = 1 << 30;
+constexpr int TILES_PER_SPLIT = KV_SPLIT / KV_TILE, MAX_ROWS = 256;  // of a batch whose sequences are cut into runs
+constexpr int UNSPLIT = 1 << 30;
 
 // How groups of positions are dealt to the blocks of any grid: all of a sequence, or runs of whole units.
 struct Runs {
@@ -22,37 +22,38 @@ struct Runs {
 };
 
 // Groups of a row.
-__device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
-    const Seen range = seen(a, row);
-    return make_int2(range.first / GROUP, range.last / GROUP);
+__device__ __forceinline__ int2 kv_tiles_of(const AttendParams& a, int row) {
+    const PositionRange range = visible_range(a, row);
+    return make_int2(range.first / KV_TILE, range.last / KV_TILE);
 }
 
 // Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
 // Time is counted in groups that all blocks together read from memory. As many as three quarters of them read as fast,
 // so that merging runs is worth it only where there are fewer, or some rows are long.
-__device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MAX_ROWS]) {
+__device__ __forceinline__ Runs plan_runs(const AttendParams& a, const Partials& partials, int of_row,
+                                          int (&ends)[MAX_ROWS]) {
     const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
     const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;  // a group of one block; merging
-    const Runs whole{WHOLE, n_rows * of_row};
-    if (!parts.apart || n_rows > MAX_ROWS || whole.n_items >= 4 * at_once) return whole;
-    int most = 0, sum = 0;
+    const Runs whole{UNSPLIT, n_rows * of_row};
+    if (!partials.is_split || n_rows > MAX_ROWS || whole.n_items >= 4 * at_once) return whole;
+    int longest = 0, sum = 0;
 #pragma unroll 1
     for (int row = lane; row < n_rows; row += 32) {
-        const int2 groups = groups_of(a, row);
-        most = max(most, groups.y - groups.x + 1), sum += groups.y - groups.x + 1;
+        const int2 kv_tiles = kv_tiles_of(a, row);
+        longest = max(longest, kv_tiles.y - kv_tiles.x + 1), sum += kv_tiles.y - kv_tiles.x + 1;
     }
 #pragma unroll 1
     for (int i = 16; i > 0; i >>= 1) {
-        most = max(most, __shfl_xor_sync(ALL_LANES, most, i));
+        longest = max(longest, __shfl_xor_sync(ALL_LANES, longest, i));
         sum += __shfl_xor_sync(ALL_LANES, sum, i);
     }
-    const int all = sum * of_row, cost_of_whole = max(all, most * alone);
+    const int all = sum * of_row, cost_of_whole = max(all, longest * alone);
     // What follows is long, and its code comes from memory. Runs of more rows than for half of the blocks take longer.
     if (cost_of_whole <= all + merging || (2 * whole.n_items > at_once && cost_of_whole <= 2 * all)) return whole;
     // Each lane tries one run length: longest row / n, rounded down or up to whole units.
-    const int length = most / (lane / 2 + 1);
-    Runs mine{max(OF_UNIT, (length + lane % 2 * (OF_UNIT - 1)) / OF_UNIT * OF_UNIT), 0};
-    const int cost = max(all, min(mine.per, most) * alone) + merging;
+    const int length = longest / (lane / 2 + 1);
+    Runs mine{max(TILES_PER_SPLIT, (length + lane % 2 * (TILES_PER_SPLIT - 1)) / TILES_PER_SPLIT * TILES_PER_SPLIT), 0};
+    const int cost = max(all, min(mine.per, longest) * alone) + merging;
     int best = cost;
 #pragma unroll 1
     for (int i = 16; i > 0; i >>= 1) best = min(best, __shfl_xor_sync(ALL_LANES, best, i));
@@ -62,8 +63,8 @@ __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of
     for (int base = 0; base < n_rows; base += 32) {
         int n = 0;
         if (base + lane < n_rows) {
-            const int2 groups = groups_of(a, base + lane);
-            n = mine.count(groups.x, groups.y);
+            const int2 kv_tiles = kv_tiles_of(a, base + lane);
+            n = mine.count(kv_tiles.x, kv_tiles.y);
         }
 #pragma unroll
         for (int i = 1; i < 32; i *= 2) {
@@ -80,22 +81,22 @@ __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of
 // What a block takes at a time: a run of groups of one row and KV head.
 struct Run {
     int row, kv_head, tile, first, last, n;  // n: runs of the row
-    Seen range;
+    PositionRange range;
 
     // Runs of a row lie together, and of each run all KV heads.
-    __device__ __forceinline__ Run(const Attend& a, const Runs& runs, int of_row, const int* ends, int item) {
+    __device__ __forceinline__ Run(const AttendParams& a, const Runs& runs, int of_row, const int* ends, int item) {
         const int lane = threadIdx.x % 32, next = item / of_row, at = item - next * of_row;
         int number = 0;
         row = next, tile = at / a.kv_heads, kv_head = at - tile * a.kv_heads;
-        if (runs.per != WHOLE) {
+        if (runs.per != UNSPLIT) {
             row = 0;
             for (int base = 0; base < a.b->n_rows; base += 32)
                 row += __popc(__ballot_sync(ALL_LANES, base + lane < a.b->n_rows && ends[base + lane] <= next));
             number = next - (row == 0 ? 0 : ends[row - 1]);
         }
-        range = seen(a, row);
-        first = range.first / GROUP, last = range.last / GROUP, n = 1;
-        if (runs.per == WHOLE) return;
+        range = visible_range(a, row);
+        first = range.first / KV_TILE, last = range.last / KV_TILE, n = 1;
+        if (runs.per == UNSPLIT) return;
         n = runs.count(first, last);
         const int from = (first / runs.per + number) * runs.per;
         first = max(first, from), last = number == n - 1 ? last : from + runs.per - 1;
@@ -103,26 +104,26 @@ struct Run {
 };
 
 template <int D, int type>
-__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+__device__ __forceinline__ void attend(const AttendParams& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ int ends[MAX_ROWS];
     launch_dependents();
-    const int tiles = (a.group() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
+    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
     const Entry entry = a.b->entries[a.entry];
-    const Parts parts(a, UNIT);
-    const Runs runs = deal(a, parts, of_row, ends);
+    const Partials partials(a, KV_SPLIT);
+    const Runs runs = plan_runs(a, partials, of_row, ends);
     __syncthreads();
-    typedef Groups<D, type, true> Streamed;
-    const Streamed groups(a, shared, memory);
+    typedef KvStream<D, type, true> Streamed;
+    const Streamed stream(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
-        const Heads<D, Streamed> heads(groups, turned, k, v, run.row);
-        const int first_head = run.kv_head * a.group() + run.tile * QUERIES;
-        groups.attend(
+        const FusedHeads<D, Streamed> heads(stream, turned, k, v, run.row);
+        const int first_head = run.kv_head * a.heads_per_kv() + run.tile * QUERIES;
+        stream.attend(
             entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
-            run.n > 1 ? UNIT : 0, 1,
-            [&](const Query& one, int, int part) { return parts.at(a, one.row, one.head, part); },
+            run.n > 1 ? KV_SPLIT : 0, 1,
+            [&](const Query& one, int, int partial) { return partials.at(a, one.row, one.head, partial); },
             [&](const int* table) {
                 heads.prepare(entry, table, first_head, run.kv_head, run.first, run.last, run.range);
             });
@@ -133,8 +134,8 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
             const Query one = shared.queries[i];
             if (one.range.first > one.range.last) continue;
             Softmax all;
-            const float4 sum = merge_units(a, parts.at(a, one.row, one.head, 0), one.range.first / UNIT,
-                                           one.range.last / UNIT, lane * 4, groups.factors(), all);
+            const float4 sum = merge_splits(a, partials.at(a, one.row, one.head, 0), one.range.first / KV_SPLIT,
+                                            one.range.last / KV_SPLIT, lane * 4, stream.factors(), all);
             put_result(a, one.row, one.head, lane * 4, all, sum);
         }
     }
@@ -143,7 +144,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 
 }  // namespace
 
-#define ATTEND_ROWS(name, type, D) \
-    KERNEL_BOUNDS(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+#define ATTEND_DECODE_BATCH(name, type, D) \
+    KERNEL_BOUNDS(128, 2, attend_decode_batch_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
-EACH_OF_HEADS(ATTEND_ROWS)
+FOR_EACH_HEAD_SIZE(ATTEND_DECODE_BATCH)

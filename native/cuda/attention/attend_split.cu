@@ -3,46 +3,47 @@
 // of its positions, then 8 columns of V. Bits are those of the other kernels on tensor cores.
 #include "attention/attend_mma.cuh"
 
-constexpr int WARPS = 8, THREADS = 32 * WARPS, GROUPS = UNIT / GROUP, POWERS_STRIDE = 2 * UNIT + 16;
+constexpr int WARPS = 8, THREADS = 32 * WARPS, TILES_PER_SPLIT = KV_SPLIT / KV_TILE, EXP_STRIDE = 2 * KV_SPLIT + 16;
 
 namespace {
 
 struct Shared {
     Query queries[QUERIES];
-    float tops[WARPS][QUERIES], group_tops[GROUPS][QUERIES];
+    float row_max[WARPS][QUERIES], tile_max[TILES_PER_SPLIT][QUERIES];
     bool is_last;  // of the blocks that compute parts of the same queries
-    alignas(16) u8 powers[QUERIES * POWERS_STRIDE];
+    alignas(16) u8 exp_weights[QUERIES * EXP_STRIDE];
 };
 
 template <int D>  // columns of a head, in whole 16
-struct Units {
+struct SplitAttention {
     static constexpr int stride = 2 * D + 16;
     // Lanes that copy a row, some of them idle, so that a thread's rows lie in pages known to the compiler.
-    static constexpr int lanes = D <= 64 ? 8 : 16, rows = THREADS / lanes, copies = UNIT / rows;
+    static constexpr int lanes = D <= 64 ? 8 : 16, rows = THREADS / lanes, copies = KV_SPLIT / rows;
 
-    const Attend& a;
+    const AttendParams& a;
     Shared& shared;
     u8 *const q, *const k, *const v;  // in shared memory
 
-    __device__ __forceinline__ Units(const Attend& a, Shared& shared, u8* memory)
-        : a(a), shared(shared), q(memory), k(memory + QUERIES * stride), v(k + UNIT * stride) {}
+    __device__ __forceinline__ SplitAttention(const AttendParams& a, Shared& shared, u8* memory)
+        : a(a), shared(shared), q(memory), k(memory + QUERIES * stride), v(k + KV_SPLIT * stride) {}
 
     // Pages of a unit; -1 where no query sees.
-    __device__ __forceinline__ void find(int (&pages)[UNIT / PAGE], const int* table, int unit, Seen range) const {
+    __device__ __forceinline__ void find(int (&pages)[KV_SPLIT / PAGE], const int* table, int split,
+                                         PositionRange range) const {
 #pragma unroll
-        for (int i = 0; i < UNIT / PAGE; i++) {
-            const int p = unit * UNIT + i * PAGE;
+        for (int i = 0; i < KV_SPLIT / PAGE; i++) {
+            const int p = split * KV_SPLIT + i * PAGE;
             pages[i] = p + PAGE > range.first && p <= range.last ? table[p / PAGE] : -1;
         }
     }
 
     // Starts the copy of the positions `now` of a unit; zeros, if it is the last copy, where no query sees.
-    __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[UNIT / PAGE], int kv_head,
-                                         int unit, Seen range, Seen now, bool is_last) const {
+    __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
+                                         int split, PositionRange range, PositionRange now, bool is_last) const {
         const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
 #pragma unroll
         for (int i = 0; i < copies; i++) {
-            const int row = first + i * rows, page = pages[i * rows / PAGE], p = unit * UNIT + row;
+            const int row = first + i * rows, page = pages[i * rows / PAGE], p = split * KV_SPLIT + row;
             const bool is_copied = page >= 0 && p >= now.first && p <= now.last;
             if (c >= D / 8 || !(is_copied || (is_last && (p < range.first || p > range.last)))) continue;
             u8* const into = to + row * stride + c * 16;
@@ -57,30 +58,30 @@ struct Units {
     // Producer: starts the copies of the first unit. The kernel before this one writes the positions of the batch's
     // rows; older ones are asked for at once. Not so with other sequences in the batch: one may share pages that are
     // written for another.
-    __device__ __forceinline__ void copy_first(const Entry& entry, const int (&pages)[UNIT / PAGE], int kv_head,
-                                               int unit, Seen range, int first_row, bool& has_waited) const {
-        Seen later = range;
+    __device__ __forceinline__ void copy_first(const Entry& entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
+                                               int split, PositionRange range, int first_row, bool& has_waited) const {
+        PositionRange later = range;
         if (!has_waited) {
             const Batch& b = *a.b;
             const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
-            const Seen older{range.first, min(range.last, fresh - 1)};
+            const PositionRange older{range.first, min(range.last, fresh - 1)};
             later.first = max(range.first, fresh);
-            if (older.last >= unit * UNIT) {
-                copy(k, entry.k, pages, kv_head, unit, range, older, false);
-                copy(v, entry.v, pages, kv_head, unit, range, older, false);
+            if (older.last >= split * KV_SPLIT) {
+                copy(k, entry.k, pages, kv_head, split, range, older, false);
+                copy(v, entry.v, pages, kv_head, split, range, older, false);
             }
             wait_for_previous_kernel();
             has_waited = true;
         }
-        copy(k, entry.k, pages, kv_head, unit, range, later, true);
-        copy(v, entry.v, pages, kv_head, unit, range, later, true);
+        copy(k, entry.k, pages, kv_head, split, range, later, true);
+        copy(v, entry.v, pages, kv_head, split, range, later, true);
     }
 
     // Queries of rows from `row` on, to shared memory: eight threads load one.
     __device__ __forceinline__ void load_queries(int row, int rows, int last_row, int tile, int kv_head) const {
         const int tid = threadIdx.x, i = tid / 8;
         Query one = query_of_tile(a, i, row, rows, last_row, tile, kv_head);
-        one.times = load_query(a, one, q + i * stride, D, tid % 8);
+        one.score_scale = load_query(a, one, q + i * stride, D, tid % 8);
         if (tid % 8 == 0) shared.queries[i] = one;
     }
 
@@ -99,65 +100,67 @@ struct Units {
             }
     }
     // Masks the scores, and leaves the maxima of this warp's positions.
-    __device__ __forceinline__ void find_tops(float (&scores)[4][4], const Query (&mine)[2], int from,
-                                              bool is_plain) const {
+    __device__ __forceinline__ void compute_row_max(float (&scores)[4][4], const Query (&mine)[2], int from,
+                                                    bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float top = NOTHING;
+            float max_score = NO_SCORE;
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; e++) {
                     scores[n][e] = score_at(a, mine[half], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
-                    top = fmaxf(top, scores[n][e]);
+                    max_score = fmaxf(max_score, scores[n][e]);
                 }
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+            max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 1));
+            max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 2));
+            if (t == 0) shared.row_max[warp][g + 8 * half] = __fmul_rn(max_score, mine[half].factor(is_plain));
         }
     }
     // Numerators of the softmax of a group, two warps' positions, to shared memory.
-    __device__ __forceinline__ void put_powers(const float (&scores)[4][4], const Query (&mine)[2],
-                                               bool is_plain) const {
+    __device__ __forceinline__ void store_exp_weights(const float (&scores)[4][4], const Query (&mine)[2],
+                                                      bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = g + 8 * half;
-            const float top = fmaxf(shared.tops[warp][i], shared.tops[warp ^ 1][i]), base = finite_top(top);
+            const float max_score = fmaxf(shared.row_max[warp][i], shared.row_max[warp ^ 1][i]),
+                        base = finite_max(max_score);
             const float factor = mine[half].factor(is_plain);
-            if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
+            if (t == 0 && warp % 2 == 0) shared.tile_max[warp / 2][i] = max_score;
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) = to_half2(
-                    power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
+                *reinterpret_cast<u32*>(shared.exp_weights + i * EXP_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
+                    to_half2(exp_weight_at(scores[n][2 * half], factor, base),
+                             exp_weight_at(scores[n][2 * half + 1], factor, base));
         }
     }
     // Sums of a unit: numerators times 16 columns of V, group by group (online softmax).
-    __device__ __forceinline__ void sum_values(Softmax (&of_unit)[2], float (&unit_sums)[2][4]) const {
+    __device__ __forceinline__ void sum_values(Softmax (&of_split)[2], float (&split_sums)[2][4]) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
-        const u8* p_row = shared.powers + (lane & 15) * POWERS_STRIDE + (lane >> 4) * 16;
+        const u8* p_row = shared.exp_weights + (lane & 15) * EXP_STRIDE + (lane >> 4) * 16;
         const u8* v_row = v + (lane & 15) * stride + warp * 32 + (lane >> 4) * 16;
-        float of_groups[GROUPS][2][4] = {}, totals[GROUPS][4] = {};
+        float tile_acc[TILES_PER_SPLIT][2][4] = {}, exp_sums[TILES_PER_SPLIT][4] = {};
 #pragma unroll
-        for (int j = 0; j < GROUP / 16; j++)
+        for (int j = 0; j < KV_TILE / 16; j++)
 #pragma unroll
-            for (int i = 0; i < GROUPS; i++) {
-                const int at = i * (GROUP / 16) + j;
-                u32 columns[4], powers[4];
-                ldmatrix_x4<false>(powers, p_row + at * 32);
+            for (int i = 0; i < TILES_PER_SPLIT; i++) {
+                const int at = i * (KV_TILE / 16) + j;
+                u32 columns[4], exp_weights[4];
+                ldmatrix_x4<false>(exp_weights, p_row + at * 32);
                 ldmatrix_x4<true>(columns, v_row + at * 16 * stride);
-                mma(totals[i], powers, ONES, ONES);
-                mma(of_groups[i][0], powers, columns[0], columns[1]);
-                mma(of_groups[i][1], powers, columns[2], columns[3]);
+                mma(exp_sums[i], exp_weights, ONES, ONES);
+                mma(tile_acc[i][0], exp_weights, columns[0], columns[1]);
+                mma(tile_acc[i][1], exp_weights, columns[2], columns[3]);
             }
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++) {
+        for (int i = 0; i < TILES_PER_SPLIT; i++) {
             float old[2], now[2];
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                of_unit[half].merge(shared.group_tops[i][g + 8 * half], totals[i][2 * half], old[half], now[half]);
-            add(unit_sums, old, of_groups[i], now);
+                of_split[half].merge(shared.tile_max[i][g + 8 * half], exp_sums[i][2 * half], old[half], now[half]);
+            add(split_sums, old, tile_acc[i], now);
         }
     }
     __device__ __forceinline__ static void add(float (&sums)[2][4], const float (&old)[2], const float (&more)[2][4],
@@ -169,20 +172,20 @@ struct Units {
     }
 
     // Epilogue of a unit if several blocks have the queries (split-K): its sum is a part of theirs.
-    __device__ __forceinline__ void put_part(const Parts& parts, const Query (&mine)[2], int unit,
-                                             const Softmax (&of_unit)[2], const float (&unit_sums)[2][4]) const {
+    __device__ __forceinline__ void store_partial(const Partials& partials, const Query (&mine)[2], int split,
+                                                  const Softmax (&of_split)[2], const float (&split_sums)[2][4]) const {
         const int tid = threadIdx.x, warp = tid / 32, t = tid % 32 % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (mine[half].range.first > mine[half].range.last) continue;
-            float* part = parts.at(a, mine[half].row, mine[half].head, unit);
-            if (warp == 0 && t == 0) part[0] = of_unit[half].top, part[1] = of_unit[half].sum;
+            float* partial = partials.at(a, mine[half].row, mine[half].head, split);
+            if (warp == 0 && t == 0) partial[0] = of_split[half].max_score, partial[1] = of_split[half].sum;
             // The room of a part is whole fours: the second of two is in it, too.
 #pragma unroll
             for (int n = 0; n < 2; n++)
                 if (const int c = warp * 16 + 8 * n + 2 * t; c < a.v_dim)
-                    *reinterpret_cast<float2*>(part + 4 + c) =
-                        make_float2(unit_sums[n][2 * half], unit_sums[n][2 * half + 1]);
+                    *reinterpret_cast<float2*>(partial + 4 + c) =
+                        make_float2(split_sums[n][2 * half], split_sums[n][2 * half + 1]);
         }
     }
     // Epilogue of queries that this block has alone.
@@ -193,37 +196,37 @@ struct Units {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (mine[half].range.first > mine[half].range.last) continue;
-            const float share = share_of(a, all[half], mine[half].head);
+            const float inv_sum = inv_sum_of(a, all[half], mine[half].head);
             float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
 #pragma unroll
             for (int n = 0; n < 2; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     if (const int c = warp * 16 + 8 * n + 2 * t + e; c < a.v_dim)
-                        to[c] = __fmul_rn(sums[n][2 * half + e], share);
+                        to[c] = __fmul_rn(sums[n][2 * half + e], inv_sum);
         }
     }
 
     // Units of the run of the queries of a tile, or all if it is -1.
-    __device__ __forceinline__ void attend(const Parts& parts, int row, int tile, int kv_head, int run, int per_run,
-                                           bool& has_waited) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, group = a.group();
+    __device__ __forceinline__ void attend(const Partials& partials, int row, int tile, int kv_head, int run,
+                                           int per_run, bool& has_waited) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, heads_per_kv = a.heads_per_kv();
         const Batch& b = *a.b;
         const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
-        const int rows = group < QUERIES ? QUERIES / group : 1;
-        if (end - first_row > a.most || (row - first_row) % rows != 0) return;
+        const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
+        if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
         // All positions that some query sees: their rows follow one another.
         const int last_row = min(row + rows, end) - 1;
-        const Seen early = seen(a, row), late = seen(a, last_row);
-        const Seen range{min(early.first, late.first), max(early.last, late.last)};
-        int first = range.first / UNIT, last = range.last / UNIT;
+        const PositionRange early = visible_range(a, row), late = visible_range(a, last_row);
+        const PositionRange range{min(early.first, late.first), max(early.last, late.last)};
+        int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
         const int n_runs = run < 0 ? 1 : last / per_run - first / per_run + 1;
         if (run >= 0) first = max(first, run * per_run), last = min(last, run * per_run + per_run - 1);
         if (first > last) return;
 
         const Entry entry = b.entries[a.entry];
         const int* table = entry.pages + (long long)s * b.max_pages;
-        int pages[UNIT / PAGE];
+        int pages[KV_SPLIT / PAGE];
         __syncthreads();  // wait for readers of the previous item
         find(pages, table, first, range);
         copy_first(entry, pages, kv_head, first, range, first_row, has_waited);
@@ -238,44 +241,44 @@ struct Units {
         const bool is_plain = a.is_plain();
         Softmax all[2];
         float sums[2][4] = {};
-        for (int unit = first; unit <= last; unit++) {
-            if (unit < last) find(pages, table, unit + 1, range);
+        for (int split = first; split <= last; split++) {
+            if (split < last) find(pages, table, split + 1, range);
             cp_async_wait<1>();
             __syncthreads();
             float scores[4][4] = {};
             score(scores, queries);
-            find_tops(scores, mine, unit * UNIT + warp * 32, is_plain);
+            compute_row_max(scores, mine, split * KV_SPLIT + warp * 32, is_plain);
             __syncthreads();
-            if (unit < last)
-                copy(k, entry.k, pages, kv_head, unit + 1, range, range, true);
+            if (split < last)
+                copy(k, entry.k, pages, kv_head, split + 1, range, range, true);
             else
                 cp_async_commit();
-            put_powers(scores, mine, is_plain);
+            store_exp_weights(scores, mine, is_plain);
             cp_async_wait<1>();
             __syncthreads();
 
-            Softmax of_unit[2];
-            float unit_sums[2][4] = {};
+            Softmax of_split[2];
+            float split_sums[2][4] = {};
             if (warp < D / 16) {
-                sum_values(of_unit, unit_sums);
+                sum_values(of_split, split_sums);
                 if (n_runs > 1) {
-                    put_part(parts, mine, unit, of_unit, unit_sums);
+                    store_partial(partials, mine, split, of_split, split_sums);
                 } else {
                     float old[2], now[2];
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        all[half].merge(of_unit[half].top, of_unit[half].sum, old[half], now[half]);
-                    add(sums, old, unit_sums, now);
+                        all[half].merge(of_split[half].max_score, of_split[half].sum, old[half], now[half]);
+                    add(sums, old, split_sums, now);
                 }
             }
-            if (unit == last) break;
+            if (split == last) break;
             __syncthreads();
-            copy(v, entry.v, pages, kv_head, unit + 1, range, range, true);
+            copy(v, entry.v, pages, kv_head, split + 1, range, range, true);
         }
         if (n_runs > 1) {
-            const int tiles = (group + QUERIES - 1) / QUERIES;
-            u32* const done = a.done + (parts.place(a, row) * a.kv_heads + kv_head) * tiles + tile;
-            if (is_last_of(n_runs, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, WARPS * 32);
+            const int tiles = (heads_per_kv + QUERIES - 1) / QUERIES;
+            u32* const done = a.done + (partials.place(a, row) * a.kv_heads + kv_head) * tiles + tile;
+            if (is_last_of(n_runs, done, shared.is_last)) merge_partials(a, partials, shared.queries, tid, WARPS * 32);
             return;
         }
         put_results(mine, all, sums);
@@ -284,29 +287,29 @@ struct Units {
 
 // Items are dealt to the blocks of any grid: rows, KV heads, and runs of units, as long as leave each block about one.
 template <int D>
-__device__ __forceinline__ void attend(const Attend& a) {
+__device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     launch_dependents();
     bool has_waited = false;
-    const Parts parts(a, UNIT);
-    const int tiles = (a.group() + QUERIES - 1) / QUERIES;
-    const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
-    const int per_run = int((wholes * parts.n + gridDim.x - 1) / gridDim.x);
-    const bool is_whole = !parts.apart || per_run >= parts.n;
-    const int runs = is_whole ? 1 : (parts.n + per_run - 1) / per_run;
-    const Units<D> units(a, shared, memory);
-    for (long long item = blockIdx.x; item < wholes * runs; item += gridDim.x) {
+    const Partials partials(a, KV_SPLIT);
+    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES;
+    const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
+    const int per_run = int((n_unsplit * partials.n + gridDim.x - 1) / gridDim.x);
+    const bool is_unsplit = !partials.is_split || per_run >= partials.n;
+    const int runs = is_unsplit ? 1 : (partials.n + per_run - 1) / per_run;
+    const SplitAttention<D> splits(a, shared, memory);
+    for (long long item = blockIdx.x; item < n_unsplit * runs; item += gridDim.x) {
         const int kv_head = int(item % a.kv_heads), run = int(item / a.kv_heads % runs);
         const int at = int(item / a.kv_heads / runs);
-        units.attend(parts, at / tiles, at % tiles, kv_head, is_whole ? -1 : run, per_run, has_waited);
+        splits.attend(partials, at / tiles, at % tiles, kv_head, is_unsplit ? -1 : run, per_run, has_waited);
     }
     if (!has_waited) wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace
 
-KERNEL_THREADS(256, attend_units_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
-KERNEL_THREADS(256, attend_units_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
-KERNEL_THREADS(256, attend_units_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
-KERNEL_THREADS(256, attend_units_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_split_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_split_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_split_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_split_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }

@@ -3,34 +3,34 @@
 // columns of V or twice as many. Bits are those of the other kernels on tensor cores.
 #pragma once
 
-#include "attention/attend_bytes.cuh"
+#include "attention/attend_q8.cuh"
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS, POWERS_STRIDE = 2 * GROUP + 16;
+constexpr int WARPS = 4, THREADS = 32 * WARPS, EXP_STRIDE = 2 * KV_TILE + 16;
 
 namespace {
 
 struct Shared {
     Query queries[QUERIES];
-    float tops[2][WARPS][QUERIES];  // of even groups and of odd ones
-    bool is_last;                   // of the blocks that compute parts of the same queries
-    alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
+    float row_max[2][WARPS][QUERIES];  // of even groups and of odd ones
+    bool is_last;                      // of the blocks that compute parts of the same queries
+    alignas(16) u8 exp_weights[2][QUERIES * EXP_STRIDE];
 };
 
 // Columns of a head, in whole 16; of q8_0 and q4, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
 template <int D, int type = F16, bool EVICT_FIRST = false>
-struct Groups {
+struct KvStream {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
-    static constexpr int bytes = type == F16 ? GROUP * stride : Bytes<D>::bytes, q_bytes = QUERIES * q_stride;
+    static constexpr int bytes = type == F16 ? KV_TILE * stride : Q8Tile<D>::bytes, q_bytes = QUERIES * q_stride;
     static constexpr int stages = 3, ring = stages * 2 * bytes;
     static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
-    static constexpr int kept = type;
+    static constexpr int kv_type = type;
 
-    const Attend& a;
+    const AttendParams& a;
     Shared& shared;
     u8 *const q, *const copies;  // in shared memory
 
-    __device__ __forceinline__ Groups(const Attend& a, Shared& shared, u8* memory)
+    __device__ __forceinline__ KvStream(const AttendParams& a, Shared& shared, u8* memory)
         : a(a), shared(shared), q(memory), copies(memory + q_bytes) {}
 
     // Memory of a warp to merge parts with, when the ring is not needed any more.
@@ -44,28 +44,29 @@ struct Groups {
     }
 
     // Starts the copy of a group of K or V of f16 or q8_0. Zeros where no query sees; row `fresh` is left alone.
-    __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, Seen rows, int fresh) const {
+    __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, PositionRange rows,
+                                         int fresh) const {
         const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
                                     head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
         if constexpr (type == F16)
-            copy_halves(to, heads, rows, fresh);
+            copy_f16(to, heads, rows, fresh);
         else
-            Bytes<D>::template copy<EVICT_FIRST, THREADS>(to, heads, fresh);
+            Q8Tile<D>::template copy<EVICT_FIRST, THREADS>(to, heads, fresh);
     }
-    __device__ __forceinline__ void copy_halves(u8* to, const u8* const (&heads)[2], Seen rows, int fresh) const {
-        if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= GROUP - 1) {  // the compiler knows all but one
+    __device__ __forceinline__ void copy_f16(u8* to, const u8* const (&heads)[2], PositionRange rows, int fresh) const {
+        if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= KV_TILE - 1) {  // the compiler knows all but one
             constexpr int step = THREADS / chunks;
             const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
             u8* const into = to + place(row, chunk);
             const int from = row * (2 * D) + chunk * 16;
 #pragma unroll
-            for (int i = 0; i < GROUP / step; i++)
+            for (int i = 0; i < KV_TILE / step; i++)
                 cp_async16_hint<EVICT_FIRST>(into + i * step * stride,
                                              heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
             return;
         }
 #pragma unroll 1
-        for (int at = threadIdx.x; at < GROUP * chunks; at += THREADS) {
+        for (int at = threadIdx.x; at < KV_TILE * chunks; at += THREADS) {
             const int row = at / chunks, chunk = at % chunks;
             const u8* const source = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * (2 * D) + chunk * 16;
             if (row != fresh) cp_async16_zfill(to + place(row, chunk), source, row >= rows.first && row <= rows.last);
@@ -73,7 +74,7 @@ struct Groups {
     }
 
     // Where a column of q stands.
-    static __device__ __forceinline__ int q_column(int c) { return type == F16 ? c : slot_of(c); }
+    static __device__ __forceinline__ int q_column(int c) { return type == F16 ? c : permuted_column(c); }
 
     // Column of K and V that a lane has in products of a warp: number e of tile n of two of its blocks.
     static __device__ __forceinline__ int column(int j, int n, int e) {
@@ -85,14 +86,14 @@ struct Groups {
     // Queries of a block: heads of one KV head, of rows that follow one another.
     struct Tile {
         int row, last_row, s, kv_head, tile;
-        Seen range, inner;  // what some query sees, and what all do
+        PositionRange range, inner;  // what some query sees, and what all do
     };
 
     __device__ __forceinline__ Tile tile_of(int row, int tile, int kv_head) const {
         const Batch& b = *a.b;
-        const int s = b.sequences[row], rows = a.group() < QUERIES ? QUERIES / a.group() : 1;
+        const int s = b.sequences[row], rows = a.heads_per_kv() < QUERIES ? QUERIES / a.heads_per_kv() : 1;
         const int last_row = min(row + rows, b.offsets[s + 1]) - 1;
-        const Seen one = seen(a, row), other = seen(a, last_row);
+        const PositionRange one = visible_range(a, row), other = visible_range(a, last_row);
         return {row,
                 last_row,
                 s,
@@ -103,9 +104,10 @@ struct Groups {
     }
 
     __device__ __forceinline__ void load_queries(const Tile& of) const {
-        const int i = threadIdx.x / 8, group = a.group(), rows = group < QUERIES ? QUERIES / group : 1;
+        const int i = threadIdx.x / 8, heads_per_kv = a.heads_per_kv(),
+                  rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
         Query one = query_of_tile(a, i, of.row, rows, of.last_row, of.tile, of.kv_head);
-        one.times = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
+        one.score_scale = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
         if (threadIdx.x % 8 == 0) shared.queries[i] = one;
     }
 
@@ -118,7 +120,7 @@ struct Groups {
     }
     // Scores of 16 positions, those of this warp. They are masked if not all queries see all of the group, and plainly.
     __device__ __forceinline__ void score(float (&scores)[2][4], u32 (&queries)[type == F16 ? 1 : D / 16][4],
-                                          const u8* k, const Query (&mine)[2], int from, Seen inner,
+                                          const u8* k, const Query (&mine)[2], int from, PositionRange inner,
                                           bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, t = lane % 4;
         if constexpr (type == F16) {
@@ -132,9 +134,9 @@ struct Groups {
                 mma(scores[1], queries[0], columns[2], columns[3]);
             }
         } else {
-            Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
+            Q8Tile<D>::multiply(scores, queries, k, warp * 16, lane);
         }
-        if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
+        if (!is_plain || from < inner.first || from + KV_TILE - 1 > inner.last) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 scores[i / 4][i % 4] = score_at(a, mine[i % 4 / 2], scores[i / 4][i % 4],
@@ -142,46 +144,47 @@ struct Groups {
         }
     }
     // Maxima of this warp's positions ...
-    __device__ __forceinline__ void put_tops(const float (&scores)[2][4], const Query (&mine)[2], int at,
-                                             bool is_plain) const {
+    __device__ __forceinline__ void store_row_max(const float (&scores)[2][4], const Query (&mine)[2], int at,
+                                                  bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float top = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
-                              fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+            float max_score = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
+                                    fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
+            max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 1));
+            max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 2));
+            if (t == 0) shared.row_max[at % 2][warp][g + 8 * half] = __fmul_rn(max_score, mine[half].factor(is_plain));
         }
     }
     // ... and numerators of the softmax over a group, to shared memory.
-    __device__ __forceinline__ void put_powers(const float (&scores)[2][4], const Query (&mine)[2], int at,
-                                               bool is_plain, float (&tops)[2]) const {
+    __device__ __forceinline__ void store_exp_weights(const float (&scores)[2][4], const Query (&mine)[2], int at,
+                                                      bool is_plain, float (&row_max)[2]) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-        u8* const all_powers = shared.powers[at % 2];
+        u8* const all_exp_weights = shared.exp_weights[at % 2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = g + 8 * half;
-            const float (&of_warps)[WARPS][QUERIES] = shared.tops[at % 2];
-            tops[half] = fmaxf(fmaxf(of_warps[0][i], of_warps[1][i]), fmaxf(of_warps[2][i], of_warps[3][i]));
-            const float base = finite_top(tops[half]), factor = mine[half].factor(is_plain);
+            const float (&of_warps)[WARPS][QUERIES] = shared.row_max[at % 2];
+            row_max[half] = fmaxf(fmaxf(of_warps[0][i], of_warps[1][i]), fmaxf(of_warps[2][i], of_warps[3][i]));
+            const float base = finite_max(row_max[half]), factor = mine[half].factor(is_plain);
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) = to_half2(
-                    power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
+                *reinterpret_cast<u32*>(all_exp_weights + i * EXP_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
+                    to_half2(exp_weight_at(scores[n][2 * half], factor, base),
+                             exp_weight_at(scores[n][2 * half + 1], factor, base));
         }
     }
     // Numerators times the columns of V of this warp, and the totals of the numerators.
-    __device__ __forceinline__ void sum_values(float (&totals)[4], float (&of_group)[blocks][2][4], const u8* v,
-                                               const u8* all_powers, bool is_any, int tile, u32 scales) const {
+    __device__ __forceinline__ void sum_values(float (&exp_sums)[4], float (&tile_acc)[blocks][2][4], const u8* v,
+                                               const u8* all_exp_weights, bool is_any, int tile, u32 scales) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-        u32 powers[GROUP / 16][4];
+        u32 exp_weights[KV_TILE / 16][4];
 #pragma unroll
-        for (int i = 0; i < GROUP / 16; i++)
-            ldmatrix_x4<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
+        for (int i = 0; i < KV_TILE / 16; i++)
+            ldmatrix_x4<false>(exp_weights[i], all_exp_weights + (lane & 15) * EXP_STRIDE + i * 32 + (lane >> 4) * 16);
 #pragma unroll
-        for (int i = 0; i < GROUP / 16; i++) {
-            mma(totals, powers[i], ONES, ONES);
+        for (int i = 0; i < KV_TILE / 16; i++) {
+            mma(exp_sums, exp_weights[i], ONES, ONES);
             if constexpr (type == F16) {
 #pragma unroll
                 for (int j = 0; j < blocks; j++) {
@@ -189,26 +192,28 @@ struct Groups {
                     if (D / 16 % WARPS != 0 && block >= D / 16) continue;
                     u32 columns[4];
                     ldmatrix_x4<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
-                    mma(of_group[j][0], powers[i], columns[0], columns[1]);
-                    mma(of_group[j][1], powers[i], columns[2], columns[3]);
+                    mma(tile_acc[j][0], exp_weights[i], columns[0], columns[1]);
+                    mma(tile_acc[j][1], exp_weights[i], columns[2], columns[3]);
                 }
             } else if (is_any) {
                 u32 columns[2 * blocks][2];
-                Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
+                Q8Tile<D>::template dequantize<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
 #pragma unroll
                 for (int j = 0; j < 2 * blocks; j++)
-                    mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);
+                    mma(tile_acc[j / 2][j % 2], exp_weights[i], columns[j][0], columns[j][1]);
             }
         }
     }
     // Merges a unit into the sums of all (online softmax).
-    __device__ __forceinline__ void add_unit(Softmax (&all)[2], float (&sums)[blocks][2][4], const Softmax (&unit)[2],
-                                             const float (&of_unit)[blocks][2][4]) const {
-        float old[2], now[2];
+    __device__ __forceinline__ void merge_split(Softmax (&all)[2], float (&sums)[blocks][2][4],
+                                                const Softmax (&split)[2],
+                                                const float (&of_split)[blocks][2][4]) const {
+        float old_scale[2], new_scale[2];
 #pragma unroll
-        for (int half = 0; half < 2; half++) all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+        for (int half = 0; half < 2; half++)
+            all[half].merge(split[half].max_score, split[half].sum, old_scale[half], new_scale[half]);
         each([&](int j, int n, int e) {
-            sums[j][n][e] = merged(sums[j][n][e], old[e / 2], of_unit[j][n][e], now[e / 2]);
+            sums[j][n][e] = merged(sums[j][n][e], old_scale[e / 2], of_split[j][n][e], new_scale[e / 2]);
         });
     }
     // Epilogue of queries that this block has alone.
@@ -217,62 +222,63 @@ struct Groups {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (mine[half].range.first > mine[half].range.last) continue;
-            const float share = share_of(a, all[half], mine[half].head);
+            const float inv_sum = inv_sum_of(a, all[half], mine[half].head);
             float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
             each([&](int j, int n, int e) {
                 const int c = column(j, n, e);
-                if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], share);
+                if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], inv_sum);
             });
         }
     }
 
     // The groups of a tile from `first` to `last`, on their way into the ring.
-    struct Way {
+    struct TileLoader {
         static constexpr int later = type == Q4 ? 1 : 0;  // groups of q4 are asked for one earlier
-        const Groups& groups;
+        const KvStream& stream;
         const Entry& entry;
         const Tile& of;
         const int first, last;
         const int* const table;
-        Nibbles<type == Q4 ? D : 32, THREADS> asked;
+        Q4Loader<type == Q4 ? D : 32, THREADS> requested;
 
-        __device__ __forceinline__ Way(const Groups& groups, const Entry& entry, const Tile& of, int first, int last)
-            : groups(groups),
+        __device__ __forceinline__ TileLoader(const KvStream& stream, const Entry& entry, const Tile& of, int first,
+                                              int last)
+            : stream(stream),
               entry(entry),
               of(of),
               first(first),
               last(last),
-              table(entry.pages + (long long)of.s * groups.a.b->max_pages) {}
+              table(entry.pages + (long long)of.s * stream.a.b->max_pages) {}
         // Pages of a group; any where no query sees.
         __device__ __forceinline__ int2 find(int at) const {
-            const int p = at * GROUP;
+            const int p = at * KV_TILE;
             return make_int2(at <= last && p + PAGE > of.range.first && p <= of.range.last ? table[p / PAGE] : 0,
                              at <= last && p + PAGE <= of.range.last ? table[p / PAGE + 1] : 0);
         }
         __device__ __forceinline__ u8* slot(int at) const {
-            return groups.copies + (at - first) % stages * (2 * bytes);
+            return stream.copies + (at - first) % stages * (2 * bytes);
         }
-        __device__ __forceinline__ void ask(int at, int2 pages) {
-            const int kv_heads = groups.a.kv_heads;
+        __device__ __forceinline__ void request(int at, int2 pages) {
+            const int kv_heads = stream.a.kv_heads;
 #pragma unroll
             for (int is_v = 0; is_v < 2; is_v++)
                 if (const u8* const all = is_v ? entry.v : entry.k; at <= last)
-                    asked.ask(is_v, {head_of<type>(all, pages.x, kv_heads, of.kv_head, D),
-                                     head_of<type>(all, pages.y, kv_heads, of.kv_head, D)});
+                    requested.request(is_v, {head_of<type>(all, pages.x, kv_heads, of.kv_head, D),
+                                             head_of<type>(all, pages.y, kv_heads, of.kv_head, D)});
         }
         // A group into its place. `pages` are its own; of q4 they are those of the next group, to be asked for.
-        __device__ __forceinline__ void bring(int at, int2 pages, int newest) {
-            const int from = at * GROUP;
+        __device__ __forceinline__ void load(int at, int2 pages, int newest) {
+            const int from = at * KV_TILE;
             if constexpr (type == Q4) {
 #pragma unroll
                 for (int is_v = 0; is_v < 2; is_v++)
-                    if (at <= last) asked.put(is_v, slot(at) + is_v * bytes);
-                ask(at + 1, pages);
+                    if (at <= last) requested.put(is_v, slot(at) + is_v * bytes);
+                request(at + 1, pages);
             } else {
 #pragma unroll 1
                 for (int is_v = 0; is_v < 2; is_v++) {
                     if (at <= last)
-                        groups.copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
+                        stream.copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
                                     {of.range.first - from, newest - from},
                                     newest < of.range.last ? of.range.last - from : -1);
                     cp_async_commit();
@@ -284,65 +290,66 @@ struct Groups {
     // Groups from `first` to `last` of a tile. Parts of `span` positions are written to where `part` says for a query;
     // if it is 0, they are all there are, and the result is written. `prepare` loads the queries, once the first
     // copies are on their way. The last `n_fresh` positions, 0 or 1, are not copied before: it brings them.
-    template <class Part, class Prepare>
+    template <class PartialOf, class Prepare>
     __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
-                                           int n_fresh, const Part& part, const Prepare& prepare) const {
+                                           int n_fresh, const PartialOf& partial, const Prepare& prepare) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
-        const Seen range = of.range, inner = of.inner;
-        Way way(*this, entry, of, first, last);
+        const PositionRange range = of.range, inner = of.inner;
+        TileLoader loader(*this, entry, of, first, last);
         __syncthreads();  // wait for readers of the previous item
-        if (type == Q4) way.ask(first, way.find(first));
+        if (type == Q4) loader.request(first, loader.find(first));
 #pragma unroll 1
         for (int at = first; at + 1 < first + stages; at++)
-            way.bring(at, way.find(at + way.later), range.last - n_fresh);
-        int2 ahead = way.find(first + stages - 1 + way.later);
-        prepare(way.table);
+            loader.load(at, loader.find(at + loader.later), range.last - n_fresh);
+        int2 ahead = loader.find(first + stages - 1 + loader.later);
+        prepare(loader.table);
         __syncthreads();
         u32 queries[type == F16 ? 1 : D / 16][4];
         keep_queries(queries);
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();
-        Softmax all[2], unit[2];  // of queries g and g + 8
-        float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
+        Softmax all[2], split[2];  // of queries g and g + 8
+        float sums[blocks][2][4] = {}, of_split[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
             cp_async_wait<2 * stages - 3>();  // K is there, V and later groups need not be
             __syncthreads();
-            way.bring(at + stages - 1, ahead, range.last);
-            ahead = way.find(at + stages + way.later);
-            const u8 *const k = way.slot(at), *const v = k + bytes;
+            loader.load(at + stages - 1, ahead, range.last);
+            ahead = loader.find(at + stages + loader.later);
+            const u8 *const k = loader.slot(at), *const v = k + bytes;
 
-            float scores[2][4] = {}, tops[2];
-            const int from = at * GROUP;
+            float scores[2][4] = {}, row_max[2];
+            const int from = at * KV_TILE;
             score(scores, queries, k, mine, from, inner, is_plain);
-            put_tops(scores, mine, at, is_plain);
+            store_row_max(scores, mine, at, is_plain);
             cp_async_wait<2 * stages - 2>();
             __syncthreads();
             const int tile = 2 * blocks * warp;
             const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
             u32 scales = 0;  // of V of q8_0 and q4
             if constexpr (type != F16)
-                if (is_any) scales = Bytes<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
-            u8* const all_powers = shared.powers[at % 2];
-            put_powers(scores, mine, at, is_plain, tops);
+                if (is_any) scales = Q8Tile<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
+            u8* const all_exp_weights = shared.exp_weights[at % 2];
+            store_exp_weights(scores, mine, at, is_plain, row_max);
             __syncthreads();
 
-            float totals[4] = {}, of_group[blocks][2][4] = {}, old[2], now[2];
-            sum_values(totals, of_group, v, all_powers, is_any, tile, scales);
+            float exp_sums[4] = {}, tile_acc[blocks][2][4] = {}, old_scale[2], new_scale[2];
+            sum_values(exp_sums, tile_acc, v, all_exp_weights, is_any, tile, scales);
 #pragma unroll
-            for (int half = 0; half < 2; half++) unit[half].merge(tops[half], totals[2 * half], old[half], now[half]);
+            for (int half = 0; half < 2; half++)
+                split[half].merge(row_max[half], exp_sums[2 * half], old_scale[half], new_scale[half]);
             each([&](int j, int n, int e) {
-                of_unit[j][n][e] = merged(of_unit[j][n][e], old[e / 2], of_group[j][n][e], now[e / 2]);
+                of_split[j][n][e] = merged(of_split[j][n][e], old_scale[e / 2], tile_acc[j][n][e], new_scale[e / 2]);
             });
-            if (span == GROUP) {
-                write(part, mine, unit, of_unit, at);
-            } else if (at % (UNIT / GROUP) == UNIT / GROUP - 1 || at == last) {
-                if (span == UNIT) write(part, mine, unit, of_unit, at / (UNIT / GROUP));
-                add_unit(all, sums, unit, of_unit);
+            if (span == KV_TILE) {
+                write(partial, mine, split, of_split, at);
+            } else if (at % (KV_SPLIT / KV_TILE) == KV_SPLIT / KV_TILE - 1 || at == last) {
+                if (span == KV_SPLIT) write(partial, mine, split, of_split, at / (KV_SPLIT / KV_TILE));
+                merge_split(all, sums, split, of_split);
             } else {
                 continue;
             }
-            unit[0] = unit[1] = Softmax();
-            each([&](int j, int n, int e) { of_unit[j][n][e] = 0.f; });
+            split[0] = split[1] = Softmax();
+            each([&](int j, int n, int e) { of_split[j][n][e] = 0.f; });
         }
         if (span == 0) put_results(mine, all, sums);
     }
@@ -358,15 +365,16 @@ struct Groups {
                 for (int e = 0; e < 4; e++) call(j, n, e);
     }
 
-    template <class Part>
-    __device__ __forceinline__ void write(const Part& part, const Query (&mine)[2], const Softmax (&softmaxes)[2],
-                                          const float (&sums)[blocks][2][4], int number) const {
+    template <class PartialOf>
+    __device__ __forceinline__ void write(const PartialOf& partial, const Query (&mine)[2],
+                                          const Softmax (&softmaxes)[2], const float (&sums)[blocks][2][4],
+                                          int number) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (mine[half].range.first > mine[half].range.last) continue;
-            float* const to = part(mine[half], lane / 4 + 8 * half, number);
-            if (warp == 0 && t == 0) to[0] = softmaxes[half].top, to[1] = softmaxes[half].sum;
+            float* const to = partial(mine[half], lane / 4 + 8 * half, number);
+            if (warp == 0 && t == 0) to[0] = softmaxes[half].max_score, to[1] = softmaxes[half].sum;
 #pragma unroll
             for (int j = 0; j < blocks; j++)
 #pragma unroll
