@@ -16,7 +16,7 @@ from woolly.gguf import Tensor
 from woolly.models.metadata import Keys
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower
-from woolly.models.towers.whisper import arrange, stages
+from woolly.models.towers.whisper import patch_layout, stages
 from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters
 from woolly.plan import Handle, Tracer
@@ -88,7 +88,7 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower
             raise UnsupportedError("the mel filters of the file are not Whisper's")
     settings = AudioSettings("audio", "ultravox", hp.n_mels)
     params = AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
-    return trace_audio_tower(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])
+    return trace_audio_tower(own, params, stages(params)[:2], lambda grid: patch_layout(params, grid)[:2])
 
 
 def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle | None = None) -> Handle:

@@ -99,9 +99,9 @@ def needs(tmp_path_factory):
     path = write_tower(TOWERS["qwen2.5vl"], tmp_path_factory.mktemp("needs") / "tower.gguf")
     with open_gguf(path) as file:
         (traced,) = trace_towers(file)
-    (arrangement,) = traced.arrange((1, 4, 4))
-    batch = Batch.of([([0] * 16, 0, [0])], arrangement.outputs.tolist())
-    return MultimodalChecks(fuse(traced.stages[0].plan), is_supported=True), replace(batch, sees=arrangement.sees)
+    (layout,) = traced.patch_layout((1, 4, 4))
+    batch = Batch.of([([0] * 16, 0, [0])], layout.outputs.tolist())
+    return MultimodalChecks(fuse(traced.stages[0].plan), is_supported=True), replace(batch, sees=layout.sees)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from woolly.engine.multimodal.transducer import TransducerDecoder, open_transduc
 from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
-from woolly.models.towers import Arrangement, TracedTower
+from woolly.models.towers import PatchLayout, TracedTower
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, Prompt
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
 
@@ -63,11 +63,11 @@ class TextEncoder:
         """Starts texts on their way. Those before must be done, or dropped."""
         self.n_runs += len(inputs)
         orders = [np.arange(len(encoder_input.values), dtype=np.int32) for encoder_input in inputs]
-        arranged = [
-            ([Arrangement(rows, rows, is_text=True)], encoder_input.values)
+        layouts = [
+            ([PatchLayout(rows, rows, is_text=True)], encoder_input.values)
             for rows, encoder_input in zip(orders, inputs, strict=True)
         ]
-        return EncoderRun([self._stage], arranged, self.program.plan.width)
+        return EncoderRun([self._stage], layouts, self.program.plan.width)
 
     def batch_work(self, inputs: Sequence[EncoderInput], _kind: object = None) -> float:
         """Multiply-adds of all rows of some texts; infinite if they do not fit one batch."""

@@ -14,7 +14,7 @@ from woolly.engine.multimodal.work import row_work
 from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, State, pages_for
 
 if TYPE_CHECKING:
-    from woolly.models.towers import Arrangement
+    from woolly.models.towers import PatchLayout
     from woolly.plan import Plan
 
 _NOTHING = np.zeros((0, 0), np.float32)
@@ -54,11 +54,11 @@ class EncoderRun:
     def __init__(
         self,
         stages: Sequence[RunningStage],
-        inputs: Sequence[tuple[Sequence[Arrangement], Float32]],
+        inputs: Sequence[tuple[Sequence[PatchLayout], Float32]],
         width: int,
         constants: Float32 | None = None,
     ) -> None:
-        """`inputs` are the arrangement for each stage, and patches. Several must fit the rows of each stage.
+        """`inputs` are the layout for each stage, and patches. Several must fit the rows of each stage.
 
         Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
         `constants` are rows that come after those of each piece.
@@ -66,7 +66,7 @@ class EncoderRun:
         self._width = width
         self._constants = constants
         self._stages = stages
-        self._arrangements = [own for own, _ in inputs]
+        self._layouts = [own for own, _ in inputs]
         self._values = [values for _, values in inputs]  # patches, or results of the stage before
         self._stage = self._row = self._step = 0
         self._batch: Batch | None = None  # of the rows that are under way
@@ -97,12 +97,12 @@ class EncoderRun:
 
     def _go_on(self, work: float) -> tuple[Float32 | None, float]:
         """Runs the next steps that fit into the work together, or some rows of one; returns the result and the work."""
-        stage, arrangements = self._stages[self._stage], [own[self._stage] for own in self._arrangements]
-        program, n_rows = stage.program, sum(len(own.order) for own in arrangements)
+        stage, layouts = self._stages[self._stage], [own[self._stage] for own in self._layouts]
+        program, n_rows = stage.program, sum(len(own.order) for own in layouts)
         last = min(self._row + program.max_rows, n_rows)
         if self._batch is None:
-            self._batch = _batch_of(arrangements, self._values, self._row, last)
-            several = [len(own.order) for own in arrangements] if len(arrangements) > 1 else [last - self._row]
+            self._batch = _batch_of(layouts, self._values, self._row, last)
+            several = [len(own.order) for own in layouts] if len(layouts) > 1 else [last - self._row]
             self._work = stage.work(several)
         rows, done = self._run(program, self._batch, stage.state(int(self._batch.pages.max()) + 1), work)
         if self._step < len(program.running_plan.steps):
@@ -112,9 +112,9 @@ class EncoderRun:
         if last < n_rows:
             return None, done
         made = np.concatenate(self._made) if len(self._made) > 1 else self._made[0]
-        parts = np.split(made, np.cumsum([len(own.outputs) for own in arrangements])[:-1])
+        parts = np.split(made, np.cumsum([len(own.outputs) for own in layouts])[:-1])
         self._values = [
-            part if own.results is None else part[own.results] for own, part in zip(arrangements, parts, strict=True)
+            part if own.results is None else part[own.results] for own, part in zip(layouts, parts, strict=True)
         ]
         self._stage, self._row, self._made = self._stage + 1, 0, []
         if self._stage < len(self._stages):
@@ -159,32 +159,32 @@ def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
     return len(batch.output_rows) if is_output else batch.n_rows
 
 
-def _batch_of(arrangements: Sequence[Arrangement], values: Sequence[Float32], first: int, last: int) -> Batch:
+def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: int, last: int) -> Batch:
     """The batch of some rows of a stage of one piece, of all if they see each other; or of several pieces whole."""
-    if len(arrangements) == 1:
-        (own,) = arrangements
+    if len(layouts) == 1:
+        (own,) = layouts
         n = last - first
         outputs = own.outputs[(own.outputs >= first) & (own.outputs < last)] - first
         batch = Batch.of([([0] * n, 0, range(pages_for(n)))], outputs.tolist())
         hidden = own.gather(values[0], first, last)
     else:
-        lengths = [len(own.order) for own in arrangements]
+        lengths = [len(own.order) for own in layouts]
         ends = list(accumulate(map(pages_for, lengths), initial=0))
         sequences = [([0] * n, 0, range(*pages)) for n, pages in zip(lengths, pairwise(ends), strict=True)]
         starts = accumulate(lengths, initial=0)
-        wanted = [own.outputs + start for own, start in zip(arrangements, starts, strict=False)]
+        wanted = [own.outputs + start for own, start in zip(layouts, starts, strict=False)]
         batch = Batch.of(sequences, np.concatenate(wanted).tolist())
-        gathered = (own.gather(its, 0, len(own.order)) for own, its in zip(arrangements, values, strict=True))
+        gathered = (own.gather(its, 0, len(own.order)) for own, its in zip(layouts, values, strict=True))
         hidden = np.concatenate(list(gathered))
-    if arrangements[0].is_text:
+    if layouts[0].is_text:
         return replace(batch, tokens=hidden[:, 0].astype(np.int32))
     return replace(
         batch,
         hidden=hidden,
-        turns=_joined([own.turns for own in arrangements], 1),
-        sees=_joined([own.sees for own in arrangements]),
-        places=_joined([own.places for own in arrangements]),
-        shares=_joined([own.shares for own in arrangements]),
+        turns=_joined([own.turns for own in layouts], 1),
+        sees=_joined([own.sees for own in layouts]),
+        places=_joined([own.places for own in layouts]),
+        shares=_joined([own.shares for own in layouts]),
     )
 
 

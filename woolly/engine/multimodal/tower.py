@@ -125,7 +125,7 @@ class Tower:
             )
         try:
             settings.merged_grid(encoder_input.grid_thw)
-            encoder.traced.arrange(encoder_input.grid_thw)
+            encoder.traced.patch_layout(encoder_input.grid_thw)
         except (ArithmeticError, LookupError, ValueError) as error:
             raise RequestError(f"the {what} does not fit the tower: {error}") from None
 
@@ -144,16 +144,18 @@ class Tower:
         """Starts several pieces that `batch_work` has counted."""
         encoder = self._encoder(kind)
         self.n_runs += len(inputs)
-        arranged = [(encoder.traced.arrange(encoder_input.grid_thw), encoder_input.values) for encoder_input in inputs]
-        return EncoderRun(encoder.stages, arranged, self.width, encoder.traced.constants)
+        layouts = [
+            (encoder.traced.patch_layout(encoder_input.grid_thw), encoder_input.values) for encoder_input in inputs
+        ]
+        return EncoderRun(encoder.stages, layouts, self.width, encoder.traced.constants)
 
     def batch_work(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> float:
         """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
         encoder = self._encoder(kind)
-        arranged = [encoder.traced.arrange(encoder_input.grid_thw) for encoder_input in inputs]
+        layouts = [encoder.traced.patch_layout(encoder_input.grid_thw) for encoder_input in inputs]
         work = 0.0
-        for stage, own in zip(encoder.stages, zip(*arranged, strict=True), strict=True):
-            lengths = [len(arrangement.order) for arrangement in own]
+        for stage, own in zip(encoder.stages, zip(*layouts, strict=True), strict=True):
+            lengths = [len(layout.order) for layout in own]
             if sum(lengths) > stage.program.max_rows:
                 return math.inf
             work += sum(n * sum(row_work(stage.program.running_plan, n)) for n in lengths)

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.models.towers.arrangement import Arrangement
     from woolly.models.towers.params import AudioParams, TowerParams
+    from woolly.models.towers.patch_layout import PatchLayout
     from woolly.models.towers.registry import TracedTower, trace_towers
 
-__all__ = ["Arrangement", "AudioParams", "TowerParams", "TracedTower", "trace_towers"]
+__all__ = ["AudioParams", "PatchLayout", "TowerParams", "TracedTower", "trace_towers"]
 
 __getattr__ = later(
     __name__,
     {
-        "arrangement": "Arrangement",
+        "patch_layout": "PatchLayout",
         "params": "AudioParams TowerParams",
         "registry": "TracedTower trace_towers",
     },

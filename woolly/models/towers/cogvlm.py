@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.models.towers.vit import mlp, square, with_class
 from woolly.plan import Handle, Tracer
@@ -36,6 +36,6 @@ def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
     return x + p.layer_norm(mlp(p, x, "ffn_up", "ffn_down"), "ln2", eps=hp.eps)
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """The class row, then the patches."""
     return square(hp, grid, has_class=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, Int32
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout
 from woolly.models.towers.sam import EPS, Sam, around, read_sam, resized
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import f32_tensor
@@ -105,7 +105,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     return out
 
 
-def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Places by windows; what filters cover; and the class row before the rows of CLIP."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
@@ -114,11 +114,11 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     order = np.arange(-1, n_rows, dtype=np.int32)
     first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0
     places = np.stack([np.where(order < 0, 0, order + first), np.where(order < 0, 0, -1)], axis=1).astype(np.int32)
-    clip = Arrangement(
+    clip = PatchLayout(
         order, np.arange(1, n_rows + 1, dtype=np.int32), places=places, shares=np.ones(places.shape, np.float32)
     )
-    return (sam.arrange(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
+    return (sam.patch_layout(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
 
 
-def _all(order: Int32) -> Arrangement:
-    return Arrangement(order, np.arange(len(order), dtype=np.int32))
+def _all(order: Int32) -> PatchLayout:
+    return PatchLayout(order, np.arange(len(order), dtype=np.int32))

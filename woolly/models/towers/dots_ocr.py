@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.qwen2vl import arrange as arrange
+from woolly.models.towers.qwen2vl import patch_layout as patch_layout
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer

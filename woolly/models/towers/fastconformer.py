@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.gemma4a import subsampling_filters
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import f32_tensor
 from woolly.multimodal.audio.settings import conv_length
@@ -150,7 +150,7 @@ def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArra
     return hp.tensors[name].dequantize().reshape(shape)
 
 
-def arrange_subsampled(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange_subsampled(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices: (time, frequency) positions of the convolutions, then frames."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
@@ -158,7 +158,7 @@ def arrange_subsampled(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     out = []
     for number in range(3):
         taps = subsampling_filters(times, n_freqs)
-        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
+        out.append(PatchLayout(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
         times, n_freqs = conv_length(times), conv_length(n_freqs)
     order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
-    return *out, Arrangement(order, np.arange(times, dtype=np.int32))
+    return *out, PatchLayout(order, np.arange(times, dtype=np.int32))

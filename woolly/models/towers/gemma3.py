@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.vit import layer, square
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
@@ -23,6 +23,6 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks whose mean is a row."""
     return square(hp, grid)

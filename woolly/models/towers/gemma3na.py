@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.fixed import product
 from woolly.models.towers.gemma4a import conv_module, feed_forward, relative_position_tensors, subsampling_filters
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.relative import RelativeAttention
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import as_matrix, f32_tensor
@@ -127,7 +127,7 @@ def _array(tensors: Mapping[str, Tensor], name: str) -> npt.NDArray[np.float32]:
     return tensors[name].dequantize().reshape(tensors[name].shape)
 
 
-def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of both convolutions and norms; attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
@@ -135,10 +135,10 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     out = []
     for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers of a place that filters read
         taps = subsampling_filters(times, n_freqs, ahead=1)
-        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=unit))
+        out.append(PatchLayout(taps, np.arange(len(taps), dtype=np.int32), unit=unit))
         times, n_freqs = conv_length(times), conv_length(n_freqs)
         rows = np.arange(times, dtype=np.int32)
         order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
-        out.append(Arrangement(order, rows))
+        out.append(PatchLayout(order, rows))
     sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
-    return *out[:3], Arrangement(order, rows[::_KEPT], sees=sees)
+    return *out[:3], PatchLayout(order, rows[::_KEPT], sees=sees)

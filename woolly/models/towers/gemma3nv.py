@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, Int32, by_blocks
 from woolly.models.towers.gemma3na import hard_embeddings
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout, merge_order
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import f32_tensor
 from woolly.plan import Handle, Tracer
@@ -220,7 +220,7 @@ def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
     return hard_embeddings(hp.tensors, "mm", [_END])
 
 
-def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Places line by line of each resolution, up to where keys and values are of each second place."""
     size = hp.settings.image_size
     if grid != (1, _SIDE, _SIDE):
@@ -230,17 +230,17 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     return (
         _all(_pixels(size), unit=1),
         *(_all(one) for one in filters),
-        _reading(by_blocks((1, size // 4, size // 4), 1), size // 4, fewer=True),
-        _reading(by_blocks((1, size // 8, size // 8), 1), size // 8, fewer=True),
+        _reading(merge_order((1, size // 4, size // 4), 1), size // 4, fewer=True),
+        _reading(merge_order((1, size // 8, size // 8), 1), size // 8, fewer=True),
         _reading(_seconds_first(size // 16), size // 16),
-        _reading(by_blocks((1, size // 16, size // 16), 2), size // 16, fewer=True),
+        _reading(merge_order((1, size // 16, size // 16), 2), size // 16, fewer=True),
         _reading(_seconds_first(size // 32), size // 32),
         _fused(hp, size // 16),
     )
 
 
-def _all(order: Int32, unit: int = 0) -> Arrangement:
-    return Arrangement(order, np.arange(len(order), dtype=np.int32), unit=unit)
+def _all(order: Int32, unit: int = 0) -> PatchLayout:
+    return PatchLayout(order, np.arange(len(order), dtype=np.int32), unit=unit)
 
 
 def _pixels(size: int) -> Int32:
@@ -276,7 +276,7 @@ def _seconds_first(side: int) -> Int32:
     return np.concatenate([seen, np.setdiff1d(np.arange(side**2, dtype=np.int32), seen)]).astype(np.int32)
 
 
-def _reading(order: Int32, side: int, *, fewer: bool = False) -> Arrangement:
+def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
     """Rows in this order, with the rows that filters read; results line by line."""
     row_of = np.argsort(order).astype(np.int32)
     seen = _seconds(side)
@@ -289,7 +289,7 @@ def _reading(order: Int32, side: int, *, fewer: bool = False) -> Arrangement:
     outputs = np.sort(row_of[seen]) if fewer else np.arange(side**2, dtype=np.int32)
     sees = np.tile(np.array([0, len(seen)], np.int32), (side**2, 1))
     made_at = row_of[seen] if fewer else row_of
-    return Arrangement(
+    return PatchLayout(
         order,
         outputs,
         results=np.searchsorted(outputs, made_at).astype(np.int32),
@@ -299,14 +299,14 @@ def _reading(order: Int32, side: int, *, fewer: bool = False) -> Arrangement:
     )
 
 
-def _fused(hp: TowerParams, side: int) -> Arrangement:
+def _fused(hp: TowerParams, side: int) -> PatchLayout:
     """Each place with its own channels, then those of its block of 2 x 2, by the blocks whose mean is a row."""
     wide, own = (_out(hp, f"v.blk.{group}.0.pw_proj.conv") for group in (3, 2))
     unit = math.gcd(wide, own)
-    order = by_blocks((1, side, side), _pooled(hp))
+    order = merge_order((1, side, side), _pooled(hp))
     lines, columns = order // side, order % side
     block = (lines // 2 * (side // 2) + columns // 2)[:, None] * ((wide + 4 * own) // unit)
     inside = wide // unit + (lines % 2 * 2 + columns % 2)[:, None] * (own // unit)
     units = np.concatenate([block + inside + np.arange(own // unit), block + np.arange(wide // unit)], axis=1)
     outputs = np.arange(0, len(order), _pooled(hp) ** 2, dtype=np.int32)
-    return Arrangement(units.astype(np.int32), outputs, unit=unit)
+    return PatchLayout(units.astype(np.int32), outputs, unit=unit)

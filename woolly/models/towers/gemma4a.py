@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.fixed import powers, product, sines
 from woolly.models.towers.gemma4v import clipped
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.relative import RelativeAttention, fourier_tensors, rotation_tensors
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.multimodal.audio.settings import conv_length
@@ -114,7 +114,7 @@ def relative_position_tensors(hp: AudioParams, reach: int, matrix: str) -> dict[
     return out
 
 
-def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of the convolutions; attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
@@ -122,12 +122,12 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     out = []
     for number in range(2):
         taps = subsampling_filters(times, n_freqs)
-        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
+        out.append(PatchLayout(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
         times, n_freqs = conv_length(times), conv_length(n_freqs)
     rows = np.arange(times, dtype=np.int32)
     order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
     sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
-    return *out, Arrangement(order, rows, sees=sees)
+    return *out, PatchLayout(order, rows, sees=sees)
 
 
 def subsampling_filters(times: int, n_freqs: int, ahead: int = 0) -> npt.NDArray[np.int32]:

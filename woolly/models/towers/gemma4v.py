@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, merge_order, position_ids
 from woolly.models.towers.tensors import f32_tensor, select_rows
 from woolly.plan import Handle, Rope, Tracer
 
@@ -81,17 +81,17 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     return out
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks whose mean is a row."""
-    order = by_blocks(grid, hp.merge)
-    lines, columns = lines_and_columns(grid, order)
+    order = merge_order(grid, hp.merge)
+    lines, columns = position_ids(grid, order)
     n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
     if max(grid[1:]) > n_places:
         raise ValueError(f"the tower knows {n_places} lines and columns, not {grid[1]} x {grid[2]}")
     places = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     shares = np.ones(places.shape, np.float32)
-    return Arrangement(order, outputs, turns=np.stack([columns, lines]), places=places, shares=shares)
+    return PatchLayout(order, outputs, turns=np.stack([columns, lines]), places=places, shares=shares)
 
 
 def max_patches(hp: TowerParams) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
 from woolly.models.towers.qwen2vl import patches, vision_rope
 from woolly.models.towers.tensors import as_matrix
 from woolly.models.towers.vit import layer
@@ -36,11 +36,11 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     return {_FILTER: as_matrix(hp.tensors[_FILTER])} if _FILTER in hp.tensors else {}
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
-    outputs, turns = np.arange(0, len(order), hp.merge**2, dtype=np.int32), lines_and_columns(grid, order)
+    order = merge_order(grid, hp.merge)
+    outputs, turns = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
     if not hp.table_side:
-        return Arrangement(order, outputs, turns=turns)
-    places, shares = stretched(grid, order, hp.table_side, "bicubic", 16)
-    return Arrangement(order, outputs, turns=turns, places=places, shares=shares)
+        return PatchLayout(order, outputs, turns=turns)
+    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", 16)
+    return PatchLayout(order, outputs, turns=turns, places=places, shares=shares)

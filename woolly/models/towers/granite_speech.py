@@ -8,8 +8,8 @@ import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.relative import RelativeAttention, fourier_tensors, rotation_tensors
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import f32_tensor
@@ -171,17 +171,17 @@ def _projector_layers(hp: AudioParams) -> int:
     return len({name.split(".")[2] for name in hp.tensors if name.startswith("a.proj_blk.")})
 
 
-def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices: blocks, rows with CTC rows, blocks, windows with queries."""
     n, block, settings = grid[2], _block(hp), hp.settings
     if not 0 < n <= settings.family.max_frames:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {settings.family.max_frames}")
     rows = np.arange(n, dtype=np.int32)
     blocks = np.stack([rows // block * block, np.minimum(rows // block * block + block, n)], axis=1).astype(np.int32)
-    layers = Arrangement(rows, rows, sees=blocks)
+    layers = PatchLayout(rows, rows, sees=blocks)
     n_ctc_tokens = len(_array(hp, "a.enc_ctc_out.bias"))
     places = np.append(np.full(n, -1), np.arange(n_ctc_tokens)).astype(np.int32)
-    letters = Arrangement(
+    letters = PatchLayout(
         np.append(rows, np.full(n_ctc_tokens, -1, np.int32)),
         rows,
         sees=np.tile(np.array([n, n + n_ctc_tokens], np.int32), (n + n_ctc_tokens, 1)),
@@ -191,7 +191,7 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     return layers, letters, layers, _windows(n, settings.window, settings.n_queries)
 
 
-def _windows(n: int, window: int, n_queries: int) -> Arrangement:
+def _windows(n: int, window: int, n_queries: int) -> PatchLayout:
     """Return the gather indices of windows: rows, then queries. The last window is zero-padded and not masked."""
     each, n_windows = window + n_queries, -(-n // window)
     order = np.full((n_windows, each), -1, np.int32)
@@ -202,7 +202,7 @@ def _windows(n: int, window: int, n_queries: int) -> Arrangement:
     places[:, :window, 1] = places[:, window:, 2] = 0  # rows hide from queries that look at each other, or these
     first = np.repeat(np.arange(n_windows) * each, each)
     outputs = np.arange(n_windows * each).reshape(-1, each)[:, window:].reshape(-1)
-    return Arrangement(
+    return PatchLayout(
         order.reshape(-1),
         outputs.astype(np.int32),
         sees=np.stack([first, first + each], axis=1).astype(np.int32),

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, stretched
 from woolly.models.towers.fixed import product
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order
 from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
@@ -36,11 +36,11 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
-    places, shares = stretched(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
-    return Arrangement(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
+    order = merge_order(grid, hp.merge)
+    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
+    return PatchLayout(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.vit import layer, square
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
@@ -20,6 +20,6 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches of a tile, by the blocks of a row."""
     return square(hp, grid)

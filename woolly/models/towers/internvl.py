@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.vit import layer, mlp, square, with_class
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
@@ -21,7 +21,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.3"), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """The class row, then the patches of a tile by the blocks of a row."""
     return square(hp, grid, has_class=True)
 

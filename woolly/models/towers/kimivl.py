@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.tensors import select_rows
 from woolly.models.towers.vit import layer, mlp
@@ -38,12 +38,12 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     return {name: select_rows(hp.tensors[name], rows) for name in names if name in hp.tensors}
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
-    places, shares = stretched(grid, order, hp.table_side, "bicubic", _TAPS)
+    order = merge_order(grid, hp.merge)
+    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", _TAPS)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
+    return PatchLayout(order, outputs, turns=position_ids(grid, order), places=places, shares=shares)
 
 
 def max_patches(hp: TowerParams) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, stretched
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 
@@ -25,11 +25,11 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
-    places, shares = stretched(grid, order, hp.table_side, "antialiased", _taps(hp))
-    return Arrangement(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
+    order = merge_order(grid, hp.merge)
+    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "antialiased", _taps(hp))
+    return PatchLayout(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
 
 
 def _taps(hp: TowerParams) -> int:

@@ -13,7 +13,7 @@ PROJECTORS = ("lfm2a",)
 _OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # audio output, unused
 
 remake = remake_conformer
-arrange = arrange_subsampled
+patch_layout = arrange_subsampled
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, position_ids
 from woolly.models.towers.vit import layer, mlp, square, with_class
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Rope, Tracer
@@ -26,14 +26,14 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row, which turn by column and line from 1 on; then the class row, which stays."""
     patches = square(hp, grid)
     n = len(patches.order)
     order = np.append(patches.order, np.int32(-1))
-    lines, columns = np.where(order >= 0, lines_and_columns(grid, order) + 1, 0)
+    lines, columns = np.where(order >= 0, position_ids(grid, order) + 1, 0)
     is_class = np.where(order >= 0, -1, 0)
     places = np.stack([np.where(order >= 0, order, n), is_class, is_class], axis=1).astype(np.int32)
     shares = np.tile(np.array([1, 1, -1], np.float32), (n + 1, 1))
     turns = np.stack([columns, lines]).astype(np.int32)
-    return Arrangement(order, patches.outputs, turns=turns, places=places, shares=shares)
+    return PatchLayout(order, patches.outputs, turns=turns, places=places, shares=shares)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from woolly.errors import ModelError, UnsupportedError
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.vit import layer, mlp, square, with_class
 from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
@@ -39,7 +39,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     )
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """The class row of CLIP, then the patches."""
     return square(hp, grid, has_class=_has_class(hp))
 

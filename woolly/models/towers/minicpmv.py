@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid, Int32, lines_and_columns
 from woolly.models.towers.fixed import powers, sines
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout, position_ids
 from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
@@ -52,20 +52,20 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     return {"resampler.waves.weight": f32_tensor("resampler.waves.weight", waves.reshape(-1, width))}
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches line by line, then the queries, whose rows are the result. All rows see the patches."""
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
     if max(grid[1:]) > _MAX_SIDE:
         raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
     order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
-    lines, columns = lines_and_columns(grid, order[:n])
+    lines, columns = position_ids(grid, order[:n])
     places = np.full((len(order), 4), -1, np.int32)
     places[:n, 0] = _bucket(lines, grid[1], side) * side + _bucket(columns, grid[2], side)
     places[:n, 1], places[:n, 2] = columns, _MAX_SIDE + lines
     places[n:, 3] = np.arange(n_queries)
     sees = np.tile(np.array([0, n], np.int32), (len(order), 1))
     outputs = np.arange(n, n + n_queries, dtype=np.int32)
-    return Arrangement(order, outputs, sees=sees, places=places, shares=np.ones(places.shape, np.float32))
+    return PatchLayout(order, outputs, sees=sees, places=places, shares=np.ones(places.shape, np.float32))
 
 
 def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:

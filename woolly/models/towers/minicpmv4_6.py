@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from woolly.errors import ModelError
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, merge_order, position_ids
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Handle, Tracer
@@ -71,14 +71,14 @@ def _inserted(hp: TowerParams) -> int:
     return found[0]
 
 
-def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Patches by blocks of 2 x 2, and what they become by blocks of 2 x 2."""
-    order, side = by_blocks(grid, 2), hp.table_side
-    lines, columns = lines_and_columns(grid, order)
+    order, side = merge_order(grid, 2), hp.table_side
+    lines, columns = position_ids(grid, order)
     places = lines * side // grid[1] * side + columns * side // grid[2]
     first = np.arange(0, len(order), _BLOCK, dtype=np.int32)
     begin = np.repeat(first, _BLOCK)
-    patches = Arrangement(
+    patches = PatchLayout(
         order,
         first,
         sees=np.stack([begin, begin + _BLOCK], axis=1),
@@ -87,8 +87,8 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     )
     if hp.merge == 2:
         return (patches,)
-    merged = by_blocks((grid[0], grid[1] // 2, grid[2] // 2), 2)
-    return patches, Arrangement(merged, np.arange(0, len(merged), _BLOCK, dtype=np.int32))
+    merged = merge_order((grid[0], grid[1] // 2, grid[2] // 2), 2)
+    return patches, PatchLayout(merged, np.arange(0, len(merged), _BLOCK, dtype=np.int32))
 
 
 def max_patches(hp: TowerParams) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
@@ -23,9 +23,9 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
-    places, shares = stretched(grid, order, hp.table_side, "bilinear", 4)
+    order = merge_order(grid, hp.merge)
+    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
+    return PatchLayout(order, outputs, turns=position_ids(grid, order), places=places, shares=shares)

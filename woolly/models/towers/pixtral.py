@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, merge_order, position_ids
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Rope, Tracer
 
@@ -28,11 +28,11 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row, which are single patches unless the file merges them."""
-    order = by_blocks(grid, hp.merge)
+    order = merge_order(grid, hp.merge)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    return Arrangement(order, outputs, turns=lines_and_columns(grid, order))
+    return PatchLayout(order, outputs, turns=position_ids(grid, order))
 
 
 def max_patches(hp: TowerParams) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, Int32, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout, merge_order, position_ids
 from woolly.models.towers.vit import Norm, layer, mlp, normed
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
@@ -45,14 +45,14 @@ def vision_rope(hp: TowerParams) -> Rope:
     return Rope(hp.head_dim, hp.head_dim, 10000.0, "halves", sections=(quarter, quarter), spectrum="each")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row; with windows, the blocks of one window after another."""
     n_rows = hp.merge**2
-    blocks = by_blocks((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
+    blocks = merge_order((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
     if not _is_windowed(hp):
         order = blocks.reshape(-1)
         outputs = np.arange(0, len(order), n_rows, dtype=np.int32)
-        return Arrangement(both_frames(hp, grid, order), outputs, turns=lines_and_columns(grid, order))
+        return PatchLayout(both_frames(hp, grid, order), outputs, turns=position_ids(grid, order))
     height, width = grid[1] // hp.merge, grid[2] // hp.merge
     side = hp.keys.positive("vision.window_size", _WINDOW) // hp.merge // hp.settings.patch_size
     line, column = np.divmod(np.arange(height * width), width)
@@ -61,11 +61,11 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     order = blocks[by_window].reshape(-1)
     own = np.repeat(windows[by_window], n_rows)
     firsts, ends = (np.searchsorted(own, own, side=which) for which in ("left", "right"))
-    return Arrangement(
+    return PatchLayout(
         both_frames(hp, grid, order),
         np.arange(0, len(order), n_rows, dtype=np.int32),
         results=np.argsort(by_window, kind="stable").astype(np.int32),
-        turns=lines_and_columns(grid, order),
+        turns=position_ids(grid, order),
         sees=np.stack([firsts, ends], axis=1).astype(np.int32),
     )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
 from woolly.multimodal.audio.settings import conv_length
@@ -60,7 +60,7 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     return *own, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
-def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices per chunk. The last chunk is zero-padded; padded frames are dropped."""
     n, n_mels = grid[2], hp.settings.n_mels
     if not 0 < n <= hp.settings.family.max_frames:
@@ -71,14 +71,14 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
         taps = _filters(n_chunks, times, n_freqs)
         if number == 0:
             taps[taps >= n * n_mels] = -1
-        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
+        out.append(PatchLayout(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
         times, n_freqs = conv_length(times), conv_length(n_freqs)
     chunk, time = np.divmod(np.arange(n_chunks * times), times)
     is_own = time < np.array([conv_length(min(_CHUNK, n - _CHUNK * i), 3) for i in range(n_chunks)])[chunk]
     order = np.arange(n_chunks * times * n_freqs, dtype=np.int32).reshape(-1, n_freqs)[is_own]
     places = time[is_own].astype(np.int32)[:, None]
     ones = np.ones((len(order), 1), np.float32)
-    return *out, Arrangement(order, np.arange(len(order), dtype=np.int32), places=places, shares=ones)
+    return *out, PatchLayout(order, np.arange(len(order), dtype=np.int32), places=places, shares=ones)
 
 
 def _filters(n_chunks: int, times: int, n_freqs: int) -> Int32:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, bilinear_pos_embed, merge_order, position_ids
 from woolly.models.towers.qwen2vl import both_frames, patches, vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Handle, Tracer
@@ -30,10 +30,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(y, "embeddings", "none")
 
 
-def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row, those of both frames side by side."""
-    order = by_blocks((1, *grid[1:]), hp.merge)
-    places, shares = bilinear(grid, order, hp.side)
+    order = merge_order((1, *grid[1:]), hp.merge)
+    places, shares = bilinear_pos_embed(grid, order, hp.side)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     both = both_frames(hp, grid, order)
-    return Arrangement(both, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
+    return PatchLayout(both, outputs, turns=position_ids(grid, order), places=places, shares=shares)

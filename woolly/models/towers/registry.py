@@ -1,7 +1,7 @@
 """The one way from a projector's file to the plans of its towers.
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
-says the plan of a tower for images, or `vision_stages` several, `stages` those of an audio tower, and `arrange`
+says the plan of a tower for images, or `vision_stages` several, `stages` those of an audio tower, and `patch_layout`
 how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
 `constants`, which computes rows of the prompt from the file alone. A tower for images may have `CONSTANTS`, names of
 rows that the file holds as they come into the prompt, and `max_patches`, its largest piece.
@@ -31,7 +31,7 @@ from woolly.plan import Plan, Tracer
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, Tensor
-    from woolly.models.towers.arrangement import Arrangement, Grid
+    from woolly.models.towers.patch_layout import Grid, PatchLayout
     from woolly.models.towers.transducer import TracedTransducer
 
 _AUDIO = ("a.", "mm.a.")  # name prefixes of an audio encoder
@@ -47,7 +47,7 @@ class TracedTower:
     settings: VisionSettings | AudioSettings
     tensors: Mapping[str, Tensor]  # those of the file, in the shapes that the plans read
     params: TowerParams | AudioParams
-    arrange: Callable[[Grid], tuple[Arrangement, ...]]
+    patch_layout: Callable[[Grid], tuple[PatchLayout, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
     decoder: TracedTransducer | None = None  # of CTC and transducer models
@@ -102,12 +102,12 @@ def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> Trace
     else:
         constants = _constants(file, getattr(module, "CONSTANTS", ()), stages[-1].plan.width)
 
-    def arrange(grid: Grid) -> tuple[Arrangement, ...]:
-        found = module.arrange(params, grid)
+    def patch_layout(grid: Grid) -> tuple[PatchLayout, ...]:
+        found = module.patch_layout(params, grid)
         arranged = (found,) if one else found
         return tuple(_within_tables(stage.plan, each) for stage, each in zip(stages, arranged, strict=True))
 
-    return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
+    return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
 
 
 def _is_whole(plan: Plan) -> bool:
@@ -115,8 +115,8 @@ def _is_whole(plan: Plan) -> bool:
     return bool(plan.paged) or any(step.kind.whole for step in plan.steps)
 
 
-def _within_tables(plan: Plan, arranged: Arrangement) -> Arrangement:
-    """Returns an arrangement; ValueError for places that a table lacks: the file's sizes do not fit together."""
+def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
+    """Return a layout; ValueError for places that a table lacks: the file's sizes do not fit together."""
     if arranged.places is not None and arranged.places.size:
         highest = arranged.places.max(axis=0)
         for step in (one for one in plan.steps if one.op == "blend"):
@@ -151,33 +151,33 @@ def _trace_audio(file: GGUFFile, keys: Keys, settings: AudioSettings) -> TracedT
         tensors |= module.remake(params)
     constants = module.constants(params) if hasattr(module, "constants") else None
     builders = module.stages(params)
-    return _staged(tensors, params, builders, lambda grid: module.arrange(params, grid), constants)
+    return _staged(tensors, params, builders, lambda grid: module.patch_layout(params, grid), constants)
 
 
 def trace_audio_tower(
     tensors: dict[str, Tensor],
     params: AudioParams,
     builders: Sequence[StageBuilder],
-    arrange: Callable[[Grid], tuple[Arrangement, ...]],
+    patch_layout: Callable[[Grid], tuple[PatchLayout, ...]],
     remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
     """Trace the audio encoder of a model's own file; `remake` derives tensors."""
     shaped = _filters_shaped(tensors)
     if remake is not None:
         shaped |= remake(replace(params, tensors=shaped))
-    return _staged(shaped, params, builders, arrange)
+    return _staged(shaped, params, builders, patch_layout)
 
 
 def _staged(
     tensors: dict[str, Tensor],
     params: AudioParams,
     builders: Sequence[StageBuilder],
-    arrange: Callable[[Grid], tuple[Arrangement, ...]],
+    patch_layout: Callable[[Grid], tuple[PatchLayout, ...]],
     constants: npt.NDArray[np.float32] | None = None,
 ) -> TracedTower:
     settings = params.settings
     left, stages = dict(tensors), list[TowerStage]()
-    for builder, arranged in zip(builders, arrange((1, 1, settings.family.max_frames)), strict=True):
+    for builder, arranged in zip(builders, patch_layout((1, 1, settings.family.max_frames)), strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
@@ -187,7 +187,7 @@ def _staged(
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
         stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MAX_ROWS)))
-    return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
+    return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
 
 
 def _shaped(file: GGUFFile, turned: tuple[str, ...]) -> dict[str, Tensor]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Int32
 from woolly.models.towers.fixed import product
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.patch_layout import Int32, PatchLayout
 from woolly.models.towers.relative import fourier_tensors, rotation_tensors
 from woolly.models.towers.tensors import as_matrix, f32_tensor
 from woolly.models.towers.vit import mlp
@@ -152,7 +152,7 @@ class Sam:
             f"{name}.seeing.weight": f32_tensor(f"{name}.seeing.weight", np.tile(seeing, self.heads)),
         }
 
-    def arrange(self, side: int) -> Arrangement:
+    def patch_layout(self, side: int) -> PatchLayout:
         """Places by windows, those beyond the image among them; results line by line."""
         if side not in self.sides:
             known = " or ".join(f"{one} x {one}" for one in self.sides)
@@ -173,7 +173,7 @@ class Sam:
         places[:, _IS_PLACE] = np.where(is_place, 0, -1)
         places[:, _KEY] = np.where(is_place, 0, 1)
         places[:, _SIZES + index] = 0
-        return Arrangement(
+        return PatchLayout(
             order,
             outputs,
             results=np.argsort(order[outputs]).astype(np.int32),

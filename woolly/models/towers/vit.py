@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from woolly.errors import UnsupportedError
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks
 from woolly.models.towers.params import Encoder, TowerParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout, merge_order
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
 from woolly.plan.ops.basic import Act
@@ -80,7 +80,7 @@ def max_patches(hp: TowerParams) -> int:
     return hp.side**2
 
 
-def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> Arrangement:
+def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayout:
     """Patches of an image of the trained size, by blocks that make one row; a class row may come first.
 
     Each row has a place in the table of positions, one in that of the class row, and one that takes the patches' bias
@@ -88,7 +88,7 @@ def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> Arrangeme
     """
     if grid != (1, hp.side, hp.side):
         raise ValueError(f"the tower reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
-    order = by_blocks(grid, hp.merge)
+    order = merge_order(grid, hp.merge)
     n_patches = len(order)
     if has_class:
         order = np.concatenate([np.array([-1], np.int32), order])
@@ -97,4 +97,4 @@ def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> Arrangeme
     places = np.stack([order + has_class, is_class, is_class], axis=1).astype(np.int32)
     shares = np.tile(np.array([1, 1, -1], np.float32), (len(order), 1))
     outputs = np.arange(int(has_class), int(has_class) + n_patches, hp.merge**2, dtype=np.int32)
-    return Arrangement(order, outputs, places=places, shares=shares)
+    return PatchLayout(order, outputs, places=places, shares=shares)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.errors import ModelError
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import AudioParams
+from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
 from woolly.multimodal.audio.settings import conv_length
@@ -70,7 +70,7 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
-def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
+def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of each stage, per chunk. Only Qwen 2.5 Omni has several chunks."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
     if not 0 < n <= hp.settings.family.max_frames:
@@ -89,8 +89,8 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
         sees.append(np.tile(np.array([n_rows, n_rows + rows], np.int32), (rows, 1)))
         n_filtered, n_rows = n_filtered + own, n_rows + rows
     joined = {"qwen2a": 2, "qwen2.5o": 2, "voxtral": stack}.get(kind, 1)
-    conv = Arrangement(np.concatenate(filters), np.arange(n_filtered, dtype=np.int32))
-    main = Arrangement(
+    conv = PatchLayout(np.concatenate(filters), np.arange(n_filtered, dtype=np.int32))
+    main = PatchLayout(
         np.concatenate(halved),
         np.arange(0, n_rows // joined * joined, joined, dtype=np.int32),
         sees=np.concatenate(sees) if kind == "qwen2.5o" else None,
@@ -101,4 +101,4 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
         return conv, main
     beside = np.full(-(-n_rows // stack) * stack, -1, np.int32)
     beside[:n_rows] = np.arange(n_rows)
-    return conv, main, Arrangement(beside.reshape(-1, stack), np.arange(len(beside) // stack, dtype=np.int32))
+    return conv, main, PatchLayout(beside.reshape(-1, stack), np.arange(len(beside) // stack, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""The Arrangement: how the patches of one grid go through a tower. A plan knows no grid; this is its data."""
+"""Order of the patches of one grid in a tower: the data of a plan that knows no grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kernel = Literal["bilinear", "bicubic", "antialiased"]
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class PatchLayout:
     """The rows of a tower's batch, and what becomes of them.
 
     A tower of several stages has one for each: what is a patch to the first is a result of the stage before to others.
@@ -42,7 +42,7 @@ class Arrangement:
         return np.ascontiguousarray(out.reshape(len(order), -1))
 
 
-def by_blocks(grid: Grid, side: int) -> Int32:
+def merge_order(grid: Grid, side: int) -> Int32:
     """Patches by blocks of side x side, line by line of blocks, and line by line within each."""
     frames, height, width = grid
     patches = np.arange(frames * height * width, dtype=np.int32)
@@ -50,18 +50,18 @@ def by_blocks(grid: Grid, side: int) -> Int32:
     return np.ascontiguousarray(blocks).reshape(-1)
 
 
-def lines_and_columns(grid: Grid, order: Int32) -> Int32:
+def position_ids(grid: Grid, order: Int32) -> Int32:
     """[2, n_rows]: the line and the column of each row's patch."""
     _, height, width = grid
     return np.stack([order // width % height, order % width]).astype(np.int32)
 
 
-def bilinear(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
+def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
     """Places in a table of side x side positions, and shares, [n_rows, 4]: the table stretched to the corners."""
     places: list[npt.NDArray[np.int64]] = []
     shares: list[npt.NDArray[np.float32]] = []
     near: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
-    for length, at in zip(grid[1:], lines_and_columns(grid, order), strict=True):
+    for length, at in zip(grid[1:], position_ids(grid, order), strict=True):
         exact = np.linspace(0, side - 1, length, dtype=np.float32)[at]
         low = exact.astype(np.int64)
         near.append((low, np.minimum(low + 1, side - 1), exact - low.astype(np.float32)))
@@ -73,7 +73,7 @@ def bilinear(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np
     return np.stack(places, 1).astype(np.int32), np.stack(shares, 1)
 
 
-def stretched(
+def interpolate_pos_embed(
     grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int, margin: float = 0.0
 ) -> tuple[Int32, npt.NDArray[np.float32]]:
     """Places in a table of side x side positions, and shares, [n_rows, taps]: the table resized over whole cells.
@@ -83,7 +83,7 @@ def stretched(
     """
     places = np.full((len(order), taps), -1, np.int32)
     shares = np.zeros((len(order), taps), np.float32)
-    lines, columns = lines_and_columns(grid, order)
+    lines, columns = position_ids(grid, order)
     (down, down_share), (along, along_share) = (_axis(length, side, kernel, margin) for length in grid[1:])
     n = down.shape[1] * along.shape[1]
     if n > taps:
