@@ -122,7 +122,7 @@ def plan(
             figures.append(Figure(do, int(found[2]), int(found[3] or 1), int(found[4] or 0)))
         else:
             raise UnknownTestError(
-                f"{test!r} is no test; name some of {', '.join(GROUPS)}, or such as pp512, tg64, tg64x8, pp512@d4096"
+                f"{test!r} is not a test; name some of {', '.join(GROUPS)}, or such as pp512, tg64, tg64x8, pp512@d4096"
             )
     fitting = [figure for figure in dict.fromkeys(figures) if figure.depth + figure.n <= limit]
     return fitting, list(dict.fromkeys(starts))

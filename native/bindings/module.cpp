@@ -10,7 +10,7 @@
 namespace nb = nanobind;
 
 NB_MODULE(_native, m) {
-    // An object that lives until the interpreter ends is no leak, and a library does not print.
+    // An object that lives until the interpreter ends is not a leak, and a library does not print.
     nb::set_leak_warnings(false);
     m.attr("__version__") = WOOLLY_VERSION;
     m.def("cpu_features", &woolly::cpu_features,

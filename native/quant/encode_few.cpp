@@ -106,7 +106,7 @@ void quantize_block_nvfp4(const float* x, Importance importance, uint8_t* out) {
         const float most = std::fabs(largest<16>(group));
         int code = 0;
         while (code < 126 && 12 * scale_of(code) < most) ++code;
-        // Above the largest scale by over half a step: the code that is no number says so.
+        // Above the largest scale by over half a step: the code that is not a number says so.
         if (most > 14 * scale_of(126)) {
             out[g] = 127;
             std::fill_n(out + 4 + 8 * g, 8, uint8_t(0));

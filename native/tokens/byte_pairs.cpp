@@ -29,7 +29,7 @@ BytePairs::BytePairs(std::shared_ptr<const PieceMap> tokens, const Texts& merges
     read_merges(merges);
     for (std::size_t byte = 0; byte < characters_.size(); ++byte) {
         characters_[byte] = byte_characters[byte];
-        // A character that is no token may still be merged into one.
+        // A character that is not a token may still be merged into one.
         byte_ids_[byte] = byte_level_ ? lookup(characters_[byte]) : tokens_->find(name_of_byte(byte));
     }
 }
@@ -46,7 +46,7 @@ void BytePairs::read_merges(const Texts& merges) {
         const std::string_view left = merge.substr(0, space);
         const std::string_view right = merge.substr(space + 1);
         joined.assign(left).append(right);
-        // A piece that is no token may still become part of one by a later merge.
+        // A piece that is not a token may still become part of one by a later merge.
         const std::uint64_t pair = pair_of(id_of_step(left), id_of_step(right));
         const std::int32_t id = id_of_step(joined);
         if (Rule& rule = rules_[locate(pair)]; rule.pair == kFree) rule = {pair, static_cast<std::int32_t>(i), id};

@@ -12,7 +12,7 @@
 namespace woolly {
 
 // SentencePiece BPE: the adjacent pair whose concatenation is the piece of highest score is merged first, the
-// leftmost of equals; what is no piece in the end falls back to byte pieces, and without those to the
+// leftmost of equals; what is not a piece in the end falls back to byte pieces, and without those to the
 // unknown id.
 class SentencePieceBPE {
   public:

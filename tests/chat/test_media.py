@@ -162,7 +162,7 @@ def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
     unread = ImagePart(ImageInput(url="file:///none"))
     for call in (lay_out, render_prompt):
         with pytest.raises(
-            RequestError, match=r"^the conversation has 65 images, and at most 64 are taken; send fewer$"
+            RequestError, match=r"^the conversation has 65 images, and at most 64 are allowed; send fewer$"
         ):
             call(asked(*[unread] * 65), template, tokenizer, VISION)
     monkeypatch.setattr("woolly.chat.media._MAX_PIXELS", 2 * 56 * 56)

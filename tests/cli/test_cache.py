@@ -43,5 +43,5 @@ def test_errors_say_what_would_be_right(tmp_path, tiny_model):
         with pytest.raises(RequestError, match=named):
             woolly("cache", *given)
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(RequestError, match="no JSON"):
+    with pytest.raises(RequestError, match="not valid JSON"):
         woolly("cache", "pin", tmp_path / "bad.json", "-m", tiny_model, "--folder", tmp_path / "pages")

@@ -92,7 +92,7 @@ def test_conversation_answers_one_response_at_a_time(client, scripted):
         client.responses.create(**FIELDS, conversation=id)
     client.responses.cancel(under_way.id)
     assert [event.type for event in stream][-1] == "response.failed"
-    assert texts(client, id) == []  # what was cancelled is no part of it
+    assert texts(client, id) == []  # what was cancelled is not part of it
     scripted.says("Two.")
     client.responses.create(**FIELDS, conversation=id)
     assert texts(client, id) == ["hi", "Two."]

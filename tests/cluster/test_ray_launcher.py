@@ -70,7 +70,7 @@ def ray_launcher(monkeypatch):
 
 @pytest.fixture
 def stranger():
-    """The address of a program that is no replica: it says something else to each that connects."""
+    """The address of a program that is not a replica: it says something else to each that connects."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():

@@ -151,7 +151,7 @@ def commands_of(page: str) -> list[list[str]]:
             for word in lexer:
                 found[-1].append(word) if word.strip("|&;") else found.append([])
         except ValueError:
-            assert not text.startswith("woolly "), f"{page}: `{text}` is no command"
+            assert not text.startswith("woolly "), f"{page}: `{text}` is not a command"
     return found
 
 

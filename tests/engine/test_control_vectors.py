@@ -110,8 +110,8 @@ def test_speculation_takes_control_vectors(folder, vector):
     ("vectors", "keys", "message"),
     [
         (directions(1, 1), {"general.architecture": "llama"}, "not a control vector"),
-        (directions(1, 0, 1), {}, "'direction.0' is no direction of a layer from 1 on"),
-        ({"direct.1": np.ones(64, np.float32)}, {}, "'direct.1' is no direction"),
+        (directions(1, 0, 1), {}, "'direction.0' is not a direction of a layer from 1 on"),
+        ({"direct.1": np.ones(64, np.float32)}, {}, "'direct.1' is not a direction"),
         (directions(1, 1, width=32), {}, "has 32 numbers, but blk.1 leaves 64"),
         (directions(1, 40), {}, "a direction for blk.40, which the model does not have"),
         ({"direction.1": np.ones((2, 64), np.float32)}, {}, r"is F32 of shape \(2, 64\), no f32 vector"),

@@ -137,7 +137,7 @@ def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
     own = dflash_tensors(len(LAYERS))
     cases = {
         "far": (own, [1, 9], {}, "the head reads layer 9, but the llama model has 4"),
-        "unmasked": (own, LAYERS, {"mask": None}, "mask_token_id is None, which is no token of the vocabulary"),
+        "unmasked": (own, LAYERS, {"mask": None}, "mask_token_id is None, which is not a token of the vocabulary"),
         "short": (own, LAYERS, {"block_size": 1}, "fills in blocks of 1; some layers, and blocks of 2 to 256"),
         "narrow": (own, LAYERS, windowed(5), "blocks of 6 do not fit the head's window of 5"),
         "spark": (own | {"markov_w1.weight": np.ones((320, 8), np.float32)}, LAYERS, {}, "DSpark.*not supported yet"),

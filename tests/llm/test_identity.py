@@ -76,7 +76,7 @@ def test_digest_is_cached_until_the_file_changes(tmp_path, home, monkeypatch):
     monkeypatch.setattr("woolly.store.digest.sha256_of", lambda path: pytest.fail("read again"))
     assert digest_of([path]) == first
     (note,) = (home / "digests").iterdir()
-    note.write_text("{")  # a torn note is no note
+    note.write_text("{")  # a torn note is not a note
     monkeypatch.undo()
     monkeypatch.setenv("WOOLLY_HOME", str(home))
     assert digest_of([path]) == first

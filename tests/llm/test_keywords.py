@@ -54,7 +54,7 @@ def test_keywords_of_other_libraries_suggest_ours(llm):
         llm.create_chat_completion(messages=HI)
     with pytest.raises(AttributeError, match=r"^'LLM' object has no attribute 'wool'$"):
         llm.wool  # noqa: B018
-    assert not any(name in dir(LLM) for name in PEER_CALLS)  # a method that exists is no foreign one
+    assert not any(name in dir(LLM) for name in PEER_CALLS)  # a method that exists is not a foreign one
     with pytest.raises(RequestError, match=r"LLM takes no 'model_path'; did you mean model\?"):
         LLM(model_path="x.gguf")
 

@@ -83,7 +83,7 @@ def test_without_a_preset_file_nothing_changes(model):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[tiny", "is no TOML"),
+        ("[tiny", "is not valid TOML"),
         ("system = 'a'", "system stands outside of a table"),
         ("[tiny]\nctx = 'long'", "ctx of \\[tiny\\] is 'long'"),
         ("[tiny]\nsystem = 5", "system of \\[tiny\\] is 5"),

@@ -101,8 +101,8 @@ def test_invalid_calls_give_a_one_line_error(box):
         ("zoo_nothing", "{}", "there are: zoo_add"),
         ("zoo_add", "[1]", "a JSON object was expected"),
         ("zoo_add", "{", "not JSON"),
-        ("zoo_add", '{"a": NaN, "b": 1}', r"not JSON \(NaN is no JSON number\)"),
-        ("zoo_add", '{"a": [-Infinity], "b": 1}', "-Infinity is no JSON number"),
+        ("zoo_add", '{"a": NaN, "b": 1}', r"not JSON \(NaN is not valid JSON number\)"),
+        ("zoo_add", '{"a": [-Infinity], "b": 1}', "-Infinity is not valid JSON number"),
         ("zoo_add", '{"a": 1e999, "b": 1}', "1e999 is too large"),
     ):
         with pytest.raises(ToolError, match=expected):

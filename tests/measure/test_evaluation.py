@@ -53,12 +53,12 @@ def test_choice_lengths_are_characters(tmp_path):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ("{", "line 1 is no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "line 1 is not valid JSON"),
+        ("[]", "not a JSON object"),
         ({"prompt": "x"}, r'has no answer: a row is as \{"prompt": '),
         ({"answer": "x"}, "neither question and choices nor a prompt"),
         ({"prompt": "x", "answer": "y", "match": "near"}, "match is 'near'"),
-        ({"prompt": "x", "answer": "(", "match": "regex"}, "no regular expression"),
+        ({"prompt": "x", "answer": "(", "match": "regex"}, "not a regular expression"),
         ({"prompt": "x", "answer": "y", "match": "number"}, "a number was expected"),
         ({**CHOICES, "answer": 3}, "the answer is 3"),
         ({**CHOICES, "choices": ["one"]}, "two or more"),

@@ -123,7 +123,7 @@ def test_animation_is_its_first_frame_and_says_so(kind):
 
 def test_sizes_are_checked_before_decoding():
     assert refusal(png(20_000, 20_000)) == (
-        "the image has 20000 x 20000 pixels, and at most 100 million are taken; send a smaller one"
+        "the image has 20000 x 20000 pixels, and at most 100 million are allowed; send a smaller one"
     )
     assert "a side of at most 65535" in refusal(png(100_000, 1))
     frames = [Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8), "white")]

@@ -62,7 +62,7 @@ def test_false_page_size_only_limits_the_scale(box, size):
 
 GOOD = write_pdf(["a"])
 FAULTS = {
-    "none": (b"hello", "x.pdf is no PDF file"),
+    "none": (b"hello", "x.pdf is not a PDF file"),
     "cut": (GOOD[:200], "x.pdf is a damaged PDF file"),
     "empty": (write_pdf([]), "x.pdf is a damaged PDF file"),
     "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are taken"),
@@ -130,8 +130,8 @@ def test_invalid_file_error_names_its_field():
         (FileInput(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
         (FileInput(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
         (FileInput(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
-        (FileInput(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is no PDF file"),
-        (FileInput(data="!", where="a.b"), "a.b: the file is no base64"),
+        (FileInput(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is not a PDF file"),
+        (FileInput(data="!", where="a.b"), "a.b: the file is not valid base64"),
         (FileInput(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
     ):
         with pytest.raises(RequestError) as error:

@@ -39,8 +39,8 @@ def test_data_url_is_decoded():
         (f"data:;base64,{B64}", "the data: URL is malformed"),
         (f"data:text/plain;base64,{B64}", "its type is 'text/plain'"),
         (f"data:image/svg+xml;base64,{B64}", "it is an SVG file"),
-        (f"data:image/png;base64,{B64[:-1]}", "is no base64"),
-        ("data:image/png;base64,iVBO Rw==", "is no base64"),
+        (f"data:image/png;base64,{B64[:-1]}", "is not valid base64"),
+        ("data:image/png;base64,iVBO Rw==", "is not valid base64"),
         ("data:image/png;base64,", "is empty"),
         ("file:///etc/passwd", "files of the server are not read"),
         ("FILE:///etc/passwd", "files of the server are not read"),
@@ -156,9 +156,9 @@ def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
         ("http://[::ffff:10.0.0.1]/", "is not on the public internet"),
         ("http://inside.example/", "inside.example is not on the public internet"),
         ("http://u:p@example.com/", "holds a name or password"),
-        ("file:///etc/passwd", "is no address"),
-        ("gopher://example.com/", "is no address"),
-        ("http://example.com:99999/", "is no address"),
+        ("file:///etc/passwd", "is not an address"),
+        ("gopher://example.com/", "is not an address"),
+        ("http://example.com:99999/", "is not an address"),
     ],
 )
 @pytest.mark.parametrize("n_before", [0, 2])

@@ -96,7 +96,7 @@ def test_same_file_is_read_once(clip, monkeypatch):
 
 def test_errors_are_one_line(clip, monkeypatch):
     cases = {
-        "the video is no video of a known format; MP4, MOV, WebM or MKV": b"#EXTM3U\nfile:///etc/passwd",
+        "the video is not a video of a known format; MP4, MOV, WebM or MKV": b"#EXTM3U\nfile:///etc/passwd",
         r"the video is a damaged video \(": clip[:500],
         "the video has 700 s, and at most 600 are taken": write_video(n=700, rate=1),
         "the video has more than 64 MiB": clip + bytes(64 << 20),
@@ -321,7 +321,10 @@ def test_models_with_another_video_format_reject_it_by_name(clip):
         video_sampling(QWEN, has_audio=True)
     with pytest.raises(RequestError, match=r"^a\.b: this model does not support images, and so no videos"):
         opened(given, None)
-    for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):
+    for data, reason in (
+        ("https://x/a.mp4", "videos are not fetched"),
+        ("data:image/png;base64,AAAA", "is not a video"),
+    ):
         with pytest.raises(RequestError, match=reason):
             opened(VideoInput(data=data))
 

@@ -289,7 +289,7 @@ def test_one_command_compares_everything_and_writes_a_report(tiny_model, fake_pe
 def test_unknown_test_gives_a_one_line_error(tiny_model, fake_peer):
     done = script("versus", tiny_model, "--peer-python", fake_peer, "--tests", "speed")
     assert done.returncode == 1
-    assert done.stderr.startswith("versus: error: 'speed' is no test; name some of prefill,")
+    assert done.stderr.startswith("versus: error: 'speed' is not a test; name some of prefill,")
     assert done.stderr.count("\n") == 1
 
 

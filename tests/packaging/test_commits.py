@@ -47,7 +47,7 @@ def test_invalid_subject_is_reported(commits, subject, n_lines, fault):
 
 def test_all_commits_since_the_check_follow_the_rule():
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this is no clone")
+        pytest.skip("this is not a clone")
     shallow = subprocess.run(
         ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True, check=False
     )

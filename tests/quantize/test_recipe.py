@@ -141,7 +141,7 @@ def test_requantizing_needs_a_flag(tmp_path):
         make_recipe(file, find_mix("Q4_K_M"))
     recipe = make_recipe(file, find_mix("Q4_K_M"), allow_requantize=True)
     assert types_of(recipe)["blk.7.attn_q.weight"] == "Q4_K"
-    # A type that a tensor has already is no second loss.
+    # A type that a tensor has already is not a second loss.
     assert not any(change.is_change for change in make_recipe(file, find_mix("Q8_0")).changes)
 
 

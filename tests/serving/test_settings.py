@@ -89,7 +89,7 @@ def test_misspelt_variable_gives_a_warning(folder, caplog):
     read_settings({}, others)
     assert not caplog.records
     assert read_settings({}, {"WOOLLY_PROT": "8081"}).port == Settings().port
-    assert caplog.messages == ["the environment has WOOLLY_PROT, which is no setting: did you mean WOOLLY_PORT?"]
+    assert caplog.messages == ["the environment has WOOLLY_PROT, which is not a setting: did you mean WOOLLY_PORT?"]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_misspelt_variable_gives_a_warning(folder, caplog):
     [
         ({}, {"WOOLLY_PORT": "many"}, "", "WOOLLY_PORT is 'many'; a whole number"),
         ({}, {"WOOLLY_METRICS": "maybe"}, "", "true or false"),
-        ({}, {}, "[serve]\nprot = 1\n", "prot, which is no setting: did you mean port?"),
-        ({}, {}, "[serve]\nwool = 1\n", "wool, which is no setting: `woolly serve --help` lists them"),
+        ({}, {}, "[serve]\nprot = 1\n", "prot, which is not a setting: did you mean port?"),
+        ({}, {}, "[serve]\nwool = 1\n", "wool, which is not a setting: `woolly serve --help` lists them"),
         ({}, {}, "max-queue = 1\n", "woolly.toml: max-queue would have no effect there: write it below a line [serve]"),
         (
             {},
@@ -109,7 +109,7 @@ def test_misspelt_variable_gives_a_warning(folder, caplog):
         ({}, {}, "[server]\nport = 1\n", "[server] would have no effect: did you mean [serve]?"),
         ({}, {}, '[serve]\nport = "1"\n', "a value of type int"),
         ({}, {}, "[serve]\ngpu_layers = true\n", "gpu_layers is True; a value of type int or str"),
-        ({}, {}, "[serve\n", "is no TOML"),
+        ({}, {}, "[serve\n", "is not valid TOML"),
         ({"port": 70000}, {}, "", "at most 65535"),
         ({"parallel": 0}, {}, "", "at least 1"),
         ({"timeout": float("inf")}, {}, "", "timeout is inf"),
@@ -276,7 +276,7 @@ def test_llama_server_flag_for_default_behavior_is_accepted(folder, flags):
         ({"reasoning_format": "deepseek-legacy"}, "choose one of: auto, deepseek, none"),
         ({"reasoning_budget": -2}, "a number of tokens was expected, or -1 for no limit"),
         ({"api_prefix": "llm/"}, "begins with a slash"),
-        ({"slot_save_path": Path("missing")}, "slot_save_path is missing, which is no folder"),
+        ({"slot_save_path": Path("missing")}, "slot_save_path is missing, which is not a folder"),
         ({"chat_template": "chatlm"}, "give one of the names chatml, command-r"),
         ({"chat_template_kwargs": "[1]"}, "a JSON object was expected"),
     ],

@@ -116,7 +116,7 @@ def test_invalid_entry_is_named(entry):
     ("found", "says"),
     [
         (changed(format=2), "has the format 2, not 1: it needs another Woolly"),
-        (changed(updated="soon"), "is no date such as"),
+        (changed(updated="soon"), "is not a date such as"),
         (changed(suggested=["wool:1b"]), "suggests wool:1b, which it does not have"),
         (changed(families={"Wool !": {"kind": "chat", "tags": {}}}), "needs a plain name, a kind and tags"),
         (changed(families=[]), "cannot be read"),

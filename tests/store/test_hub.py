@@ -341,7 +341,7 @@ def test_whisper_cpp_file_is_pulled_by_name(hub, tmp_path):
     assert [model.name for model in list_models()] == ["whisper:base", "whisper:base.en-q5_1"]
     assert remove_model("whisper:latest").name == "whisper:base"
     assert remove_model(f"hf:{repo}/ggml-base.en-q5_1.bin").path == path
-    with pytest.raises(StoreError, match=r"it is no file of whisper\.cpp"):
+    with pytest.raises(StoreError, match=r"it is not a file of whisper\.cpp"):
         pull("whisper:tiny")
     with pytest.raises(StoreError, match=rf"say which file of {repo} is meant, as in hf:{repo}/ggml-base\.bin: it has"):
         pull(f"hf:{repo}")

@@ -53,7 +53,7 @@ def test_checksum_is_verified(site, tmp_path):
 
 
 def test_non_model_is_not_kept(site, tmp_path):
-    with pytest.raises(StoreError, match="was removed, for it is no GGUF file"):
+    with pytest.raises(StoreError, match="was removed, for it is not a GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.gguf")
     with pytest.raises(StoreError, match="names no GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.html")

@@ -121,7 +121,7 @@ class PageFolder:
             self._forget(kind, digest)
             return None
         except ValueError:
-            # A folder of that name is no damaged file: it stays, and would count again at every miss.
+            # A folder of that name is not a damaged file: it stays, and would count again at every miss.
             self.n_damaged += not path.is_dir()
             with contextlib.suppress(OSError):
                 path.unlink()

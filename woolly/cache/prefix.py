@@ -74,7 +74,7 @@ class PrefixIndex:
         self.needs_state = needs_state
         self.early: set[int] = set()  # pages that were read ahead and no answer has used: they are evicted first
         self._windows = windows
-        self.on_lost_state: Callable[[int], None] = lambda slot: None  # gets each slot that is no snapshot any more
+        self.on_lost_state: Callable[[int], None] = lambda slot: None  # gets each slot that is not a snapshot any more
         self._saved: dict[bytes, int] = {}  # slots with the state after a page
         self._digests: dict[int, bytes] = {}  # the digest of each slot in `_saved`
         self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose state was evicted, oldest first

@@ -67,7 +67,7 @@ class SlotPool:
             self._index.forget_state(slot, is_evicted=False)
 
     def _lose(self, slot: int) -> None:
-        """Makes a slot blank that is no snapshot any more."""
+        """Makes a slot blank that is not a snapshot any more."""
         if slot in self._idle:
             del self._idle[slot]
             self._blank.append(slot)

@@ -85,7 +85,7 @@ def _check_videos(messages: Sequence[Message]) -> None:
     videos = [part.video for message in messages for part in message.parts if isinstance(part, VideoPart)]
     if len(videos) > _MAX_VIDEOS:
         raise videos[_MAX_VIDEOS].request_error(
-            f"the conversation has {len(videos)} videos, and at most {_MAX_VIDEOS} are taken; send fewer"
+            f"the conversation has {len(videos)} videos, and at most {_MAX_VIDEOS} are allowed; send fewer"
         )
 
 

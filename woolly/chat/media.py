@@ -130,7 +130,7 @@ def check_media(
         )
         if n > _MAX_ITEMS:
             raise RequestError(
-                f"the conversation has {n} {name}, and at most {_MAX_ITEMS} are taken; send fewer",
+                f"the conversation has {n} {name}, and at most {_MAX_ITEMS} are allowed; send fewer",
                 limit=_MAX_ITEMS,
                 given=n,
             )

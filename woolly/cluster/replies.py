@@ -121,7 +121,7 @@ def read_hello(message: WireMessage, protocol: int) -> Hello:
     if (theirs := _count(fields.get("protocol"))) != protocol:
         return Hello(theirs, None, 0, 0.0, {})
     texts = {name: fields.get(name) for name in ("host", "version", "device", "level")}
-    _check(all(isinstance(value, str) for value in texts.values()), "a host, version, device or level that is no text")
+    _check(all(isinstance(value, str) for value in texts.values()), "a host, version, device or level that is not text")
     numbers = {name: _count(fields.get(name)) for name in ("pid", "threads", "n_pages", "n_parallel")}
     _check(numbers["n_pages"] > 0, "no pages")
     _check(numbers["n_parallel"] > 0, "no answers at once")

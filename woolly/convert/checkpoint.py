@@ -32,7 +32,7 @@ def is_checkpoint(folder: Path) -> bool:
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Open a folder; ModelError if its files are unsound or do not fit together."""
     if not folder.is_dir():
-        raise ModelError(f"{folder} is no folder; expected one with config.json and safetensors files")
+        raise ModelError(f"{folder} is not a folder; expected one with config.json and safetensors files")
     raw = read_json(folder / "config.json")
     tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
@@ -70,7 +70,7 @@ def _weight_map(folder: Path, index: dict[str, Any]) -> dict[str, str]:
     for file in set(places.values()):
         is_name = file.isprintable() and len(file) <= 255 and not file.startswith(".") and not {"/", "\\"} & set(file)
         if not is_name or not file.endswith(".safetensors"):
-            raise ModelError(f"{folder / _INDEX}: {file!r:.90} is no name of a .safetensors file in this folder")
+            raise ModelError(f"{folder / _INDEX}: {file!r:.90} is not a name of a .safetensors file in this folder")
         if not (folder / file).is_file():
             raise ModelError(f"{folder}: the index names {file!r:.90}, which is not in the folder")
     return places

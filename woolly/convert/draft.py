@@ -72,7 +72,7 @@ def _make(
         keys |= _longer(keys, layout.n_drafts)
     targets = {target.name: target for target in layout.targets}
     if "token_embd.weight" not in targets:
-        raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is no language model")
+        raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is not a language model")
     if "output.weight" not in targets and family.reads_text:
         output = output_of_table(targets["token_embd.weight"], family, config)
         targets |= {} if output is None else {output.name: output}

@@ -37,7 +37,7 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{where}: the JSON is nested too deeply") from None
     except ValueError as error:  # also UnicodeDecodeError, and numbers of too many digits
-        raise ModelError(f"{where}: this is no JSON ({str(error)[:120]})") from None
+        raise ModelError(f"{where}: this is not valid JSON ({str(error)[:120]})") from None
     if not isinstance(value, dict):
         raise ModelError(f"{where}: expected a JSON object, found {type(value).__name__}")
     return value

@@ -101,7 +101,7 @@ def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
     for name, stored in read_safetensors(folder / "adapter_model.safetensors").items():
         found = _HALF.fullmatch(name)
         if found is None or len(stored.shape) != 2:
-            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is no half of a LoRA pair")
+            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is not half of a LoRA pair")
         halves.setdefault(found[1], {})[found[2]] = stored
     out = {}
     for stem, both in halves.items():

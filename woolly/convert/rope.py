@@ -45,7 +45,7 @@ def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attentio
     if name in ("dynamic", "xdrope") and rope.has("alpha"):
         stretch = rope.number("alpha") ** (head_dim / (head_dim - 2))
         return out | {"rope.freq_base": out["rope.freq_base"] * stretch}
-    if name == "dynamic":  # changes with the length of the text; as long as that fits, it is no scaling
+    if name == "dynamic":  # changes with the length of the text; as long as that fits, it is not a scaling
         return out
     raise UnsupportedError(
         f"{config.where}: rope scaling {name!r:.40} is not supported yet; supported are linear, llama3, yarn, longrope"

@@ -74,7 +74,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     (length,) = struct.unpack("<Q", file.bytes[:8].tobytes())
     if length > min(file.n_bytes - 8, _MAX_HEADER_BYTES):
         raise ModelError(
-            f"{path}: the header claims {length} bytes, but the file has {file.n_bytes}: it is no safetensors file, or"
+            f"{path}: the header claims {length} bytes, but the file has {file.n_bytes}: this is no safetensors file or"
             " it is cut off"
         )
     header = parse_json(file.bytes[8 : 8 + length].tobytes(), f"{path}: the header")

@@ -152,7 +152,7 @@ def _version(cursor: Cursor) -> int:
 
 
 def _another_form(magic: bytes, ninth: bytes) -> str:
-    """The sentence for a file that is no GGUF file, and what to do."""
+    """The sentence for a file that is not a GGUF file, and what to do."""
     if ninth == b"{":  # a header in JSON behind its length, which has eight bytes
         return (
             "this is a safetensors file, not a GGUF file: give the folder of the model, which has config.json, too;"

@@ -87,7 +87,7 @@ def _parse(text: str) -> tuple[str, Value]:
         raise RequestError(f"metadata holds {text[:80]!r}; {_FORM}", field="metadata")
     if kind == "bool":
         if value.lower() not in _BOOLS:
-            raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is no bool", field="metadata")
+            raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is not a bool", field="metadata")
         return key, _BOOLS[value.lower()]
     try:
         return key, _TYPES[kind](value)

@@ -90,7 +90,7 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     sizes = {name: cursor.u32(name) for name in _SIZES}
     if not all(0 < sizes[name] <= _MAX_SIZE for name in _SIZES if name != "ftype"):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
-        raise UnsupportedError(f"{file.path}: this is no Parakeet model of whisper.cpp (found: {found})")
+        raise UnsupportedError(f"{file.path}: this is not a Parakeet model of whisper.cpp (found: {found})")
     if sizes["n_mels"] > MAX_MELS:
         raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; up to {MAX_MELS} were expected")
     at = cursor.offset

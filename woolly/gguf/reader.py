@@ -144,7 +144,7 @@ def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
     if key not in header.metadata:
         return default
     type = header.metadata.get_type(key)
-    # The type first: a value that is no number may be a string of any length.
+    # The type first: a value that is not a number may be a string of any length.
     value: int = header.metadata[key] if type in _COUNTS else -1
     if value < 0:
         found = f"the {type.name} {value}" if type in _COUNTS else type.name

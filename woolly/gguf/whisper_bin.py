@@ -115,7 +115,7 @@ def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
     if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MAX_SIZE for n in _SIZES[1:-1]):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(
-            f"{cursor.map.path}: this file of ggml's first form is no Whisper model, which has {least} to {most} tokens"
+            f"{cursor.map.path}: this old ggml file is not a Whisper model, which has {least} to {most} tokens"
             f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
         )
     if sizes["n_mels"] > MAX_MELS:

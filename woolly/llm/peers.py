@@ -26,7 +26,7 @@ class PeerCalls:
     if not TYPE_CHECKING:  # a type checker would take every attribute for one that exists
 
         def __call__(self, *_: Any, **__: Any) -> NoReturn:
-            """Raises RequestError: an LLM is no function, unlike llama-cpp-python's."""
+            """Raises RequestError: an LLM is not a function, unlike llama-cpp-python's."""
             raise RequestError(
                 "an LLM cannot be called: llm.generate(prompt) continues a text, llm.chat(messages) answers"
             )

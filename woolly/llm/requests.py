@@ -174,7 +174,7 @@ class RequestMaker:
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
     def tokenize_layout(self, layout: Layout) -> list[int]:
-        """Returns the ids of a conversation that is laid out; each row of an image is a 0, which is no text of it."""
+        """Returns the ids of a conversation that is laid out; each row of an image is a 0, which is not text of it."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
 

@@ -27,7 +27,7 @@ def total_memory() -> int:
 
     total: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max" is no number
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max" is not a number
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return int(total if limit == resource.RLIM_INFINITY else min(total, limit))
 

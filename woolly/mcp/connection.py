@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_PAGES = 50  # of a server's list of tools
 _MAX_TOOLS = 500
-# A line that is no message is logged by the package with a traceback; without a handler Python would print it.
+# A line that is not a message is logged by the package with a traceback; without a handler Python would print it.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 _CLOSING = 10.0  # seconds; the mcp package kills a process that does not end after about 4
 

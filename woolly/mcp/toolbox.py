@@ -173,7 +173,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     """ValueError: Python reads NaN and Infinity, and servers would get null in their place."""
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not valid JSON number")
 
 
 def _finite(text: str) -> float:

@@ -169,7 +169,7 @@ def _mask(other: GGUFFile, n_tokens: int) -> int:
     """The token that stands for those that a block fills in."""
     mask = other.metadata.get("tokenizer.ggml.mask_token_id")
     if not isinstance(mask, int) or not 0 <= mask < n_tokens:
-        raise ModelError(f"{other.path}: mask_token_id is {mask}, which is no token of the vocabulary")
+        raise ModelError(f"{other.path}: mask_token_id is {mask}, which is not a token of the vocabulary")
     return mask
 
 
@@ -235,7 +235,9 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the encoder of {name} cannot be built from these keys: {error}") from error
     if not 0 <= params.start < plan.n_tokens:
-        raise ModelError(f"{file.path}: decoder_start_token_id is {params.start}, which is no token of the vocabulary")
+        raise ModelError(
+            f"{file.path}: decoder_start_token_id is {params.start}, which is not a token of the vocabulary"
+        )
     return TracedEncoder(encoder, params.start)
 
 

@@ -141,7 +141,7 @@ def _check_size(width: int, height: int, name: str) -> None:
     if width * height > MAX_PIXELS:
         most = MAX_PIXELS // 1_000_000
         raise RequestError(
-            f"{name} has {width} x {height} pixels, and at most {most} million are taken; send a smaller one",
+            f"{name} has {width} x {height} pixels, and at most {most} million are allowed; send a smaller one",
             limit=MAX_PIXELS,
             given=width * height,
         )

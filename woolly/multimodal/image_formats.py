@@ -63,7 +63,7 @@ def detect_format(data: bytes, name: str) -> str:
     """Returns the format of a file by its first bytes, a key of FORMATS; RequestError if it is not taken."""
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
             limit=MAX_BYTES,
         )
     if not data:

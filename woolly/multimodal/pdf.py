@@ -172,11 +172,11 @@ def read_pages(
 def _check(data: bytes, name: str) -> None:
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
             limit=MAX_BYTES,
         )
     if b"%PDF" not in data[:1024]:  # other bytes may come before it, as readers of this format allow
-        raise RequestError(f"{name} is no PDF file, which was expected")
+        raise RequestError(f"{name} is not a PDF file, which was expected")
 
 
 def _check_number(n_pages: int, name: str, most: int, before: FileUsage) -> None:
@@ -186,7 +186,7 @@ def _check_number(n_pages: int, name: str, most: int, before: FileUsage) -> None
         raise RequestError(f"the PDF files of the conversation have more than {most} pages together; send fewer")
     if n_pages > most:
         raise RequestError(
-            f"{name} has {n_pages} pages, and at most {most} are taken; send some of them", limit=most, given=n_pages
+            f"{name} has {n_pages} pages, and at most {most} are allowed; send some of them", limit=most, given=n_pages
         )
 
 

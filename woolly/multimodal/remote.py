@@ -80,9 +80,9 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise RequestError(f"{url[:60]!r} is no address; expected https://host/image.png") from None
+        raise RequestError(f"{url[:60]!r} is not an address; expected https://host/image.png") from None
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-        raise RequestError(f"{url[:60]!r} is no address; expected https://host/image.png")
+        raise RequestError(f"{url[:60]!r} is not an address; expected https://host/image.png")
     if parts.username is not None or parts.password is not None:
         raise RequestError("the address holds a name or password; leave it out")
     return parts

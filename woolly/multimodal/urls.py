@@ -84,7 +84,7 @@ def video_bytes(data: str) -> bytes:
                 "videos are not fetched from other servers here (--allow-remote-images allows it); send"
                 " data:video/mp4;base64,..."
             )
-        raise RequestError(f"{data[:40]!r} is no video; expected data:video/mp4;base64,...")
+        raise RequestError(f"{data[:40]!r} is not a video; expected data:video/mp4;base64,...")
     return read_base64(data[head.end() :], "video")
 
 
@@ -108,7 +108,7 @@ def read_base64(text: str, what: str = "image") -> bytes:
     """Returns the bytes of base64 text; RequestError if it is not exactly that, or too long."""
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(
-            f"the {what} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            f"the {what} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
             limit=MAX_BYTES,
         )
     if not text:
@@ -116,4 +116,4 @@ def read_base64(text: str, what: str = "image") -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(f"the {what} is no base64; the bytes of a file in base64 were expected") from None
+        raise RequestError(f"the {what} is not valid base64; the bytes of a file in base64 were expected") from None

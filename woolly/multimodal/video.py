@@ -120,12 +120,12 @@ def read_video(data: bytes, sampling: VideoSampling, name: str = "the video", *,
     """
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a shorter one",
             limit=MAX_BYTES,
         )
     format = _format(data[:12])
     if format is None:
-        raise RequestError(f"{name} is no video of a known format; {SUPPORTED} was expected")
+        raise RequestError(f"{name} is not a video of a known format; {SUPPORTED} was expected")
     digest = hashlib.blake2b(data, digest_size=32, key=sampling.name.encode()[:64], person=b"woolly video").digest()
     frames = _kept.find(digest)
     if frames is None:
@@ -208,7 +208,7 @@ def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]
         )
     if width * height > _MAX_PIXELS:
         raise RequestError(
-            f"{name} has frames of {width} x {height} pixels, and at most {_MAX_PIXELS} are taken; send a smaller one",
+            f"{name} has frames of {width} x {height} pixels, and at most {_MAX_PIXELS} are allowed; send fewer",
             limit=_MAX_PIXELS,
         )
     return n_frames, rate, width, height

@@ -245,5 +245,5 @@ def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
     is_array = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
     values: list[Any] = list(value) if is_array else [None]
     if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MAX_INT for one in values):
-        raise ModelError(f"metadata key clip.vision.{name} is no array of numbers, which was expected")
+        raise ModelError(f"metadata key clip.vision.{name} is not an array of numbers, which was expected")
     return [float(one) for one in values]

@@ -150,7 +150,7 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
     def take(n: int) -> bytes:
         nonlocal at
         if n < 0 or at + n > len(data):
-            raise RequestError(f"{path} is no imatrix file, or only a part of one")
+            raise RequestError(f"{path} is not an imatrix file, or only a part of one")
         at += n
         return data[at - n : at]
 
@@ -160,12 +160,12 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
     entries: dict[str, ColumnSums] = {}
     n_entries = number()
     if not 0 < n_entries < 1 << 20:
-        raise RequestError(f"{path} is no imatrix file: GGUF, or llama.cpp's older format, was expected")
+        raise RequestError(f"{path} is not an imatrix file: GGUF, or llama.cpp's older format, was expected")
     for _ in range(n_entries):
         try:
             name = take(number()).decode()
         except UnicodeDecodeError:
-            raise RequestError(f"{path} is no imatrix file, or only a part of one") from None
+            raise RequestError(f"{path} is not an imatrix file, or only a part of one") from None
         calls, n_values = number(), number()
         values = np.frombuffer(take(4 * n_values), "<f4")
         # The values of all experts stand in one row; how many there are, the weight will say.

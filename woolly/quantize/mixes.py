@@ -94,4 +94,4 @@ def find_tensor_type(text: str) -> tuple[re.Pattern[str], GGMLType]:
     try:
         return re.compile(expression), find_type(name, f"the type of --tensor-type {expression}")
     except re.error as error:
-        raise RequestError(f"--tensor-type has {expression!r}, which is no regular expression: {error}") from None
+        raise RequestError(f"--tensor-type has {expression!r}, which is not a regular expression: {error}") from None

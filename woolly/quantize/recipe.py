@@ -1,7 +1,7 @@
 """Recipe: the type of each tensor of a quantized file.
 
 The rules of the mixes are those that GGUF files in the wild were made by, so that a name means the same everywhere:
-which tensors get more bits than the rest, and which type stands in if a row is no whole number of blocks.
+which tensors get more bits than the rest, and which type stands in if a row is not a whole number of blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from woolly.quant import GGMLType, can_dequantize
 from woolly.quantize.few_bits import NEEDS_IMATRIX, WeightPlace, choose_few
 from woolly.quantize.mixes import Mix
 
-# Where a row is no multiple of the first type's block.
+# Where a row is not a multiple of the first type's block.
 _STAND_IN = {
     GGMLType.Q2_K: GGMLType.Q4_0,
     GGMLType.Q3_K: GGMLType.Q4_0,
@@ -175,7 +175,7 @@ def _fitting(type: GGMLType, tensor: Tensor) -> GGMLType:
 
 
 def _largest(value: Any) -> int:
-    """A number of the metadata that may be given per layer; 0 for what is no number, as for a key that is absent."""
+    """A number of the metadata that may be given per layer; 0 for what is not a number, as for a key that is absent."""
     values = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
     numbers = [one for one in values if isinstance(one, (int, float, np.number)) and np.isfinite(one)]
     return int(max(numbers, default=0))

@@ -130,7 +130,7 @@ class Batch:
         try:
             return cls(**arrays, is_hidden_normed=is_hidden_normed)
         except TypeError:
-            raise ValueError(f"arrays named {', '.join(arrays)} are no batch") from None
+            raise ValueError(f"arrays named {', '.join(arrays)} are not a batch") from None
 
     def check_slots(self, n_slots: int) -> None:
         """Raises ValueError unless the slots fit the sequences and a state of `n_slots`."""

@@ -127,7 +127,7 @@ def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
 def join_kv_types(keys: str | None, values: str | None, fields: tuple[str, str]) -> str | None:
     """Returns the `kv_type` of keys and values whose types are given apart, in these fields; None: none is given.
 
-    RequestError if `values` is no type, or if `keys` names both.
+    RequestError if `values` is not a type, or if `keys` names both.
     """
     if values is None:
         return keys

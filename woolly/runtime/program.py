@@ -182,7 +182,7 @@ class Backend(Protocol):
 
 
 def checked_range(first: int, last: int | None, n_steps: int) -> tuple[int, int]:
-    """The steps of a run, as `Program.run` takes them; PlanError for what is no part of a plan of `n_steps`."""
+    """The steps of a run, as `Program.run` takes them; PlanError for what is not part of a plan of `n_steps`."""
     last = n_steps if last is None else last
     if not 0 <= first < last <= n_steps:
         raise PlanError(f"steps {first} to {last} are not a part of a plan of {n_steps} steps")

@@ -20,7 +20,7 @@ class ParsedRequest(Request):
     """A request whose body `gate/bodies.py` has parsed; Starlette's would parse it a second time."""
 
     async def json(self) -> Any:
-        """Returns the value of the body. ApiError if the gate found that it is no JSON."""
+        """Returns the value of the body. ApiError if the gate found that it is not valid JSON."""
         value = self.scope["state"].get("json")
         if isinstance(value, ApiError):
             raise value

@@ -85,7 +85,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def body_fields(annotation: Any) -> frozenset[str]:
-    """Returns the names under which a body takes its fields; empty if the annotation is no body."""
+    """Returns the names under which a body takes its fields; empty if the annotation is not a body."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     found: set[str] = set()
     for kind in kinds:

@@ -23,8 +23,8 @@ def is_model_file(name: str) -> bool:
 def magic_error(name: str, first: bytes) -> str | None:
     """Returns the problem of a model's first bytes; None if they fit its name, and for files that are no models."""
     if is_whisper_file(name):
-        return None if first[:4] == b"lmgg" else "it is no file of whisper.cpp"
-    return None if not name.lower().endswith(".gguf") or first[:4] == b"GGUF" else "it is no GGUF file"
+        return None if first[:4] == b"lmgg" else "it is not a file of whisper.cpp"
+    return None if not name.lower().endswith(".gguf") or first[:4] == b"GGUF" else "it is not a GGUF file"
 
 
 def find_files(folder: Path, place: str = "**/") -> Iterator[Path]:

@@ -41,7 +41,7 @@ class HubName:
         found = re.fullmatch(rf"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/({FILE}))?", spec, re.IGNORECASE)
         if found is None or not spec.isprintable() or _leads_out(found[3] or "") or ".." in found[1]:
             raise StoreError(
-                f"{spec} is no name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
+                f"{spec} is not a name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
             )
         return cls(found[1], None if (found[2] or "").lower() == "latest" else found[2], found[3])
 

@@ -94,11 +94,11 @@ def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Prese
     except UnicodeDecodeError:
         raise StoreError(f"{file} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise StoreError(f"{file} is no TOML: {error}") from None
+        raise StoreError(f"{file} is not valid TOML: {error}") from None
     if table is not None:
         content = content.get(table, {})
         if not isinstance(content, dict):
-            raise StoreError(f"{file}: {table} is no table; write one such as [{table}.fast]")
+            raise StoreError(f"{file}: {table} is not a table; write one such as [{table}.fast]")
     return tuple(_preset(file, name, one) for name, one in content.items())
 
 

@@ -52,7 +52,7 @@ def open_regular_file(path: Path) -> BinaryIO:
     opened = os.open(path, os.O_RDONLY | _BINARY | _NONBLOCK)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise ValueError(f"{path.name} is no plain file")
+        raise ValueError(f"{path.name} is not a plain file")
     return open(opened, "rb")  # noqa: PTH123
 
 

@@ -53,7 +53,7 @@ class Vocabulary:
         return [text.decode("utf-8", "surrogateescape") for text in self.texts.tolist()]
 
     def find(self, text: str) -> int | None:
-        """The id of a text, None if it is no token."""
+        """The id of a text, None if it is not a token."""
         index = self.map.find(text.encode("utf-8", "surrogateescape"))
         return None if index < 0 else index
 

@@ -15,7 +15,8 @@ namespace {
 constexpr int kSpan = 1024;                     // positions that a task scores if rows are few
 constexpr size_t kMaxBytes = size_t{64} << 20;  // for scores of rows that several tasks share
 
-// A score as a number of which a larger one is a higher score; both zeros are one, and what is no number is below all.
+// A score as a number of which a larger one is a higher score; both zeros are one, and what is not a number is below
+// all.
 uint32_t ordered(float score) {
     if (score != score) return 0;
     const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);

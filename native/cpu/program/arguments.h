@@ -24,7 +24,7 @@ class Arguments {
     Program* program = nullptr;
 
     // Each throws std::invalid_argument with the op's and the argument's name if that is missing or of another kind.
-    // They are cold, and so is what calls them: making a step is no loop, and takes the compiler less if it knows.
+    // They are cold, and so is what calls them: making a step is not a loop, and takes the compiler less if it knows.
     [[gnu::cold]] Value input(size_t i) const;
     [[gnu::cold]] Value output(size_t i) const;
     [[gnu::cold]] int integer(const char* name) const;

@@ -19,7 +19,7 @@ from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 
-# One of each op, at a width that is no multiple of 4 if there is one.
+# One of each op, at a width that is not a multiple of 4 if there is one.
 NAMES = (
     *("rms_norm-33x2", "rms_norm-576x1", "rms_norm-bare-16x2", "layer_norm-bias-2x3", "layer_norm-own-16x2"),
     *("layer_norm-bare-100", "add-17", "add-100", "glu-large", "glu-limit-0.1-17", "glu-100", "scale-17"),

@@ -317,7 +317,7 @@ def test_missing_vulkan_library_gives_a_one_line_error(monkeypatch):
     with pytest.raises(DeviceError, match="there is no Vulkan here: install the GPU's driver and libvulkan1"):
         libvulkan._start()
     monkeypatch.setenv("WOOLLY_VULKAN_DRIVER", "libnothing.so.9")
-    with pytest.raises(DeviceError, match=r"libnothing.so.9 is no library of Vulkan \(WOOLLY_VULKAN_DRIVER\)"):
+    with pytest.raises(DeviceError, match=r"libnothing.so.9 is not a Vulkan library \(WOOLLY_VULKAN_DRIVER\)"):
         libvulkan._start()
 
 

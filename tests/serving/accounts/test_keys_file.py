@@ -107,8 +107,8 @@ def test_file_keeps_its_owner_if_possible(file, monkeypatch, may):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[keys.anna]\n", "hash is no sha256:"),
-        ('[keys.anna]\nhash = "secret"\n', "hash is no sha256:"),
+        ("[keys.anna]\n", "hash is not sha256:"),
+        ('[keys.anna]\nhash = "secret"\n', "hash is not sha256:"),
         (f'[keys."a b"]\nhash = "{HASH}"\n', "a name has at most 64 letters"),
         (f'[keys.anna]\nhash = "{HASH}"\nadmin = 1\n', "admin is 1; true or false"),
         (f'[keys.anna]\nhash = "{HASH}"\ntokens_per_day = 0\n', "tokens_per_day is 0; a whole number of at least 1"),
@@ -116,9 +116,9 @@ def test_file_keeps_its_owner_if_possible(file, monkeypatch, may):
         (f'[keys.anna]\nhash = "{HASH}"\nrpm = 5\n', "has rpm, which is not known; known: hash, admin"),
         (f'[keys.anna]\nhash = "{HASH}"\nmodels = []\n', "models is []; a list of names"),
         (f'[keys.anna]\nhash = "{HASH}"\n[keys.ole]\nhash = "{HASH}"\n', "anna and ole have the same key"),
-        ("[keys\n", "is no TOML"),
+        ("[keys\n", "is not valid TOML"),
         ("a = " + "[" * 3000, "is no "),  # nested too deeply for Python's reader
-        ("keys = 1\n", "keys is no table"),
+        ("keys = 1\n", "keys is not a table"),
         ("", "holds no key, so nobody could be let in"),
         (None, "cannot be read: No such file"),
     ],

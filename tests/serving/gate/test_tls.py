@@ -181,7 +181,7 @@ def test_invalid_certificate_gives_a_one_line_error(files, tmp_path, monkeypatch
     (tmp_path / "text").write_text("text")
     for given, says in (
         ((tmp_path / "none", key), "tls_cert is .*none, which cannot be read: No such file"),
-        ((tmp_path / "text", key), "which cannot be read: it is no certificate in PEM"),
+        ((tmp_path / "text", key), "which cannot be read: it is not a certificate in PEM"),
         ((cert, tmp_path / "none"), "tls_key is .*none, which cannot be read: No such file"),
         ((cert, tmp_path / "text"), "cannot be used: .*; a certificate in PEM and its key"),
     ):

@@ -177,7 +177,7 @@ def test_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch, 
         assert await removing == "tiny"
         assert models.ready("tiny").llm.adapters == ("second",)
         assert await models.find_derived("gone") is None and await models.find_derived("second") is not None
-        with pytest.raises(ApiError, match="lora_path is no path of a file"):
+        with pytest.raises(ApiError, match="lora_path is not a file path"):
             await models.dynamic_adapters.add(tiny, "third", "a\0b")
 
     story(folder, tell)

@@ -79,7 +79,7 @@ def test_rejected_request_is_a_span_with_its_status(app_with, made):
         assert client.post("/v1/completions", json={"model": "nobody", "prompt": "x"}).status_code == 404
     ((name, given),) = recorder.spans
     assert name == "text_completion nobody" and given["attributes"]["error.type"] == "404"
-    assert not recorder.states  # a mistake of the client is no failure of the server
+    assert not recorder.states  # a mistake of the client is not a failure of the server
     assert [figure[0] for figure in recorder.figures] == ["gen_ai.server.request.duration"]
     assert "nobody" not in repr(recorder.figures)
 

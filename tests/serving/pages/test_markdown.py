@@ -62,7 +62,7 @@ DOCUMENT = "\n".join(
         "```python\ndef f(x):\n    '''text\n    over lines'''\n    return x  # why\n\n\nprint(f(1))\n```",
         "- item\n\n  ```js\n  const a = `b\n  c`;\n  ```\n- [ ] item\n> quote\n> more\n",
         "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |",
-        "text\n---\n-5 is no item\n-- nor this\n```inline``` is no fence\n~~~\nopen to the end\n* * *",
+        "text\n---\n-5 is not an item\n-- nor this\n```inline``` is not a fence\n~~~\nopen to the end\n* * *",
     ]
 )
 

@@ -161,5 +161,5 @@ def _request(llm: LLM, file: str, text: str) -> Any:
     try:
         messages = json.loads(text)
     except ValueError as error:
-        raise RequestError(f"FILE: {file} is no JSON ({error})") from None
+        raise RequestError(f"FILE: {file} is not valid JSON ({error})") from None
     return llm.prepare_chat(messages, max_tokens=1)[1][0]

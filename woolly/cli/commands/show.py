@@ -217,7 +217,7 @@ def _shorten(value: Any) -> Any:
 
 
 def _printable(text: str) -> str:
-    """The text with control characters and bytes that are no UTF-8 written out: a file must not drive the terminal."""
+    """Escape control characters and bytes that are not valid UTF-8: a file must not drive the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -25,7 +25,7 @@ def of_checkpoint(name: str) -> str:
 
 
 def check_archive(name: str) -> None:
-    """UnsupportedError for an archive of NeMo's, which is no checkpoint that can be read."""
+    """UnsupportedError for an archive of NeMo's, which is not a checkpoint that can be read."""
     if re.fullmatch(r"\S+\.nemo", name, re.IGNORECASE):
         raise UnsupportedError(
             f"{name}: NeMo archives are not read; `woolly pull parakeet` fetches Parakeet, and `woolly convert` reads"

@@ -41,7 +41,9 @@ def _text(path: Path, number: int, line: str, key: str) -> str:
     try:
         value: Any = json.loads(line)
     except ValueError:
-        raise RequestError(f"{path}: line {number} is no JSON; one object or text per line was expected") from None
+        raise RequestError(
+            f"{path}: line {number} is not valid JSON; one object or text per line was expected"
+        ) from None
     text = value.get(key) if isinstance(value, dict) else value
     if not isinstance(text, str):
         keys = ", ".join(value) if isinstance(value, dict) else type(value).__name__

@@ -26,7 +26,7 @@ def read_rwkv(path: Path) -> dict[str, Any]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         data = _token(line, len(texts))
         if data is None:
-            raise ModelError(f"{path}: line {number} is no token {len(texts)} with its bytes and their count")
+            raise ModelError(f"{path}: line {number} is not a token {len(texts)} with its bytes and their count")
         texts.append(repr(data)[2:-1])
     types = [int(TokenType.CONTROL), *[int(TokenType.NORMAL)] * (len(texts) - 1)]
     return {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": types}

@@ -55,7 +55,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
             elif number == 3:
                 normalizer = dict(_fields(value))
     except (ValueError, IndexError, struct.error) as error:
-        raise ModelError(f"{path}: this is no SentencePiece model ({str(error)[:80]})") from None
+        raise ModelError(f"{path}: this is not a SentencePiece model ({str(error)[:80]})") from None
     if not texts:
         raise ModelError(f"{path}: the SentencePiece model has no pieces")
     charsmap = normalizer.get(2, b"")

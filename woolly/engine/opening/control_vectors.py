@@ -110,7 +110,7 @@ def _directions(file: GGUFFile) -> dict[int, Float32]:
     for tensor in file.tensors.values():
         found = re.fullmatch(r"direction\.(\d+)", tensor.name)
         if found is None or int(found[1]) == 0:
-            raise ModelError(f"{file.path}: {tensor.name!r} is no direction of a layer from 1 on (direction.N)")
+            raise ModelError(f"{file.path}: {tensor.name!r} is not a direction of a layer from 1 on (direction.N)")
         if len(tensor.shape) != 1 or tensor.type is not GGMLType.F32:
             raise ModelError(
                 f"{file.path}: {tensor.name!r} is {tensor.type.name} of shape {tensor.shape}, no f32 vector"

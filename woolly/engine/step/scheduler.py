@@ -252,7 +252,7 @@ class Scheduler:
                 request.marks.add(n_known * PAGE_SIZE)  # other requests left the text here, and more may
 
     def _limit(self) -> int:
-        """Requests that may run at once; more if one is late that had no place before and is no background work."""
+        """Requests that may run at once; more if one is late that had no place before and is not a background work."""
         queued = (r.queued for r in self.waiting if r.prefix is None and r.priority >= 0)
         return min(self.max_running, self.batch_size.limit(next(queued, None)))
 

@@ -64,9 +64,9 @@ def _row(line: str, where: str) -> Row:
     try:
         data = json.loads(line)
     except ValueError as error:
-        raise RequestError(f"{where} is no JSON: {error}") from None
+        raise RequestError(f"{where} is not valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise RequestError(f"{where} is no JSON object")
+        raise RequestError(f"{where} is not a JSON object")
     key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:24]
     if "tests" in data:
         raise RequestError(f"{where} has tests, which would run code that a model wrote: Woolly does not")
@@ -86,7 +86,7 @@ def _row(line: str, where: str) -> Row:
         try:
             re.compile(str(answer))
         except re.error as error:
-            raise RequestError(f"{where}: the answer is no regular expression: {error}") from None
+            raise RequestError(f"{where}: the answer is not a regular expression: {error}") from None
     if match == "number" and _number(str(answer)) is None:
         raise RequestError(f"{where}: the answer is {answer!r}; a number was expected")
     return PromptRow(key, data["prompt"], answer, match)

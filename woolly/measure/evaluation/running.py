@@ -69,7 +69,7 @@ def _read(path: Path, of: str) -> dict[str, Outcome]:
         if json.loads(head) != {"of": of}:
             raise RequestError(f"{path} has results of another model or setting: remove it, or name another with -o")
     except ValueError:
-        raise RequestError(f"{path} is no file of results: remove it, or name another with -o") from None
+        raise RequestError(f"{path} is not a file of results: remove it, or name another with -o") from None
     out = {}
     for line in lines:
         try:

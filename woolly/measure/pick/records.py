@@ -27,7 +27,7 @@ class Records:
             found, losses = data["of"], data["losses"]
             self._losses = {str(key): [float(kl), float(top)] for key, (kl, top) in losses.items()}
         except (ValueError, KeyError, TypeError, OSError):
-            raise RequestError(f"{path} is no file of measurements: remove it, or name another") from None
+            raise RequestError(f"{path} is not a file of measurements: remove it, or name another") from None
         if found != json.loads(json.dumps(self._of)):
             raise RequestError(
                 f"{path} has measurements of another model, text or setting, or of another Woolly: remove it, or name"

@@ -102,7 +102,7 @@ class Sam:
         """Filters as matrices, the table of positions in each size, and waves in place of vectors by distance."""
         n, table = self.sides[0], _array(tensors, "v.sam.pos_embd.weight")
         if table.size != n**2 * self.width or "v.sam.patch_embd.weight" not in tensors:
-            raise ModelError(f"the tower has no patches, or v.sam.pos_embd.weight is no table of {n} x {n} places")
+            raise ModelError(f"the tower has no patches, or v.sam.pos_embd.weight is not a table of {n} x {n} places")
         table = table.reshape(n, n, self.width)
         tables = [resized(table, side).reshape(-1, self.width) for side in self.sides]
         out = {

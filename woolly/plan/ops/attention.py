@@ -127,7 +127,7 @@ class AttentionOps(Recorder):
             self._fail("attention needs k, or an earlier attention that it is like, with k and v or without both")
         if q.width % (entry.heads * head_dim) != 0:
             self._fail(
-                f"attention got q of width {q.width}, which is no multiple of the k width {entry.heads * head_dim}"
+                f"attention got q of width {q.width}, which is not a multiple of the k width {entry.heads * head_dim}"
             )
         n_heads = q.width // head_dim
         weights = {} if sinks is None else {"sinks": self._vector(sinks)}

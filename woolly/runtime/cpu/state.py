@@ -27,7 +27,7 @@ class CpuState:
         self.n_slots = n_slots
         self.is_portable = True
         self.slot_bytes = plan.bytes_per_sequence
-        # Native code counts entries as the plan does; one that is no page has no heads.
+        # Native code counts entries as the plan does; one that is not a page has no heads.
         entries = [plan.paged.get(i, Paged(0, 1, 1)) for i in range(len(plan.state))]
         layers = [(entry.heads, entry.k_dim, 0 if entry.v_in_k else entry.v_dim) for entry in entries]
         try:

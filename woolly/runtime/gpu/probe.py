@@ -80,7 +80,7 @@ def _expected(
     """What the CPU makes of them."""
     halves = np.arange(_N_HALVES, dtype=np.uint16).view(np.float16).astype(np.float32)
     tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
-    with np.errstate(invalid="ignore"):  # of what is no number
+    with np.errstate(invalid="ignore"):  # of what is not a number
         multiplied = (halves.astype(np.float64) * 3 + 2.0**-30).astype(np.float32)  # exact in f64
     own = np.concatenate([halves, multiplied])
     return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, own]

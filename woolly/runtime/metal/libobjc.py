@@ -115,7 +115,7 @@ class ObjectiveC:
 
 
 def open_driver() -> ObjectiveC:
-    """The runtime of this process. DeviceError if this is no Mac, or if it was opened before a fork."""
+    """The runtime of this process. DeviceError if this is not a Mac, or if it was opened before a fork."""
     owner, driver = _opened()
     if owner != os.getpid():
         raise DeviceError("Metal is in use by the process that this one was forked from; start processes by spawn")

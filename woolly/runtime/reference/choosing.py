@@ -45,7 +45,7 @@ def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
 def best_positions(scores: Float32, n: int, block: int, local: int) -> npt.NDArray[np.int64]:
     """Positions of the n blocks with the highest scores, the `local` last ones among them, ascending.
 
-    A score that is no number is below all others.
+    A score that is not a number is below all others.
     """
     n_blocks = -(-len(scores) // block)
     padded = np.full(n_blocks * block, np.nan, np.float32)

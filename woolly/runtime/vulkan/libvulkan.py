@@ -130,7 +130,7 @@ def _start() -> VulkanLibrary:
     if last is not None:
         raise last
     raise DeviceError(
-        f"{named} is no library of Vulkan (WOOLLY_VULKAN_DRIVER)"
+        f"{named} is not a Vulkan library (WOOLLY_VULKAN_DRIVER)"
         if named
         else "there is no Vulkan here: install the GPU's driver and libvulkan1",
         code="no_driver",

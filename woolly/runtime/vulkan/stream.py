@@ -92,7 +92,7 @@ class CommandStream:
         return value <= self._done
 
     def record(self, name: str, *arguments: Any) -> None:
-        """Queues a command that is no launch."""
+        """Queues a command that is not a launch."""
         commands = self._commands()
         self._wait_for_all(commands)
         self._shared.driver.result(name, commands, *arguments)

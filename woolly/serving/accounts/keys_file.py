@@ -63,7 +63,7 @@ def read_keys(path: Path) -> tuple[NamedKey, ...]:
     content = _parsed(path, _text_of(path))
     tables = content.get(TABLE, {})
     if not isinstance(tables, dict):
-        raise RequestError(f"{path}: {TABLE} is no table; write one such as [{TABLE}.anna]")
+        raise RequestError(f"{path}: {TABLE} is not a table; write one such as [{TABLE}.anna]")
     keys = tuple(_key_of(path, name, table) for name, table in tables.items())
     for key in keys:
         twin = next(one for one in keys if one.digest == key.digest)
@@ -81,13 +81,13 @@ def _key_of(path: Path, name: str, table: Any) -> NamedKey:
             f"{where}: a name has at most 64 letters, digits, - and _, and begins with none of these two"
         )
     if not isinstance(table, dict):
-        raise RequestError(f"{where} is no table")
+        raise RequestError(f"{where} is not a table")
     unknown = sorted(set(table) - set(_FIELDS))
     if unknown:
         raise RequestError(f"{where} has {unknown[0]}, which is not known; known: {', '.join(_FIELDS)}")
     found = _HASH.fullmatch(table["hash"]) if isinstance(table.get("hash"), str) else None
     if found is None:
-        raise RequestError(f"{where}: hash is no sha256: with 64 hexadecimal digits; `woolly keys add` writes one")
+        raise RequestError(f"{where}: hash is not sha256: with 64 hexadecimal digits; `woolly keys add` writes one")
     is_admin = table.get("admin", False)
     if not isinstance(is_admin, bool):
         raise RequestError(f"{where}: admin is {is_admin!r}; true or false was expected")
@@ -224,6 +224,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return dict(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is no TOML: {error}") from None
+        raise RequestError(f"{path} is not valid TOML: {error}") from None
     except RecursionError:
-        raise RequestError(f"{path} is no file of keys: its values are nested too deeply") from None
+        raise RequestError(f"{path} is not a file of keys: its values are nested too deeply") from None

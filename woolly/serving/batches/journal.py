@@ -47,7 +47,7 @@ class Journal:
     def __init__(self, path: Path, take_room: Callable[[int], None] = lambda n_bytes: None) -> None:
         """Opens a journal, or begins one. JournalTaken if another process writes it, OSError if none can.
 
-        RequestError if the file is no journal: it stays as it is. `take_room` is called before bytes are added, and may
+        RequestError if the file is not a journal. `take_room` is called before bytes are added, and may
         refuse them.
         """
         self._take_room = take_room

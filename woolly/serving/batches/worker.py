@@ -156,7 +156,7 @@ class BatchWorker:
                 journal = await run_in_thread(self._open, running.batch, stack)
             except JournalTaken:
                 raise
-            except RequestError as error:  # the file is no journal
+            except RequestError as error:  # the file is not a journal
                 running.batch["errors"] = _errors(error)
                 await self._save_end(running.batch, "failed")
             else:

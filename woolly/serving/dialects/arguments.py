@@ -17,7 +17,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 class Arguments:
     """Passes on the characters of a JSON object while they are valid, and closes what is open at the end.
 
-    An answer that ends at its limit leaves a call in the middle, and a model may write what is no JSON: clients parse
+    An answer that ends at its limit leaves a call in the middle, and a model may write invalid JSON: clients parse
     the joined pieces and would fail. Control characters in strings, which JSON forbids, become escapes.
     """
 

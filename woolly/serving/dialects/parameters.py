@@ -112,7 +112,7 @@ def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
             400,
             "invalid_request",
             f"stop has {len(stops)} texts of {n_bytes} bytes together; at most {_MAX_STOPS} texts and"
-            f" {_MAX_STOP_BYTES} bytes are taken",
+            f" {_MAX_STOP_BYTES} bytes are allowed",
             param="stop",
         )
     return stops

@@ -195,7 +195,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             super().handle_websocket_upgrade(event)
 
         def send_400_response(self, msg: str) -> None:
-            self._send_error(ApiError(400, "invalid_http", "this is no HTTP/1.1 request"))
+            self._send_error(ApiError(400, "invalid_http", "this is not an HTTP/1.1 request"))
 
         def _watch(self) -> None:
             """Runs the timer while the head of a request is incomplete."""

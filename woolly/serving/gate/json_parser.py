@@ -30,7 +30,7 @@ def _parse(body: bytes) -> Any:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ApiError(400, "invalid_json", f"the body is no JSON: {error.msg} at {where}") from None
+        raise ApiError(400, "invalid_json", f"the body is not valid JSON: {error.msg} at {where}") from None
     # Counting bytes is cheap and shows whether a walk over all values could find anything.
     n_opened = body.count(b"{") + body.count(b"[")
     if n_opened + body.count(b",") >= MAX_VALUES or body.count(b":") > MAX_KEYS:
@@ -90,7 +90,7 @@ def _check_text(value: Any) -> None:
 
 
 def _reject_constant(name: str) -> float:
-    raise ApiError(400, "invalid_json", f"{name} is no number of JSON; send a finite number")
+    raise ApiError(400, "invalid_json", f"{name} is not a JSON number; send a finite number")
 
 
 def _parse_float(text: str) -> float:

@@ -68,7 +68,7 @@ class BodyBudget:
 class BodyMiddleware:
     """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`.
 
-    An ApiError stands in for the value if the body is no JSON: a path without a route, or one that takes bytes, has a
+    The value is an ApiError if the body is not valid JSON: a path without a route, or one that takes bytes, has a
     better answer than that.
     """
 
@@ -140,7 +140,7 @@ async def read_body(
 
 
 async def _value_of(body: bytes) -> Any:
-    """Returns the value of a body, or the ApiError of one that is no JSON."""
+    """Returns the value of a body, or the ApiError of one that is not valid JSON."""
     try:
         return await parse_json(body)
     except ApiError as error:

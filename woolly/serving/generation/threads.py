@@ -67,7 +67,7 @@ class SharedTask(Generic[T]):
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Returns a task whose error is no complaint of asyncio if nobody awaits it."""
+    """Returns a task whose error is not a complaint of asyncio if nobody awaits it."""
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks the error as retrieved
     return task

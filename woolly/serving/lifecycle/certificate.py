@@ -206,7 +206,7 @@ def _times(cert: Path) -> tuple[float, float]:
         cert.open("rb").close()  # the reader says the same of a missing file and of a wrong one
         found = decode(str(cert))
     except (ssl.SSLError, OSError) as error:
-        reason = "it is no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        reason = "it is not a certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
         raise RequestError(f"tls_cert is {cert}, which cannot be read: {reason}", field="tls_cert") from None
     begins, ends = (ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter"))
     return float(begins), float(ends)

@@ -159,7 +159,7 @@ class DynamicAdapters:
         try:
             file = (self._folder / path).resolve()
         except (OSError, RuntimeError, ValueError):  # loops of links, a NUL
-            raise ApiError(400, "invalid_request", "lora_path is no path of a file", param="lora_path") from None
+            raise ApiError(400, "invalid_request", "lora_path is not a file path", param="lora_path") from None
         if not any(file.is_relative_to(folder.resolve()) for folder in (self._folder, model.path.parent)):
             raise ApiError(
                 400,

@@ -76,7 +76,7 @@ class Traces:
         self._measure(labels, answers, ms)
 
     def _measure(self, labels: dict[str, str], answers: list[dict[str, Any]], ms: float) -> None:
-        """Adds the request to the histograms; a client's word for a model is no label: clients choose it."""
+        """Adds the request to the histograms; a client's word for a model is not a label: clients choose it."""
         model = {"gen_ai.response.model": answers[0]["model"]} if answers else {}
         given = {name: value for name, value in labels.items() if name != "gen_ai.request.model"} | model
         durations, firsts, tokens = self._histograms.values()

@@ -146,11 +146,11 @@ def check_settings(settings: Settings) -> None:
     if settings.stages and settings.model is None:
         raise RequestError("stages hold one model: name it with model", field="stages", names=("stages", "model"))
     if settings.lora_scaled:
-        _ = settings.adapters  # refuses what is no FILE:SCALE
+        _ = settings.adapters  # refuses what is not a FILE:SCALE
     for name in ("models_dir", "slot_save_path", "path"):
         folder = getattr(settings, name)
         if folder is not None and not folder.is_dir():
-            raise RequestError(f"{name} is {folder}, which is no folder", field=name)
+            raise RequestError(f"{name} is {folder}, which is not a folder", field=name)
     settings.defaults()
 
 

@@ -68,10 +68,10 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
         if environment.get(name):
             values[setting] = _of_text(name, setting, environment[name])
     for name in environment.keys() - names.keys():
-        # Others may have variables of such names: what is no slip of the hand is theirs.
+        # Others may have variables of such names: what is not a slip of the hand is theirs.
         near = difflib.get_close_matches(name, names, 1, 0.9) if name.startswith("WOOLLY_") else ()
         if near:
-            log.warning("the environment has %s, which is no setting: did you mean %s?", name, near[0])
+            log.warning("the environment has %s, which is not a setting: did you mean %s?", name, near[0])
     for name, value in given.items():
         _check_guard(name, name, value, "leave it out")
         values[name] = _split(value) if kind_of(name) is tuple else value
@@ -121,7 +121,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is no TOML: {error}") from None
+        raise RequestError(f"{path} is not valid TOML: {error}") from None
     table = content.get(TABLE, {})
     # The same file has them, unless [serve] names another.
     named = {setting: path for name, setting in _OTHER_TABLES.items() if name in content}
@@ -135,7 +135,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]}?" if near else "`woolly serve --help` lists them"
-            raise RequestError(f"{path}: [{TABLE}] has {key}, which is no setting: {meant}")
+            raise RequestError(f"{path}: [{TABLE}] has {key}, which is not a setting: {meant}")
         _check_guard(f"{path}: {key}", name, value, "leave it out")
         values[name] = checked_value(f"{path}: {key}", name, value)
     return values

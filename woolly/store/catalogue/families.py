@@ -117,7 +117,7 @@ def parse_catalogue(data: bytes) -> Catalogue:
         if found["format"] != _FORMAT:
             raise StoreError(f"the catalogue has the format {found['format']}, not {_FORMAT}: it needs another Woolly")
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", found["updated"]):
-            raise StoreError(f"the catalogue's day {found['updated']!r} is no date such as 2026-11-17")
+            raise StoreError(f"the catalogue's day {found['updated']!r} is not a date such as 2026-11-17")
         families = {name: _family(name, family) for name, family in found["families"].items()}
         suggested, nameless = tuple(found["suggested"]), dict(found["nameless"])
         known = {f"{name}:{tag}" for name, family in families.items() for tag in family.tags}

@@ -34,7 +34,7 @@ def test_scales_apply_to_all_requests_until_changed(app_with, tiny_folder, files
         assert client.get("/lora-adapters").json() == known
         at_first = ids(client)
         assert at_first == ids(client, lora=scales(1, 0.5))
-        none = ids(client, lora=[])  # an empty list is no adapter at all
+        none = ids(client, lora=[])  # an empty list is not an adapter at all
         assert none == ids(client, lora=scales(0, 0)) != at_first
         assert client.post("/lora-adapters", json=[{"id": 1, "scale": 1}]).json() == {"success": True}
         assert [one["scale"] for one in client.get("/lora-adapters").json()] == [0.0, 1.0]

@@ -195,7 +195,7 @@ def test_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch)
     with app_with(socket_idle=600) as client, client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
         until(socket, "done")
-        # A chat that waits for its model for longer than the limit is no idleness.
+        # A chat that waits for its model for longer than the limit is not an idleness.
         models = client.app.state.models
         monkeypatch.setattr(models, "use", lambda name, real=models.use: late(real(name)))
         socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})

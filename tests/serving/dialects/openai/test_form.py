@@ -1,4 +1,4 @@
-"""The form of an upload: contents as they are, and one sentence for what is no form."""
+"""The form of an upload: contents as they are, and one sentence for what is not a form."""
 
 import pytest
 

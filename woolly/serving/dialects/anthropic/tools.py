@@ -64,7 +64,9 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
             ignore(f"tools ({spec.type[:40] if spec.type else ''} runs on Anthropic's servers only)")
             continue
         if not _NAME.fullmatch(spec.name):
-            raise invalid_param(f"{where}.name", f"{spec.name[:40]!r} is no name; up to 128 letters, digits, _ . - are")
+            raise invalid_param(
+                f"{where}.name", f"{spec.name[:40]!r} is not a name; up to 128 letters, digits, _ . - are"
+            )
         if any(tool.name == spec.name for tool in tools):
             raise invalid_param(f"{where}.name", f"there are two tools named {spec.name!r}")
         if (kind := spec.input_schema.get("type", "object")) != "object":

@@ -110,7 +110,7 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
         function = spec.function
         if not _NAME.fullmatch(function.name):
             raise invalid_param(
-                f"{where}.function.name", f"{function.name[:40]!r} is no name; up to 128 letters, digits, _ . - are"
+                f"{where}.function.name", f"{function.name[:40]!r} is not a name; up to 128 letters, digits, _ . - are"
             )
         if any(tool.name == function.name for tool in tools):
             raise invalid_param(f"{where}.function.name", f"there are two tools named {function.name!r}")

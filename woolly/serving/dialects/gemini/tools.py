@@ -86,7 +86,7 @@ def _tools(specs: Sequence[ToolSpec], *, is_strict: bool) -> tuple[Tool, ...]:
             where = f"tools.{i}.functionDeclarations.{j}"
             if not _NAME.fullmatch(given.name):
                 raise invalid_param(
-                    f"{where}.name", f"{given.name[:40]!r} is no name; up to 128 letters, digits, _ . : - are"
+                    f"{where}.name", f"{given.name[:40]!r} is not a name; up to 128 letters, digits, _ . : - are"
                 )
             if any(tool.name == given.name for tool in tools):
                 raise invalid_param(f"{where}.name", f"there are two functions named {given.name!r}")

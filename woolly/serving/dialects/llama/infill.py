@@ -40,7 +40,7 @@ class InfillBody(CompletionBody):
 async def infill(body: InfillBody, request: Request) -> Response:
     """The reply is that of /completion. A model without tokens for it is refused."""
     if not isinstance(body.prompt, str):
-        raise ApiError(400, "invalid_request", "prompt is no text", param="prompt")
+        raise ApiError(400, "invalid_request", "prompt is not text", param="prompt")
     extra = [(one.filename, one.text) for one in body.input_extra]
     return await answer(
         body,

@@ -141,7 +141,7 @@ def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | Marke
         raise ApiError(
             400,
             "invalid_request",
-            f"{len(prompt)} prompts were sent; at most {_MAX_PROMPTS} are taken",
+            f"{len(prompt)} prompts were sent; at most {_MAX_PROMPTS} are allowed",
             param="prompt",
         )
     return [_one(part) for part in prompt], True

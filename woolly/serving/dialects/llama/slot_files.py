@@ -34,7 +34,7 @@ _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 def slot_path(folder: Path, name: str) -> Path:
     """Returns the path of a slot file. ApiError 400 for a name that leads out of the folder."""
     if not _NAME.fullmatch(name) or name.strip(". ") == "":
-        raise invalid_param("filename", f"{name[:80]!r} is no plain name of a file")
+        raise invalid_param("filename", f"{name[:80]!r} is not a plain file name")
     return folder / name
 
 
@@ -64,14 +64,14 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
-        raise invalid_param("filename", f"{path.name} is no slot file of Woolly") from None
+        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly") from None
     except OSError as error:
         raise invalid_param("filename", f"{path.name} cannot be read: {error.strerror}") from None
     _check_owner(path, data[: _HEAD.size], owner)
     *_, n_mark, n_tokens = _HEAD.unpack_from(data)
     end = _HEAD.size + n_mark
     if len(data) != end + 4 * n_tokens:
-        raise invalid_param("filename", f"{path.name} is no slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
     if data[_HEAD.size : end] != _mark(info):
         raise invalid_param("filename", f"{path.name} was saved with another model")
     tokens = array("i")
@@ -82,7 +82,7 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
 
 
 def _read_head(path: Path) -> bytes:
-    """Returns the first bytes of a file; none of what is no plain file, which might never end."""
+    """Returns the first bytes of a file; none of what is not a plain file, which might never end."""
     try:
         with open_regular_file(path) as file:
             return file.read(_HEAD.size)
@@ -105,7 +105,7 @@ def _check_number(folder: Path, owner: str) -> None:
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
     """ApiError 400 unless the first bytes of a file are those of this owner's slot file."""
     if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
-        raise invalid_param("filename", f"{path.name} is no slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
     if _HEAD.unpack(head)[2] != _digest(owner):
         raise invalid_param("filename", f"{path.name} belongs to another client; choose another name")
 

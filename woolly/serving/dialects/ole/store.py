@@ -101,7 +101,7 @@ class SessionStore:
         try:
             self._open(path)
         except sqlite3.DatabaseError as error:
-            # A file that is locked or cannot be written is no damaged one.
+            # A file that is locked or cannot be written is not a damaged one.
             if path is None or isinstance(error, sqlite3.OperationalError):
                 raise RequestError(f"the sessions file {path} cannot be opened: {error}") from error
             _set_aside(path, str(error))

@@ -230,7 +230,7 @@ async def _messages(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Asy
 async def _parse(text: str) -> dict[str, Any]:
     message = await parse_json(text.encode("utf-8", "surrogatepass"))
     if not isinstance(message, dict):
-        raise ApiError(400, "invalid_request", "the message is no JSON object")
+        raise ApiError(400, "invalid_request", "the message is not valid JSON object")
     return message
 
 

@@ -69,7 +69,7 @@ async def generate(body: GenerateBody, request: Request) -> Response:
 async def _continue(
     request: Request, body: GenerateBody, params: SamplingParams, info: ModelInfo, form: Form
 ) -> Response:
-    """Returns the answer to what is no conversation of its own: a plain text, a gap before a suffix, a later turn."""
+    """Answer a request that is not a new conversation: plain text, a gap before a suffix, a later turn."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     dialect = dialect_of(request)

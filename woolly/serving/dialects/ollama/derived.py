@@ -92,7 +92,7 @@ async def create(body: CreateBody, request: Request) -> Response:
         raise invalid_param("from", "it is missing; the name of a model that is here was expected")
     if len(body.system or "") > _MAX_SYSTEM_CHARS:
         raise invalid_param(
-            "system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are taken"
+            "system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are allowed"
         )
     options = body.parameters or {}
     await _make(request, body.model or body.name, body.base, body.system, options)

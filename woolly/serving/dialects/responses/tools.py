@@ -118,7 +118,7 @@ def _custom(spec: Mapping[str, Any], where: str) -> Tool:
 def _name(spec: Mapping[str, Any], where: str) -> str:
     name = spec.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid_param(f"{where}.name", f"{str(name)[:40]!r} is no name; up to 128 letters, digits, _ . - are")
+        raise invalid_param(f"{where}.name", f"{str(name)[:40]!r} is not a name; up to 128 letters, digits, _ . - are")
     return name
 
 

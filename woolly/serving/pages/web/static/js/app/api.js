@@ -69,7 +69,7 @@ async function json(path, options) {
 }
 
 function unreachable() {
-  return new ApiError("unreachable", "The server cannot be reached; look whether it is still running.");
+  return new ApiError("unreachable", "The server cannot be reached; check that it is still running.");
 }
 
 async function refusal(response) {

@@ -8,7 +8,7 @@ const dialog = byId("key-dialog");
 const box = byId("key");
 const button = byId("key-submit");
 
-const WRONG = "This key is not valid here; look whether it is complete.";
+const WRONG = "This key is not valid here; check that it is complete.";
 
 /** Begins to listen. */
 export function setUpLock() {

@@ -60,7 +60,7 @@ async function refresh() {
 const isWaiting = () => chosenModel()?.state !== "ready" && [...state.runs.values()].some((run) => run.isAsking);
 
 const BANNERS = {
-  unreachable: "The server cannot be reached; look whether it is still running. This page tries again by itself.",
+  unreachable: "The server cannot be reached; check that it is still running. This page tries again by itself.",
   draining: "The server is about to stop.",
   failed: "The server cannot answer: its model was not loaded, or its GPU failed; its log says why. This page tries again by itself.",
 };
