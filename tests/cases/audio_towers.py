@@ -1,4 +1,4 @@
-"""Tiny random audio towers: one of each family, and the audio that they hear."""
+"""Tiny random audio towers: one of each family, and input audio for them."""
 
 from __future__ import annotations
 

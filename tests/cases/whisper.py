@@ -1,4 +1,4 @@
-"""Tiny random Whisper models, as whisper.cpp's files have them, and an audio clip that they hear."""
+"""Tiny random Whisper models, as whisper.cpp's files have them, and synthetic audio."""
 
 from __future__ import annotations
 

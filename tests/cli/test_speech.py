@@ -45,11 +45,11 @@ def test_transcript_is_printed_without_a_prompt(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("Hello",), "give one with --audio FILE"),
-        (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a model that transcribes"),
-        (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a model that transcribes"),
-        (("--audio", "talk.wav", "--word-timestamps"), "--word-timestamps gives times, which --json shows: give both"),
-        (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a model that transcribes"),
+        (("Hello",), "give an audio file with --audio FILE"),
+        (("--audio", "talk.wav", "--top-k", "3"), "--top-k is not supported by speech-to-text models"),
+        (("--audio", "talk.wav", "--system", "Be brief."), "--system is not supported by speech-to-text models"),
+        (("--audio", "talk.wav", "--word-timestamps"), "--word-timestamps needs --json"),
+        (("--audio", "talk.wav", "-n", "5"), "--max-tokens is not supported by speech-to-text models"),
     ],
 )
 def test_options_unused_by_transcription_are_rejected(folder, words, sentence, monkeypatch):
@@ -77,7 +77,7 @@ def test_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
 def test_transcription_options_are_rejected_for_other_models(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     advice = "choose whisper:base or parakeet" if words[0] == "--word-timestamps" else "say it in the prompt"
-    with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; {advice}"):
+    with pytest.raises(UsageError, match=f"{words[0]} is for speech-to-text models; {advice}"):
         raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
 
 
@@ -119,7 +119,7 @@ def test_prompt_may_end_like_an_archive_name(tmp_path, monkeypatch, capsys):
 def test_nothing_is_fetched_before_an_error(tmp_path, monkeypatch, words):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(RequestError, match="this model writes what"):
+    with pytest.raises(RequestError, match="this is a speech-to-text model"):
         raise CliRunner().invoke(app, words, input="hi\n").exception
 
 
@@ -129,15 +129,13 @@ def test_show_and_list_mention_transcription(folder, monkeypatch):
     (folder / "home" / "models" / "ggml-tiny.bin").hardlink_to(folder / "ggml-tiny.bin")
     listed = CliRunner().invoke(app, ["list", "--json"]).stdout
     assert [one["name"] for one in json.loads(listed)] == ["ggml-tiny"]
-    assert "hears, transcribes" in CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"}).stdout
+    assert "speech-to-text" in CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"}).stdout
 
 
 def test_chat_is_rejected_at_opening(folder):
     reply = CliRunner().invoke(app, ["chat", str(folder / "ggml-tiny.bin")], input="hi\n")
     assert reply.exit_code != 0
-    with pytest.raises(
-        RequestError, match="this model writes what it hears: it transcribes and cannot chat; use `woolly run"
-    ):
+    with pytest.raises(RequestError, match="this is a speech-to-text model and cannot chat; use `woolly run"):
         raise reply.exception
 
 

@@ -88,7 +88,7 @@ def test_chat_gives_a_one_line_error(url):
     body = {"model": "ggml-tiny", "messages": [{"role": "user", "content": "Hello"}]}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 400
-    assert "it transcribes and cannot chat" in reply.json()["error"]["message"]
+    assert "speech-to-text model and cannot chat" in reply.json()["error"]["message"]
 
 
 def test_chat_without_a_model_name_goes_to_the_chat_model(url, audio):

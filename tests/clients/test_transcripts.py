@@ -1,4 +1,4 @@
-"""OpenAI's own SDK against a server whose model hears: transcriptions, translations, and audio of a chat."""
+"""OpenAI's own SDK against a server with an audio model: transcriptions, translations, and audio in chats."""
 
 import base64
 from dataclasses import replace
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning") 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("transcripts")
-    for name in ("hears", "deaf"):
+    for name in ("audio", "text"):
         write_tiny(TINY["qwen2"], folder / f"{name}.gguf")
-    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-hears.gguf")
+    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-audio.gguf")
     file = folder / "keys.toml"
-    given = {"anna": {"is_admin": True}, "ole": {"models": ("deaf",)}, "eva": {"limits": {"requests_per_day": 1}}}
+    given = {"anna": {"is_admin": True}, "ole": {"models": ("text",)}, "eva": {"limits": {"requests_per_day": 1}}}
     keys = {name: add_key(file, name, **{"limits": {}, **one}) for name, one in given.items()}
     settings = Settings(
         models_dir=folder, keys_file=file, usage_file=folder / "usage.db", sessions_file=folder / "sessions.db",
@@ -52,13 +52,13 @@ def audio(server):
 
 def post(server, path, key="anna", file=TALK, **fields):
     heads = {"authorization": f"Bearer {server.keys[key]}"}
-    data = {"model": "hears", **fields}
+    data = {"model": "audio", **fields}
     return httpx.post(f"{server.url}/v1/audio/{path}", data=data, files={"file": file}, headers=heads, timeout=120)
 
 
 @pytest.mark.parametrize("route", ["transcriptions", "translations"])
 def test_each_format_has_the_text(server, audio, route):
-    fields = {"model": "hears", "file": TALK}
+    fields = {"model": "audio", "file": TALK}
     create = getattr(audio, route).create
     assert create(**fields).text == create(**fields, response_format="text") == "Wool."
     more = {"language": "de"} if route == "transcriptions" else {}
@@ -69,7 +69,7 @@ def test_each_format_has_the_text(server, audio, route):
 
 
 def test_stream_adds_up_to_the_text(server, audio):
-    *deltas, done = audio.transcriptions.create(model="hears", file=TALK, stream=True, response_format="text")
+    *deltas, done = audio.transcriptions.create(model="audio", file=TALK, stream=True, response_format="text")
     assert {one.type for one in deltas} == {"transcript.text.delta"} and done.type == "transcript.text.done"
     assert "".join(one.delta for one in deltas) == done.text == "Wool."
     assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
@@ -87,11 +87,11 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
 
     server.app.state.generator.lay_out = sees
     try:
-        reply = audio.transcriptions.create(model="hears", file=TALK)
+        reply = audio.transcriptions.create(model="audio", file=TALK)
         clip = {"data": base64.b64encode(TALK[1]).decode(), "format": "wav"}
         parts = [{"type": "input_audio", "input_audio": clip}, {"type": "text", "text": INSTRUCTION}]
         messages = [{"role": "user", "content": parts}]
-        chat = audio._client.chat.completions.create(model="hears", messages=messages, temperature=0)
+        chat = audio._client.chat.completions.create(model="audio", messages=messages, temperature=0)
     finally:
         server.app.state.generator.lay_out = lay_out
     assert seen[0] == seen[1] and INSTRUCTION in seen[0][1]
@@ -104,24 +104,24 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
 def test_truncated_transcript_says_so(server, audio, monkeypatch):
     generator = server.app.state.generator
     monkeypatch.setattr(generator, "_defaults", replace(generator._defaults, max_tokens=2))
-    assert audio.transcriptions.create(model="hears", file=TALK).finish_reason == "length"
-    *_, done = audio.transcriptions.create(model="hears", file=TALK, stream=True)
+    assert audio.transcriptions.create(model="audio", file=TALK).finish_reason == "length"
+    *_, done = audio.transcriptions.create(model="audio", file=TALK, stream=True)
     assert (done.finish_reason, done.text, done.usage.output_tokens) == ("length", "Wo", 2)
 
 
 def test_model_without_audio_is_rejected_by_name(server, audio):
-    with pytest.raises(openai.BadRequestError, match="deaf does not support audio; use hears") as caught:
-        audio.transcriptions.create(model="deaf", file=TALK)
+    with pytest.raises(openai.BadRequestError, match="text does not support audio; use audio") as caught:
+        audio.transcriptions.create(model="text", file=TALK)
     assert (caught.value.code, caught.value.param) == ("wrong_model", "model")
-    timed = post(server, "transcriptions", model="deaf", **{"timestamp_granularities[]": "word"})
-    assert "deaf does not support audio; use hears" in timed.text
-    assert server.app.state.models.ready("deaf") is None  # the headers of its files say so
-    audio.transcriptions.create(model="hears", file=TALK)
-    llm = server.app.state.models.ready("hears").model
+    timed = post(server, "transcriptions", model="text", **{"timestamp_granularities[]": "word"})
+    assert "text does not support audio; use audio" in timed.text
+    assert server.app.state.models.ready("text") is None  # the headers of its files say so
+    audio.transcriptions.create(model="audio", file=TALK)
+    llm = server.app.state.models.ready("audio").model
     modalities, llm.modalities = llm.modalities, None  # as on a GPU, which leaves the projector out
     try:
-        with pytest.raises(openai.BadRequestError, match="hears does not support audio; no available model does: pull"):
-            audio.translations.create(model="hears", file=TALK)
+        with pytest.raises(openai.BadRequestError, match="audio does not support audio; no available model does: pull"):
+            audio.translations.create(model="audio", file=TALK)
     finally:
         llm.modalities = modalities
 
@@ -145,7 +145,7 @@ def test_invalid_audio_gives_a_one_line_error(server, fields, status, says):
 
 def test_non_form_body_error_explains_the_form(server):
     heads = {"authorization": f"Bearer {server.keys['anna']}"}
-    reply = httpx.post(f"{server.url}/v1/audio/transcriptions", json={"model": "hears"}, headers=heads, timeout=120)
+    reply = httpx.post(f"{server.url}/v1/audio/transcriptions", json={"model": "audio"}, headers=heads, timeout=120)
     assert reply.status_code == 400 and "a form (multipart/form-data) with file and model" in reply.text
 
 

@@ -1,4 +1,4 @@
-"""Gemma 3n sees and hears in one prompt: the same bits alone, together, in chunks and from the cache."""
+"""Images and audio in one prompt of Gemma 3n: the same bits alone, together, in chunks and from the cache."""
 
 from dataclasses import replace
 

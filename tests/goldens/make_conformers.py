@@ -111,9 +111,9 @@ def gemma3na(file):
         out = []
         for at in range(0, len(audio), 480_000):
             found = extractor([audio[at : at + 480_000]], return_tensors="pt")
-            heard = encoder(found["input_features"], ~found["input_features_mask"].bool())
-            assert not heard.audio_mel_mask.any()
-            out += [projector(inputs_embeds=heard.last_hidden_state)[0], extra]
+            output = encoder(found["input_features"], ~found["input_features_mask"].bool())
+            assert not output.audio_mel_mask.any()
+            out += [projector(inputs_embeds=output.last_hidden_state)[0], extra]
         return torch.cat(out)
 
     return rows

@@ -26,12 +26,12 @@ def model(kind):
 
 def main():
     extractor = transformers.ParakeetFeatureExtractor(feature_size=N_MELS)
-    heard = extractor(waveform(SECONDS), sampling_rate=16000, return_tensors="pt")
+    features = extractor(waveform(SECONDS), sampling_rate=16000, return_tensors="pt")
     out = {}
     for kind in ("ctc", "rnnt", "tdt"):
         made = model(kind)
         with torch.no_grad():
-            rows = made.encoder(heard["input_features"], heard["attention_mask"])
+            rows = made.encoder(features["input_features"], features["attention_mask"])
             valid = rows.attention_mask[0].bool()
             rows = rows.last_hidden_state if kind == "ctc" else made.encoder_projector(rows.last_hidden_state)
             out[f"{kind} rows"] = rows[0][valid].numpy()
@@ -39,7 +39,7 @@ def main():
                 made.generation_config.decoder_start_token_id = BLANK
             if kind == "tdt":  # as generation_config.json of the published models has it
                 made.generation_config.suppress_tokens = list(range(BLANK + 1, BLANK + 1 + len(DURATIONS)))
-            found = made.generate(**heard)
+            found = made.generate(**features)
         if kind == "ctc":
             ids = found[0][valid].tolist()
             firsts = [i for i, one in enumerate(ids) if one != BLANK and (i == 0 or ids[i - 1] != one)]

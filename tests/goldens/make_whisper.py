@@ -118,7 +118,7 @@ def main():
     with torch.no_grad():
         rows = made.model.encoder(features[:, :, :3000]).last_hidden_state[0].numpy()
         logits = made(features[:, :, :3000], decoder_input_ids=torch.tensor([PROMPT])).logits[0].numpy()
-        heard = made.detect_language(features[:, :, :3000])[0].item()
+        language = made.detect_language(features[:, :, :3000])[0].item()
         mask = torch.ones(1, features.shape[2], dtype=torch.long)
         options = {"language": "en", "task": "transcribe", "return_timestamps": True, "return_segments": True}
         found = made.generate(features, attention_mask=mask, max_new_tokens=N_NEW, temperature=0.0, **options)
@@ -132,7 +132,7 @@ def main():
         HERE / "whisper.npz",
         rows=rows[::EVERY],
         logits=logits[:, ::97],
-        language=heard,
+        language=language,
         times=np.array([one[:2] for one in segments]),
         tokens=np.concatenate([one[2] for one in segments]),
         lengths=np.array([len(one[2]) for one in segments]),

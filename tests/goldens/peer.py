@@ -45,7 +45,7 @@ turns halves, where transformers turns neighbours: 1 becomes 2e-6 with halves in
 blocks only with its flash attention, which rounds to f16. Where the two engines differ, Woolly does what transformers
 does: so of gemma3n and phimoe, whose columns say so.
 
-Rows of models that see or hear, such as gemma3, paddleocr and qwen2vl, are of their text alone: their towers are held
+Rows of multimodal models, such as gemma3, paddleocr and qwen2vl, cover their text model only: their towers are held
 against transformers by tests, family by family ([images](../use/images.md), [sounds](../use/audio.md)). paddleocr,
 deepseek2-ocr, hunyuan_vl, deepseek4, bailingmoe3, hy_v4 and qwen4exp have been compared with transformers only;
 rwkv6qwen2 and cogvlm with their formulas only.

@@ -38,7 +38,7 @@ BOTH = Modalities(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hearing")
+    folder = tmp_path_factory.mktemp("audio")
     write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-tiny.gguf")
     write_tiny(TINY["qwen2"], folder / "tiny.gguf")
     return folder

@@ -208,15 +208,13 @@ def test_unsupported_options_are_rejected_by_name(llm, options, says):
 
 
 def test_model_rejects_text_generation_and_embeddings(llm):
-    with pytest.raises(RequestError, match="it transcribes and continues no text"):
+    with pytest.raises(RequestError, match="speech-to-text model and cannot complete text"):
         llm.generate("Hello")
-    with pytest.raises(RequestError, match="it transcribes and cannot chat"):
+    with pytest.raises(RequestError, match="speech-to-text model and cannot chat"):
         llm.chat("Hello")
     with pytest.raises(RequestError, match="continues no text"):
         llm.embed("Hello", pooling="mean")
-    with pytest.raises(
-        RequestError, match="it writes what it hears, and reads no texts; take a model that can, such as"
-    ):
+    with pytest.raises(RequestError, match="it is a speech-to-text model; take a model that can, such as"):
         llm.embed("Hello")
     with pytest.raises(UnsupportedError, match=r"Whisper, Parakeet, T5\): leave out the device"):
         LLM(llm.path, device="cuda")
@@ -319,8 +317,8 @@ def test_byte_tokens_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
     tokenizer, one = Tokenizer.from_gguf(path), len(texts) - 3
     assert [parakeet_bin.token_type(text) for text in ("<unk>", "<|nospeech|>", "<0xE2>", "a")] == [2, 3, 6, 1]
     ids = [2, one, one + 1, one + 2, 3, one]
-    decoder, heard = ScriptedDecoder("tdt", [], (1,)), Audio(SAMPLES, 16000)
-    transcriber = ParakeetTranscriber(tokenizer, decoder, N_MELS, 0, heard, TranscribeOptions())
+    decoder, audio = ScriptedDecoder("tdt", [], (1,)), Audio(SAMPLES, 16000)
+    transcriber = ParakeetTranscriber(tokenizer, decoder, N_MELS, 0, audio, TranscribeOptions())
     for i, id in enumerate(ids):
         assert not list(transcriber._add(TimedToken(id, i, i + 1, 0.0)))
     [segment] = transcriber._close()

@@ -1,4 +1,4 @@
-"""A Whisper model hears and writes as transformers' does, and no row's bits depend on its batch or on the cache."""
+"""Whisper matches transformers, and no row's bits depend on its batch or on the cache."""
 
 import asyncio
 from dataclasses import replace
@@ -58,14 +58,16 @@ class Row:
 def logits(llm, window, prompt=PROMPT, n=1, beside=0):
     """The row after a prompt, and those after each token of the answer; others may run beside."""
     kept = [Row() for _ in range(1 + beside)]
-    asks = [
+    requests = [
         DecodeRequest(
             (Placeholder(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0)
         )
         for i in range(1 + beside)
     ]
-    asks = [replace(a, params=replace(a.params, logits_processors=(k,))) for a, k in zip(asks, kept, strict=True)]
-    for done in llm.driver.complete([[llm.decode_request(ask)] for ask in asks]):
+    requests = [
+        replace(a, params=replace(a.params, logits_processors=(k,))) for a, k in zip(requests, kept, strict=True)
+    ]
+    for done in llm.driver.complete([[llm.decode_request(ask)] for ask in requests]):
         done.checked()
     return np.array(kept[0].rows)
 
@@ -167,11 +169,11 @@ class Words:
 
 
 def test_prompt_is_used_before_the_first_window(llm):
-    tokens, heard, asks = WhisperTokens.of(llm.tokenizer), Audio(waveform(1)), []
+    tokens, audio, requests = WhisperTokens.of(llm.tokenizer), Audio(waveform(1)), []
     for prompt in ("", "the the"):
         options = TranscribeOptions(language="en", prompt=prompt)
-        asks.append(next(WhisperTranscriber(Words(), tokens, 80, heard, options).steps()).prompt[1:])
-    assert asks == [(50258,), (50361, 1000, 1000, 50258)]
+        requests.append(next(WhisperTranscriber(Words(), tokens, 80, audio, options).steps()).prompt[1:])
+    assert requests == [(50258,), (50361, 1000, 1000, 50258)]
 
 
 def test_segments_stream_one_by_one(llm, monkeypatch):
@@ -202,9 +204,9 @@ def test_unsupported_options_are_rejected(llm, options, sentence):
 
 def test_conversation_gives_a_one_line_error(llm):
     for ask in (lambda: llm.chat("Hello"), lambda: llm.chat("What is said?", audio=[(waveform(1), 16000)])):
-        with pytest.raises(RequestError, match="it transcribes and cannot chat"):
+        with pytest.raises(RequestError, match="speech-to-text model and cannot chat"):
             ask()
-    with pytest.raises(RequestError, match="continues no text"):
+    with pytest.raises(RequestError, match="cannot complete text"):
         llm.generate([1, 2, 3])
     for ask in (lambda: llm.score([1, 2, 3]), lambda: llm.embed("text", pooling="mean")):
         with pytest.raises(RequestError, match="encoder reads"):
@@ -212,8 +214,8 @@ def test_conversation_gives_a_one_line_error(llm):
 
 
 def test_english_model_neither_translates_nor_detects_a_language(llm):
-    english, heard = replace(WhisperTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
-    own = WhisperTranscriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
+    english, audio = replace(WhisperTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
+    own = WhisperTranscriber(llm.tokenizer, english, 80, audio, TranscribeOptions(temperature=0.0))
     steps = own.steps()
     assert next(steps).prompt[1:] == (50258,)
     assert steps.send([50257]).prompt[1:] == (50258,)
@@ -223,12 +225,12 @@ def test_english_model_neither_translates_nor_detects_a_language(llm):
         ({"language": "de"}, "not supported by this model"),
     ):
         with pytest.raises(RequestError, match=sentence):
-            WhisperTranscriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
+            WhisperTranscriber(llm.tokenizer, english, 80, audio, TranscribeOptions(**options))
 
 
 def test_window_is_retried_at_a_higher_temperature_until_its_text_is_likely(llm):
-    tokens, heard = WhisperTokens.of(llm.tokenizer), Audio(waveform(1))
-    steps = WhisperTranscriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
+    tokens, audio = WhisperTokens.of(llm.tokenizer), Audio(waveform(1))
+    steps = WhisperTranscriber(llm.tokenizer, tokens, 80, audio, TranscribeOptions(language="en")).steps()
     next(steps)
     asked = [steps.send([50259])]
     for _ in range(2):  # one word over and over

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
-_HEARING = " (whisper:base and parakeet write what is said)"
+_TRANSCRIPTION = " (whisper:base and parakeet transcribe)"
 CANNOT_CHAT = (
-    "this model writes what it hears: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`,"
+    "this is a speech-to-text model and cannot chat; use `woolly run MODEL --audio FILE`,"
     " LLM.transcribe or POST /v1/audio/transcriptions"
 )
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
@@ -40,7 +40,7 @@ class Modalities:
     allows_remote: bool = False  # whether images may be fetched from other servers
     audio: AudioSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
-    transcribes: bool = False  # writes what it hears, and holds no conversations
+    transcribes: bool = False  # speech-to-text only, no chat
 
     def settings_of(self, kind: Modality) -> VisionSettings | AudioSettings:
         """How images, or audio, are prepared and laid out; RequestError if the model takes none."""
@@ -143,7 +143,7 @@ def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.Au
 
 def without_projector(kind: Modality, model: str = "this model") -> str:
     """Returns the sentence about an image, or an audio clip, that comes to a model without a projector."""
-    others = _HEARING if kind == "audio" else ""
+    others = _TRANSCRIPTION if kind == "audio" else ""
     return (
         f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
         " its projector by --mmproj"

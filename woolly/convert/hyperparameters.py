@@ -11,7 +11,7 @@ from woolly.errors import ModelError
 
 
 class Hyperparameters:
-    """Typed access to config.json; the part for text if the model also sees or hears, the encoder's if it has one."""
+    """Typed access to config.json; the text part of multimodal models, the encoder's if it has one."""
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.outer = values  # as the file has them, also those that the part hides

@@ -16,7 +16,7 @@ _POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "poolin
 
 
 def reading_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The keys; none for a model that writes texts."""
+    """Return the keys; empty for text-generation models."""
     names = checkpoint.raw.get("architectures")
     if isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names):
         labels = checkpoint.raw.get("id2label")

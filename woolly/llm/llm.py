@@ -99,7 +99,7 @@ class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Ada
         system prompt, context and sampling hold where a call gives none; by default the one of the model's name, if
         there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
         "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
-        `mmproj` is the file by which the model sees and hears: by default the one beside it, "none" for none.
+        `mmproj` is the projector file for image and audio input: by default the one next to the model, "none" for none.
         `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
         the token of `stage_token_file`. `check_memory` refuses a model that the available memory cannot hold.
         """

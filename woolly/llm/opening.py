@@ -48,7 +48,7 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
 
 
 def modalities_of(loaded: LoadedModel, ctx: int) -> Modalities | None:
-    """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
+    """Return the modalities of a model: those of its projector, or of its audio encoder."""
     source = loaded.source
     tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower
     if tower is None:

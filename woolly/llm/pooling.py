@@ -206,7 +206,7 @@ class PoolingMixin:
         """The refusal of a model that was made for something else, with the names of models that can."""
         transcribes = self._loaded[0].program.plan.transcribes
         if transcribes:
-            why = "it writes what it hears, and reads no texts"
+            why = "it is a speech-to-text model"
         elif pooler is None:
             why = f"it is a chat model, not {'an embedder' if purpose == 'embed' else 'a reranker'}"
         else:

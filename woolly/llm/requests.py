@@ -52,7 +52,7 @@ class RequestMaker:
     preset: Preset | None  # system prompt and sampling where a call gives none
     defaults: SamplingParams
     keeps_shared = False  # even if the engine of this process would not
-    modalities: Modalities | None = None  # by what the model sees and hears; None: it reads text alone
+    modalities: Modalities | None = None  # None: text only
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
         """Returns the requests of each prompt, one for each of its n answers.
@@ -185,7 +185,7 @@ class RequestMaker:
         return image_tokens(image, self.modalities.vision, self._encode)
 
     def audio_tokens(self, audio: Audio) -> int:
-        """Returns how many tokens an audio clip takes of a context; RequestError if the model hears none."""
+        """Return the number of context tokens of an audio clip; RequestError if the model does not support audio."""
         if self.modalities is None or self.modalities.audio is None:
             raise RequestError(cannot_take("audio", self.modalities))
         return audio_tokens(audio, self.modalities.audio, self._encode)

@@ -165,7 +165,7 @@ class Plan:
     mask: int | None = None
     n_masks: int = 0
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
-    transcribes: bool = False  # writes what an encoder hears, and nothing else
+    transcribes: bool = False  # speech-to-text model
     is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
 
     def __repr__(self) -> str:

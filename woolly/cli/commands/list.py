@@ -149,7 +149,7 @@ def _remarks(model: StoredModel, header: dict[str, Any], *, is_short: bool) -> I
     if header["cannot_run"]:
         yield "cannot be run" if is_short else f"cannot be run: {header['cannot_run']}"
     if transcribes(header["architecture"]):
-        yield "hears, transcribes"
+        yield "speech-to-text"
     elif header["sees"]:
         yield "vision"
     if model.link_to is not None:

@@ -68,20 +68,20 @@ if TYPE_CHECKING:
     ),
     Option(
         "--audio",
-        "Sound that goes before the prompt, or that a Whisper or Parakeet model transcribes; may be repeated.",
+        "Audio file before the prompt, or to transcribe with a Whisper or Parakeet model. May be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,
     ),
     Option(
         "--language",
-        "What is spoken, such as de or german, for a Whisper model; without it, the model hears which one it is.",
+        "Spoken language for Whisper models, such as de or german. Default: detected.",
         section=ANSWER,
     ),
-    Option("--translate", "A Whisper model writes English, whatever is spoken.", bool, default=False, section=ANSWER),
+    Option("--translate", "Translate into English (Whisper models).", bool, default=False, section=ANSWER),
     Option(
         "--word-timestamps",
-        "With --json: the times of words, of a Whisper model; a Parakeet model always gives them.",
+        "With --json: add word timestamps (Whisper models; Parakeet models always add them).",
         bool,
         to="timed",
         default=False,
@@ -159,7 +159,7 @@ def run(
         refused |= {"json_schema": json_schema, "grammar": grammar}
         wanted = {"prompt": said or "", "language": language, "translate": translate, "word_timestamps": timed}
         if timed and not as_json:
-            raise UsageError("--word-timestamps gives times, which --json shows: give both")
+            raise UsageError("--word-timestamps needs --json")
         assert first is not None
         check_transcript(audio, {**refused, **sampling})  # before anything is fetched
         transcribe(fetched(first), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)
@@ -167,7 +167,7 @@ def run(
     if language is not None or translate or timed:
         typed = "translate" if translate else "word-timestamps" if timed else "language"
         advice = "choose whisper:base or parakeet" if timed and not translate else "say it in the prompt"
-        raise UsageError(f"--{typed} is for models that transcribe; {advice}")
+        raise UsageError(f"--{typed} is for speech-to-text models; {advice}")
     if image or audio:
         asked = name_and_words(list(words), model, prompt)[0] or default_model()
         engine = {**engine, "mmproj": find_projector(asked, image, audio, engine.get("mmproj"))}

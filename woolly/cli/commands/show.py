@@ -253,7 +253,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
     if transcribes(facts["metadata"].get("general.architecture")):
-        console.print("audio  hears, transcribes")
+        console.print("audio  speech-to-text")
     if images := facts.get("pictures"):
         what = images.get("cannot_run") or _image_text(images)
         console.print(f"images  {_printable(Path(images['projector']).name)} ({_printable(what)})")

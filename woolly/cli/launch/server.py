@@ -50,7 +50,7 @@ def is_running(url: str, key: str | None) -> bool:
 
 
 def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
-    """Returns what a server says about a model that writes: the named one, else the loaded one, else the only one."""
+    """Return the server's entry of a text-generation model: the named one, else the loaded one, else the only one."""
     runnable = [model for model in models_of(url, key) if not model.get("unsupported")]
     usable = [model for model in runnable if "completion" in model["capabilities"]]
     if name is not None:
@@ -66,7 +66,7 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
     chosen = [model for model in usable if model.get("loaded")] or usable
     if len(chosen) != 1:
         listed = ", ".join(str(model["name"]) for model in chosen)
-        raise RequestError(f"name a model of the server at {url} with -m: {listed or 'it has none that writes'}")
+        raise RequestError(f"name a model of the server at {url} with -m: {listed or 'it has no chat model'}")
     return chosen[0]
 
 

@@ -25,7 +25,7 @@ def find_projector(
 ) -> str | Path | None:
     """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
 
-    RequestError if no projector is known by which it would see the images or hear the audio. A model that is not
+    RequestError if no projector for the images or audio is known. A model that is not
     here is left to those who fetch it, but for the default one, which only reads text.
     """
     from woolly.chat.media import without_projector

@@ -1,4 +1,4 @@
-"""The transcript of a model that only hears: what `woolly run MODEL --audio FILE` prints."""
+"""Transcripts of speech-to-text models: output of `woolly run MODEL --audio FILE`."""
 
 from __future__ import annotations
 
@@ -49,14 +49,12 @@ def is_named_transcriber(name: str) -> bool:
 
 
 def check_transcript(files: Sequence[str], options: Mapping[str, Any]) -> None:
-    """UsageError without an audio file, or with an option of the command that a transcript has no use for."""
+    """Raise UsageError without an audio file, or with an option that transcription does not support."""
     for option, value in options.items():
         if value and option not in _HONOURED:
-            raise UsageError(
-                f"--{option.replace('_', '-')} cannot be honoured by a model that transcribes; leave it out"
-            )
+            raise UsageError(f"--{option.replace('_', '-')} is not supported by speech-to-text models; leave it out")
     if not files:
-        raise UsageError("this model writes what is said in an audio file: give one with --audio FILE")
+        raise UsageError("this is a speech-to-text model: give an audio file with --audio FILE")
 
 
 def transcribe(
@@ -69,7 +67,7 @@ def transcribe(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Prints what is said in each audio file, segment by segment. `wanted` are options of `LLM.transcribe`."""
+    """Print the transcript of each audio file, segment by segment. `wanted` are options of `LLM.transcribe`."""
     from woolly.llm import LLM
 
     options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}

@@ -91,12 +91,12 @@ class TextEncoder:
 
 
 class AudioEncoder(Tower):
-    """The encoder of a model that transcribes: a tower that is in the model's own file."""
+    """Audio encoder of a speech-to-text model, in the model's own file."""
 
     def __init__(
         self, file: GGUFFile, traced: TracedTower, programs: list[Program], decoder: TransducerDecoder | None = None
     ) -> None:
-        """`decoder` writes what rows say, if the model has no decoder that the engine runs."""
+        """`decoder` is the CTC or transducer decoder of models without a decoder plan."""
         super().__init__(file, [(traced, programs)])
         self.decoder = decoder
 
@@ -112,12 +112,12 @@ class AudioEncoder(Tower):
         return b""
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
-        """A prompt as the decoder takes it: rows of an audio clip, and the tokens of the decoder after them."""
+        """Return the prompt of the decoder: encoder rows of an audio clip, then tokens."""
         _check_params(params)
         if not has_placeholders(given) or len(given) < 2 or any(isinstance(part, Placeholder) for part in given[1:]):
             raise RequestError(
-                "this model writes what it hears: it transcribes and continues no text; use `woolly run MODEL --audio"
-                " FILE`, LLM.transcribe or POST /v1/audio/transcriptions",
+                "this is a speech-to-text model and cannot complete text; use `woolly run MODEL --audio FILE`,"
+                " LLM.transcribe or POST /v1/audio/transcriptions",
                 field="model",
                 code="wrong_model",
                 names=(),

@@ -56,7 +56,7 @@ def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> Vide
         return VideoSampling(
             f"qwen2vl {side} {most}", _choose_qwen2, fit, temporal_patch_size=2, uses_pillow=True, is_one_item=True
         )
-    kind = f"{settings.projector} that also hear" if has_audio else settings.projector
+    kind = f"{settings.projector} with audio" if has_audio else settings.projector
     raise RequestError(
         f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
         " frames as images"

@@ -370,7 +370,9 @@ class PipelineBackend:
         if options.gpu_layers is not None:
             raise RequestError("stages place layers on GPUs by themselves; leave gpu_layers out", field="gpu_layers")
         if plan.result != "logits":
-            raise RequestError(f"stages hold models that write, but this one makes {plan.result}", field="stages")
+            raise RequestError(
+                f"only text-generation models can be split over stages; this one computes {plan.result}", field="stages"
+            )
         if plan.draft is not None:
             raise RequestError("speculation 'mtp' reads values that stay in the last stage", field="speculation")
         return PipelineProgram(plan, self._stages, self.name, options)

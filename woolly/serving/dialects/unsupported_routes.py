@@ -24,7 +24,7 @@ def unsupported_reason(path: str) -> str | None:
     """Returns why a route of another server is missing and what to use instead; None for an unknown path."""
     for kind in ("audio", "images"):
         if path.startswith(f"/v1/{kind}/"):
-            return f"the models here write text, and no {kind}"
+            return f"the models of this server generate text, not {kind}"
     if found := _BASE.fullmatch(path):
         return f"the route is /v1/{found[2]}: let the client's base address end with /v1, once"
     return _SENTENCES.get(path.rstrip("/"))

@@ -70,7 +70,7 @@ async def run_pooling(
     generator: Generator = state.generator
     models: ModelManager = state.models
     if "embedding" in can and state.settings.pooling is not None:
-        can = (*can, "completion")  # with a pooling, a model that writes makes embeddings, too
+        can = (*can, "completion")  # with a pooling, text-generation models also compute embeddings
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit())
         info = await _find(models, model, can)

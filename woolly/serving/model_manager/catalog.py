@@ -73,7 +73,7 @@ class ModelInfo:
 
     @property
     def transcribes(self) -> bool:
-        """Whether the model writes what it hears, and nothing else."""
+        """True for speech-to-text models (Whisper, Parakeet)."""
         return "transcription" in self.capabilities
 
     @property

@@ -15,8 +15,8 @@ def choose_evictions(
 ) -> list[LoadedModel]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
-    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `max_bytes` bounds
-    all models of a memory together. Pinned models stay; `models_max` does not count them, `max_bytes` does.
+    `models_max` counts per kind: an embedding model does not evict a text-generation model. `max_bytes` bounds all
+    models of a memory together. Pinned models stay; `models_max` does not count them, `max_bytes` does.
     Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
     would not suffice; then nothing needs to be unloaded.
     """

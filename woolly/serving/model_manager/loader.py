@@ -84,7 +84,7 @@ def open_model(path: Path, options: ModelOptions) -> LLM:
 
 
 def warn_missing_template(name: str, llm: LLM) -> None:
-    """Warns in the log if a model that writes has no chat template: a base model answers chats with nothing."""
+    """Warns in the log if a text-generation model has no chat template: a base model answers chats with nothing."""
     if llm.plan.result == "logits" and llm.template.is_fallback:
         reason = "its file has none, so chats are laid out as ChatML; a base model continues text (/v1/completions)"
         log.warning("chat template assumed", extra={"model": name, "reason": reason})

@@ -1,4 +1,4 @@
-"""Sight: which models of the server see images and hear audio."""
+"""Input modalities of the server's models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configured_mmproj(path: Path, settings: Settings) -> str | None:
 
 
 async def input_modalities(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> list[str]:
-    """Returns what a model takes: text, and image or audio if it sees or hears.
+    """Return the input modalities of a model: text, image, audio.
 
     As it was opened if it has a slot, else by the headers of its files.
     """

@@ -68,7 +68,8 @@ class Settings(Texts, TeamSettings, EngineOptions):
     models_max: int | None = _setting(
         None,
         "--models-max",
-        "Most models of a kind (that write, embed, rank) loaded at once; the longest unused one leaves; 0: no limit.",
+        "Maximum number of loaded models per kind (text generation, embedding, reranking); the least recently used"
+        " model is unloaded; 0: no limit.",
         "1; with --models-memory as many as fit",
     )
     strict_models: bool = _setting(
