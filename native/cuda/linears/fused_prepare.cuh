@@ -1,5 +1,5 @@
-// Up to 64 rows that the blocks of a kernel of many rows prepare themselves, in place of linear_prepare: its launch and
-// the wait for it take longer.
+// Fused preparation of up to 64 rows: the blocks of a GEMM kernel norm and convert the rows themselves. A separate
+// linear_prepare costs a launch and a wait.
 #pragma once
 
 #include "linears/small_batch.cuh"
@@ -7,27 +7,27 @@
 
 #if WOOLLY_HOPPER
 
-// Rows that the blocks of a kernel prepare themselves, if `x` is not null: of up to 14,336 columns in aligned fours.
+// Arguments of the fused preparation; `x` is null without it. Rows have up to 14,336 columns, a multiple of 4.
 struct FusedRows {
     const float *x, *norm;
     float eps;
     u16* prepared;
     float* inv_scales;
-    u32* arrivals;  // as those of Few
+    u32* arrivals;  // see SmallBatch
     int n_columns, n_stride;
 };
-constexpr int MAX_OWN_ROWS = 64;  // rows; linear_prepare prepares more
+constexpr int MAX_OWN_ROWS = 64;  // linear_prepare prepares larger batches
 constexpr int ROW_BARRIER = 1,
-              READY_BARRIER = 2;  // named barriers: of the consumers, and of them and the producer of rows
+              READY_BARRIER = 2;  // named barriers: consumers; consumers and the row producer
 
-// The consumers of a block prepare one row, as linear_prepare does.
+// Consumers prepare one row, with the same result as linear_prepare.
 template <int FOURS_PER_THREAD>
 __device__ __forceinline__ void prepare_row(const FusedRows& fused, int row, float* reduced) {
     constexpr int PER_THREAD = 2;
     const int n_padded = (fused.n_columns + 255) / 256 * 256;
     RowToF16<FOURS_PER_THREAD, true, false, PER_THREAD, ROW_BARRIER> to_f16(fused.norm, fused.n_columns, n_padded);
-    // Two lanes that are 16 apart share their words: one stores the first of both, the other the second, which lie 16
-    // bytes on or before. A lane's next fours are 1024 columns on.
+    // Lanes i and i + 16 exchange words so that each stores 8 contiguous bytes; their addresses differ by 16. The next
+    // float4 of a lane is 1024 columns further.
     const int is_companion = threadIdx.x & 16;
     u64 to = reinterpret_cast<u64>(fused.prepared +
                                    prepared_at(row, place_of(4 * (row_thread<PER_THREAD>() & ~16)), fused.n_stride)) ^
@@ -41,8 +41,8 @@ __device__ __forceinline__ void prepare_row(const FusedRows& fused, int row, flo
     if (threadIdx.x == 0) fused.inv_scales[row] = inv_scale;
     named_barrier(ROW_BARRIER, 256);
 }
-// Block b prepares rows b, b + gridDim.x, ... for all blocks, and waits for those of others; as prepare_rows of
-// small_batch.cuh, it prepares all rows itself if it waits too long.
+// Block b prepares rows b, b + gridDim.x, ... and waits for the rows of other blocks. On a timeout it prepares all rows
+// itself, as prepare_rows of small_batch.cuh.
 template <int FOURS_PER_THREAD>
 __device__ __forceinline__ void prepare_rows_of_block(const FusedRows& fused, int n_rows, float* reduced) {
     int first = blockIdx.x, step = gridDim.x;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void prepare_rows_of_block(const FusedRows& fused, in
     if (prepares_all) __threadfence();
 }
 
-// Consumers: the rows of the kernel before, if they are its own to prepare.
+// Consumers: prepare the rows and release the row producer.
 __device__ __forceinline__ void prepare_fused_rows(const FusedRows& fused, int n_rows, float* reduced) {
     if (fused.n_columns <= 2 * 4 * ROW_THREADS)
         prepare_rows_of_block<2>(fused, n_rows, reduced);
@@ -80,12 +80,12 @@ __device__ __forceinline__ void prepare_fused_rows(const FusedRows& fused, int n
         prepare_rows_of_block<7>(fused, n_rows, reduced);
     named_barrier(READY_BARRIER, 288);
 }
-// Producer of rows: waits for them.
+// Row producer: waits for the prepared rows.
 __device__ __forceinline__ void await_fused_rows() {
     named_barrier(READY_BARRIER, 288);
     fence_async_proxy();
 }
-// The last block leaves zeros.
+// The last block resets the counters.
 __device__ __forceinline__ void reset_arrivals(const FusedRows& fused) {
     if (threadIdx.x == 0 && atomicAdd(fused.arrivals + 1, 1u) + 1 == gridDim.x)
         fused.arrivals[0] = fused.arrivals[1] = 0;

@@ -1,7 +1,7 @@
-// What all kernels of matrix products share: slices of K, rows of activations as halves, and what follows a sum.
+// Shared by all matrix product kernels: split of K into slices, conversion of activations to f16, epilogues.
 //
-// A product is the same whatever kernel computes it, alone or in a batch: the columns (tiles of 256) are cut into 16
-// slices; in each a chain of m16n8k16 runs in the order of places (tile.cuh), from zero; the slices are added in order.
+// Every kernel gives a row the same bits, alone or in a batch: the tiles of 256 columns are split into 16 slices; each
+// slice is one chain of m16n8k16 in the order of places (tile.cuh), starting from zero; slices are added in order.
 #pragma once
 
 #include "primitives/activations.cuh"
@@ -10,14 +10,14 @@
 #include "weights/tile.cuh"
 
 constexpr int N_SLICES = 16;
-// Threads that norm one row: the order of its sum depends on them.
+// Logical threads per row in norms; they define the order of its sum.
 constexpr int ROW_THREADS = 512;
 
 __device__ __forceinline__ int slice_start(int slice, int n_tiles) {
     return slice * (n_tiles / N_SLICES) + min(slice, n_tiles % N_SLICES);
 }
 
-// A power of two that brings the largest magnitude of a row to 2^13 .. 2^14, and its inverse.
+// Power of two that scales the largest magnitude of a row to [2^13, 2^14), and its inverse.
 struct RowScale {
     float value, inverse;
 };
@@ -26,12 +26,12 @@ __device__ __forceinline__ RowScale row_scale_for(float largest) {
     return {__uint_as_float(u32(267 - exponent) << 23), __uint_as_float(u32(exponent - 13) << 23)};
 }
 
-// Index of this thread within its row. A block may hold the threads of several rows.
+// Index of this thread within its row. A block may process several rows.
 template <int PER_THREAD>
 __device__ __forceinline__ int row_thread() {
     return PER_THREAD == 1 ? int(threadIdx.x) : int(threadIdx.x) & (ROW_THREADS / PER_THREAD - 1);
 }
-// Waits for all threads of a row, which are the block, or those that name a barrier.
+// Barrier over the threads of one row: the whole block (BARRIER 0) or a named barrier.
 template <int PER_THREAD, int BARRIER>
 __device__ __forceinline__ void row_barrier() {
     if constexpr (BARRIER == 0)
@@ -39,8 +39,8 @@ __device__ __forceinline__ void row_barrier() {
     else
         named_barrier(BARRIER, ROW_THREADS / PER_THREAD);
 }
-// Reduces ROW_THREADS numbers to their sum and maximum, in one order. A thread holds EACH of them, ROW_THREADS / EACH
-// apart. `shared` has 2 floats for each 32 numbers; the caller may reuse it after the next barrier.
+// Sum and maximum over the ROW_THREADS logical threads of a row, in fixed order. A thread holds PER_THREAD of them,
+// ROW_THREADS / PER_THREAD apart. `shared` has 2 floats per 32 logical threads; reusable after the next barrier.
 template <int PER_THREAD, int BARRIER = 0>
 __device__ __forceinline__ float reduce_row(float (&sum)[PER_THREAD], float& largest, float* shared) {
     constexpr int N = ROW_THREADS / 32;
@@ -66,17 +66,19 @@ __device__ __forceinline__ float reduce_row(float (&sum)[PER_THREAD], float& lar
     return all;
 }
 
-// Converts a row of f32 to f16 times a power of two, after its norm if it has one. All threads of a block work on it,
-// or the threads of one of the block's rows. One thread does the work of EACH of the ROW_THREADS that define the order
-// of sums. It keeps 4 x HELD columns for each of them in registers; a longer row is read twice. IS_WHOLE: the row is
-// not longer and comes in aligned fours, which needs less code. HOLDS_NORM: the norm stays in registers, too, otherwise
-// it is read twice. BARRIER: of its threads, if the block has others. The bits depend on none of this.
+// Converts a row of f32 to f16, normed first if `norm` is not null, scaled by a power of two. The result does not
+// depend on the template parameters:
+// - FOURS_PER_THREAD: float4s of the row kept in registers per logical thread; longer rows are read twice
+// - IS_ONE_PASS: the row fits into registers and is 16-byte aligned, a multiple of 4 long
+// - NORM_IN_REGISTERS: norm weights stay in registers, else they are read twice
+// - PER_THREAD: logical threads (of ROW_THREADS) per thread
+// - BARRIER: named barrier of the row's threads, 0 for __syncthreads
 template <int FOURS_PER_THREAD, bool IS_ONE_PASS = false, bool NORM_IN_REGISTERS = true, int PER_THREAD = 1,
           int BARRIER = 0>
 struct RowToF16 {
     static constexpr int N = FOURS_PER_THREAD * PER_THREAD;
     const float* norm;
-    int n, n_padded;  // columns; behind them come zeros
+    int n, n_padded;  // columns; zero-padded to n_padded
     float4 w[NORM_IN_REGISTERS ? N : 1];
 
     __device__ __forceinline__ RowToF16(const float* norm, int n, int n_padded) : norm(norm), n(n), n_padded(n_padded) {
@@ -86,7 +88,7 @@ struct RowToF16 {
         return 4 * ((pass * FOURS_PER_THREAD + i / PER_THREAD) * ROW_THREADS +
                     i % PER_THREAD * (ROW_THREADS / PER_THREAD) + row_thread<PER_THREAD>());
     }
-    // Loads all columns of a pass. No load waits for another; columns past the end repeat the last ones.
+    // Issues all loads of a pass before any is used. Columns past the end repeat the last ones.
     template <class Load>
     __device__ __forceinline__ void fetch(float4 (&to)[N], const float* x, int pass, Load&& load) const {
         if (IS_ONE_PASS || ((n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0)) {
@@ -118,13 +120,13 @@ struct RowToF16 {
         return make_float4(norm[min(k, n - 1)], norm[min(k + 1, n - 1)], norm[min(k + 2, n - 1)],
                            norm[min(k + 3, n - 1)]);
     }
-    // Calls put(k, low, high) for columns k (a multiple of 4) and k + 1, k + 2 and k + 3, up to n_padded. `shared` is
-    // used until the next barrier. Returns the inverse of the power.
+    // Calls put(k, low, high) with columns k to k + 3 as f16x2 pairs, k a multiple of 4, up to n_padded. `shared` is in
+    // use until the next barrier. Returns the inverse scale.
     template <class Put>
     __device__ __forceinline__ float convert(const float* x, float eps, float* shared, Put&& put) {
         return convert(x, eps, shared, put, [] {});
     }
-    // ... and calls asked() when the row is on its way.
+    // Same; calls on_loaded() after the loads of the row are issued.
     template <class Put, class OnLoaded>
     __device__ __forceinline__ float convert(const float* x, float eps, float* shared, Put&& put,
                                              OnLoaded&& on_loaded) {
@@ -135,7 +137,7 @@ struct RowToF16 {
 #pragma unroll
         for (int i = 0; i < PER_THREAD; i++) sum[i] = 0;
         auto load = [&](int pass) {
-            // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
+            // __ldcg bypasses L1, which may hold stale values from before the previous kernel.
             fetch(v, x, pass, [](auto* at) { return __ldcg(at); });
             if (n_passes > 1) weigh(pass);
 #pragma unroll
@@ -195,28 +197,28 @@ struct RowToF16 {
     }
 };
 
-// Where prepared rows keep a place (place_of): blocks of 64; in a block every row has 128 bytes, whose pieces of 16 are
-// swapped by the row's number, as wgmma reads them without conflicts. Counted in halves; `n_stride` rows in a block.
+// Offset, in f16, of a place (place_of) in prepared rows: [64-place block][n_stride rows][128 bytes], 16-byte chunks
+// XOR-swizzled by row % 8, as wgmma reads without bank conflicts.
 __device__ __forceinline__ u64 prepared_at(int row, int place, int n_stride) {
     return (u64(place >> 6) * n_stride + row) * 64 + ((((place & 63) >> 3) ^ (row & 7)) << 3) + (place & 7);
 }
 
-// One matrix of a step: tiles, then a factor for each packed row; a matrix of heads has both for each head. In pairs
-// (GLU), rows 0 to 7 of a strip are of the gate, 8 to 15 of the matrix that it gates.
+// One matrix of a step: tiles, then one f32 factor per packed row. With heads, both per head. With GLU, rows 0 to 7 of
+// a panel belong to gate, 8 to 15 to up.
 struct Matrix {
     const u8* tiles;
     const float* bias;
     float* y;
     int n_rows, n_panels;
 };
-// As kernels take them.
+// As kernel parameters.
 #define MATRIX(i) const u8 *tiles##i, const float *bias##i, float *y##i, int n_rows##i, int n_panels##i
 #define MATRIX_OF(i) {tiles##i, bias##i, y##i, n_rows##i, n_panels##i}
 
-// What follows the sum of an element.
+// Operation after the sum of an element.
 enum Epilogue { PLAIN = 0, RESIDUAL = 1, GLU = 2 };
 
-// Gates but the usual one are a call: in a loop that is unrolled for many rows they would be most of the kernel.
+// Not inlined: in loops unrolled over many rows the rare gates would be most of the code.
 static __device__ NEVER_INLINE float glu_outlined(int kind, float gate, float up, float limit) {
     return gated(kind, gate, up, limit);
 }
@@ -227,16 +229,16 @@ __device__ __forceinline__ float apply_glu(int kind, float limit, float gate, fl
     return glu_outlined(kind, gate, up, limit);
 }
 
-// What follows the sums of a step.
+// Epilogue of a step.
 struct EpilogueParams {
-    const float* residual;  // where `epilogue` says so, of the shape of the only value
+    const float* residual;  // [rows][n_rows], if epilogue is RESIDUAL
     int epilogue, gate;
     float limit, scale;
 };
 #define EPILOGUE_PARAMS const float *residual, int epilogue, int gate, float limit, float scale
 #define EPILOGUE_ARGS {residual, epilogue, gate, limit, scale}
 
-// The sum of slices put back into its range, plus bias, times scale.
+// Sum of the slices, rescaled by the weight factor and the inverse activation scale, plus bias, times scale.
 __device__ __forceinline__ float scale_and_bias(float sum, float factor, float inv_scale, bool has_bias, float bias,
                                                 float scale) {
     float y = __fmul_rn(__fmul_rn(sum, factor), inv_scale);
@@ -244,7 +246,7 @@ __device__ __forceinline__ float scale_and_bias(float sum, float factor, float i
     return __fmul_rn(y, scale);
 }
 
-// The work of kernels of many rows, in items: 128 rows of a matrix by NT rows of activations, for a part of the slices.
+// Work items of the GEMM kernels: 128 weight rows by NT activation rows, for one of n_splits parts of the slices.
 struct Items {
     int n_w_blocks0, n_w_blocks1, n_w_blocks, n_x_blocks, n_splits;
 
@@ -257,10 +259,10 @@ struct Items {
 };
 struct Item {
     int split, x_block;
-    int w_block, which;  // rows of which matrix
-    int packed;          // the first of its 128 rows, counted over all matrices
+    int w_block, which;  // block of 128 rows of matrix `which`
+    int packed;          // first of its 128 rows, counted over all matrices
 
-    // Blocks that follow one another share rows of weights.
+    // Consecutive blocks share weight rows.
     __device__ __forceinline__ Item(const Items& items, int number)
         : Item(items, number / (items.n_splits * items.n_x_blocks), number % (items.n_splits * items.n_x_blocks)) {}
     __device__ __forceinline__ Item(const Items& items, int w_block_of_all, int number)
@@ -276,17 +278,17 @@ __device__ __forceinline__ Matrix matrix_at(const Matrix (&all)[3], int which) {
     return which == 0 ? all[0] : which == 1 ? all[1] : all[2];
 }
 
-// The row of an item whose sums a lane has at 4 (i / 2) + i % 2 and, of the row of weights 8 on, two further.
+// Row within the item of accumulators 4 (i / 2) + i % 2 and that + 2 (weight row + 8) of a lane.
 __device__ __forceinline__ int row_in_item(int i) { return (i >> 1) * 8 + 2 * (threadIdx.x & 3) + (i & 1); }
 
-// Where a warp stores what it has of an item: rows out and out + 8 of the matrix; in pairs, row `out` of both.
+// Output rows of a lane: `out` and `out + 8`; with GLU, gate and up of row `out`.
 struct OutputRows {
     float factor_a, factor_b, bias_a, bias_b;
     int out;
     bool has_a, has_b, has_bias_a, has_bias_b;
 };
-// For one of the ways to finish: code for each element of a warp should be short. Residuals of CHUNK rows are under way
-// together; rows behind the last repeat it.
+// Specialized per epilogue to keep the unrolled code short. Residuals of CHUNK rows are loaded together; rows past the
+// end repeat the last one.
 template <int NT, int CHUNK, int EPILOGUE, class InvScale, class Gate>
 __device__ __forceinline__ void store_rows(const float (&sum)[NT / 2], const Matrix& m, int first_row,
                                            const OutputRows& o, int n_rows, const EpilogueParams& epi,
@@ -317,7 +319,7 @@ __device__ __forceinline__ void store_rows(const float (&sum)[NT / 2], const Mat
         }
     }
 }
-// What a lane needs for a strip of its matrix.
+// Factors and biases of a lane for one panel.
 template <bool HAS_GLU = true>
 __device__ __forceinline__ OutputRows output_rows_of(const Matrix (&all)[3], const Matrix& m, int panel,
                                                      int panel_bytes, const EpilogueParams& epi) {
@@ -334,8 +336,8 @@ __device__ __forceinline__ OutputRows output_rows_of(const Matrix (&all)[3], con
     o.bias_b = o.has_bias_b && o.has_b ? biases[o.out + (is_glu ? 0 : 8)] : 0.f;
     return o;
 }
-// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ... `back_of` gives the
-// inverse of the power of a row of the item.
+// Applies the epilogue to a warp's accumulators of an item, summed over all slices. inv_scale_of(row) is the inverse
+// scale of an activation row.
 template <int NT, int CHUNK, class InvScale>
 __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
                                            int warp, int panel_bytes, int n_rows, const EpilogueParams& epi,
@@ -355,7 +357,7 @@ __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Mat
         store_rows<NT, CHUNK, GLU>(sum, m, first_row, o, n_rows, epi, inv_scale_of,
                                    [&](float a, float b) { return glu_outlined(epi.gate, a, b, epi.limit); });
 }
-// ... or of one slice, for linear_reduce.
+// Stores the accumulators of one slice, for linear_reduce.
 template <int NT>
 __device__ __forceinline__ void store_part(const float (&sum)[NT / 2], float* parts, const Items& items,
                                            const Item& item, int slice, int warp) {

@@ -1,12 +1,12 @@
-// What kernels of few rows share beside their pipeline of tiles: rows that the first blocks prepare for all blocks, and
-// clusters of blocks.
+// Shared by the small-batch kernels (rows8, rows32): cooperative preparation of rows by the first blocks, and clusters
+// of TEAM blocks.
 #pragma once
 
 #include "linears/tile_stream.cuh"
 
 constexpr int PAIR = WOOLLY_HOPPER ? 2 : 1;
 
-// Waits for all blocks of a team. What they wrote to shared memory is there for all, until they pass another.
+// Barrier of a cluster of TEAM blocks; writes to shared memory before it are visible to all of them.
 template <int TEAM>
 __device__ __forceinline__ void team_barrier() {
     if constexpr (TEAM > 1) {
@@ -19,7 +19,7 @@ __device__ __forceinline__ void team_barrier() {
         __syncthreads();
     }
 }
-// What lies at that place in the shared memory of a block of the team: a number, or four.
+// Loads a float or float4 at the same shared address in block `rank` of the cluster.
 template <int TEAM, class T>
 __device__ __forceinline__ T load_of(const T* p, int rank) {
     if constexpr (TEAM == 1) {
@@ -43,20 +43,19 @@ __device__ __forceinline__ T load_of(const T* p, int rank) {
 }
 
 struct SmallBatch {
-    int n_columns, n_stages, n_early, n_group;  // n_early: stages that are fetched before the rows are there
+    int n_columns, n_stages, n_early, n_group;  // n_early: stages fetched before the rows are ready
     const float *x, *norm;
     float eps;
-    u8* x_f16;          // [n_tiles * 8][n_group][64 bytes]: 16 of each lane for two mma
-    float* inv_scales;  // of each row
-    u32* arrivals;      // rows that are ready, and blocks that know it; zeros between kernels
+    u8* x_f16;          // [n_tiles * 8][n_group][64 bytes]: 16 bytes per lane for two mma
+    float* inv_scales;  // [n_group]
+    u32* arrivals;      // [2]: rows ready, blocks done; zero between kernels
 };
 
-// How often a block polls for the rows of other blocks before it prepares them itself. Other blocks need microseconds;
-// this many polls take a tenth of a millisecond.
+// Polls before a block prepares the rows of other blocks itself: 0.1 ms, where other blocks normally need microseconds.
 constexpr int MAX_POLLS = 128;
 
-// Returns whether n rows are ready, or become ready while one thread polls. All threads get the answer by a vote: so
-// the compiler knows that the warp stays converged, and needs a fifth fewer registers after it.
+// Returns true once n_rows rows are ready, false on a timeout; one thread polls. The result is a warp vote, so the
+// compiler knows that the warp is converged and needs a fifth fewer registers.
 __device__ __forceinline__ bool wait_for_rows_ready(const SmallBatch& input, int n_rows) {
     bool is_so = false;
     if (threadIdx.x == 0) {
@@ -65,11 +64,11 @@ __device__ __forceinline__ bool wait_for_rows_ready(const SmallBatch& input, int
     }
     return __any_sync(ALL_LANES, __syncthreads_or(is_so));
 }
-// Normalizes rows and converts them to f16. Block b takes rows b, b + gridDim.x, ...; returns when all rows are ready.
-// One thread does the work of EACH of ROW_THREADS.
+// Norms rows and converts them to f16: block b takes rows b, b + gridDim.x, ... Returns when all rows are ready.
+// PER_THREAD as in RowToF16.
 //
-// A block that waits too long prepares all rows itself: the same bits at the same addresses. This avoids a deadlock
-// between programs that share a GPU, of which each could hold the multiprocessors that the other's blocks need.
+// After a timeout a block prepares all rows itself, writing the same bits to the same addresses. This avoids a deadlock
+// between processes that share a GPU and hold each other's multiprocessors.
 template <int FOURS_PER_THREAD, bool IS_ONE_PASS, int PER_THREAD = 1>
 __device__ __forceinline__ void prepare_rows(const SmallBatch& input, int n_rows, int n_tiles, float* reduced) {
     int first = blockIdx.x, step = gridDim.x;

@@ -1,16 +1,16 @@
-// Which parts of the items of many rows a pair of blocks of linear_wgmma.cu computes, and in which order.
+// Stream-K scheduling of the work items of linear_wgmma.cu over cluster pairs of blocks.
 #pragma once
 
 #include "linears/linears.cuh"
 
-// Slices of an item that a pair of blocks computes.
+// Slices [first, end) of work item `number`.
 struct WorkRange {
     int number, first, end;
 };
-// Parts of a pair of blocks, one after another: the beginning of its last item, whole ones, then the end of its first.
-// Items that do not make a whole round are dealt by slices, together with those of the last whole round: a pair has the
-// slices of one item at least and of two at most. Items whose slices are split are not dealt so, and have all of them;
-// of others, slices without tiles, which are the last, are left out.
+// Ranges of a pair, in order: the head of its last item, complete items, the tail of its first item. Items of the last
+// full round and of the partial round after it are distributed by slices, so each pair gets at least the slices of one
+// item and at most of two. With n_splits > 1 items are not distributed by slices and keep all 16; otherwise trailing
+// slices without tiles are dropped.
 struct StreamKScheduler {
     int pair, n_pairs, n_items, n_slices, n_each, n_splits, n_rounds, begin, end, step;
 
@@ -40,7 +40,7 @@ struct StreamKScheduler {
             }
             step = n_rounds;
         }
-        while (step < n_rounds + 2) {  // two if all its slices are theirs
+        while (step < n_rounds + 2) {  // two if the pair has all their slices
             const int number = (begin + n_slices - 1) / n_slices + step++ - n_rounds;
             part = {number, 0, n_slices};
             if ((number + 1) * n_slices <= end) return true;

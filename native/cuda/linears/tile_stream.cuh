@@ -1,12 +1,12 @@
-// What kernels of few rows share: each of the 16 warps of a block streams tiles through a ring of its own in shared
-// memory, so that no barrier of the block stands in the loop.
+// Weight streaming for small batches: each of the 16 warps of a block fetches tiles through its own ring in shared
+// memory, so the main loop has no block barrier.
 #pragma once
 
 #include "linears/linears.cuh"
 
 constexpr int MAX_STAGES = 8;
 
-// Tiles on their way to one warp, stage by stage.
+// Multi-stage ring of tiles of one warp.
 struct Ring {
     u8* memory;
     int n_stages, stage_bytes;
@@ -15,7 +15,7 @@ struct Ring {
     u64 policy;
 #endif
 
-    // `rings` has those of all warps; barriers are in the second KB of shared memory.
+    // `rings` holds the stages of all warps; the mbarriers are at byte 1024 of shared memory.
     __device__ __forceinline__ void start(u8* shared, u8* rings, int warp, int lane, int stages, int bytes) {
         memory = rings + warp * stages * bytes;
         n_stages = stages;
@@ -30,7 +30,7 @@ struct Ring {
         __syncwarp();
 #endif
     }
-    // All lanes call it, with null if nothing is left to fetch.
+    // Called by all lanes; `tile` is null after the last tile.
     __device__ __forceinline__ void fetch(int stage, const u8* tile, int n_bytes, int lane) {
 #if WOOLLY_BULK
         if (lane == 0 && tile != nullptr) {
@@ -53,15 +53,16 @@ struct Ring {
     }
 };
 
-// Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
-// round the warps. With TEAM blocks that share strips, each has every TEAM-th slice, and its warps work on TEAM strips.
+// Iterates over the (panel, slice) pairs of a warp: one slice of each panel of its block. Slices with one extra tile
+// rotate over the warps. In a cluster of TEAM blocks each block has every TEAM-th slice, and its warps work on TEAM
+// panels.
 template <int TEAM>
 struct PanelCursor {
-    static constexpr int N = N_SLICES / TEAM;  // slices of a block
+    static constexpr int N = N_SLICES / TEAM;  // slices per block
     int panel, tile, end, slice;
 
     __device__ __forceinline__ static int rank() { return TEAM == 1 ? 0 : int(blockIdx.x) % TEAM; }
-    // Slices of this block that are longer.
+    // Number of this block's slices with an extra tile.
     __device__ __forceinline__ static int longer(int n_tiles) {
         return TEAM == 1 ? n_tiles % N_SLICES : (n_tiles % N_SLICES + TEAM - 1 - rank()) / TEAM;
     }
@@ -74,15 +75,15 @@ struct PanelCursor {
         tile = slice_start(slice, n_tiles);
         end = slice_start(slice + 1, n_tiles);
     }
-    // Tiles of the block's slices before this one.
+    // Tiles in the block's slices before this one.
     __device__ __forceinline__ int before(int n_tiles) const {
         return slice / TEAM * (n_tiles / N_SLICES) + min(slice / TEAM, longer(n_tiles));
     }
 };
 typedef PanelCursor<1> SliceCursor;
 
-// The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
-// third may be of another kind, U. IS_SINGLE: slices are a tile each, and a warp has that of its number.
+// Streams the tiles of a warp from all panels of its block. Up to three matrices follow one another; the third may have
+// tile type U. IS_SINGLE: one tile per slice, and the warp has the slice of its number.
 template <class T, class U, int TEAM = 1, bool IS_SINGLE = false>
 struct Stream {
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
@@ -113,12 +114,12 @@ struct Stream {
     __device__ __forceinline__ static int bytes_of(int which) {
         return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
     }
-    // The strip in its own matrix, and which that is.
+    // Panel within its matrix; sets `which` to the matrix.
     __device__ __forceinline__ int panel_of(int panel, int& which) const {
         which = panel < n_first ? 0 : panel < n_two ? 1 : 2;
         return panel - (which == 0 ? 0 : which == 1 ? n_first : n_two);
     }
-    // The first tile of the next slice that has any or, of single ones, of the next matrix.
+    // Moves to the first tile of the next non-empty slice or, if IS_SINGLE, of the next matrix.
     __device__ __forceinline__ void seek() {
         if (IS_SINGLE) {
             ahead.tile = warp;
@@ -145,8 +146,7 @@ struct Stream {
         next += next_bytes;
         if (++ahead.tile == ahead.end) at++, seek();
     }
-    // The next tile, of the opener's kind, times rows, of which columns(k32) are what two mma want; then another is
-    // asked for in its place.
+    // Multiplies the next tile; columns(k32) returns the B fragments of two mma. Then refills its stage.
     template <class Unpacker, class Columns>
     __device__ __forceinline__ void multiply(Unpacker, float (&acc)[4], Columns&& columns) {
         const u8* tile = ring.memory + stage * STAGE_BYTES;
@@ -166,13 +166,13 @@ struct Stream {
     }
 };
 
-// Where halves of a row are as lanes want them, eight bytes of columns k to k + 3 (k a multiple of 4). 16 bytes of lane
-// t are what two mma of 16 places want.
+// Byte offset of columns k to k + 3 (k a multiple of 4) of a row in B fragment order: 16 bytes per lane t hold two k16
+// steps.
 __device__ __forceinline__ int f16_row_offset(int k, int row, int n_rows) {
     return (((k >> 8) * 8 + (k >> 3 & 7)) * n_rows + row) * 64 + (k >> 6 & 3) * 16 + (k >> 2 & 1) * 8;
 }
 
-// An element of a value that a thread finishes, with what it needs beside the sum, which comes while tiles do.
+// One output element of a thread. Its factor, bias and residual are loaded while tiles stream.
 struct EpilogueElement {
     Matrix m;
     u64 to;
@@ -180,7 +180,7 @@ struct EpilogueElement {
     float factor[2], bias[2], residual;
     bool is_active;
 
-    // Row `e` of a strip of the matrix, of a row of activations. If it is not this thread's, nothing is read.
+    // Element `e` of a panel, for activation row `row`. Loads nothing if the thread has no element.
     __device__ __forceinline__ EpilogueElement(const Matrix (&all)[3], int which, int panel, int e, int row,
                                                int n_tiles, int tile_bytes, bool is_active_if_valid,
                                                const EpilogueParams& epi)
@@ -200,7 +200,7 @@ struct EpilogueElement {
         }
         if (epi.epilogue == RESIDUAL) residual = __ldcg(epi.residual + to);
     }
-    // summed(e) gives the sum of all slices of a row of the strip.
+    // summed(e) returns the sum over all slices of row e of the panel.
     template <class Summed>
     __device__ __forceinline__ void store(Summed&& summed, int e, float inv_scale, const EpilogueParams& epi) const {
         float y = scale_and_bias(summed(e), factor[0], inv_scale, m.bias != nullptr, bias[0], epi.scale);

@@ -1,7 +1,7 @@
-// What kernels of many rows on Hopper share (linear_wgmma.cu, moe_wgmma.cu): two rings of stages in shared memory
-// between producers, a warp that copies tiles of weights and one that copies rows of activations, and consumers, eight
-// warps that open tiles in registers and multiply. Each kernel has its own loop of products: ptxas serializes wgmma of
-// 16 and 32 rows (C7515) if they share one that also zeroes the sum of an empty slice.
+// Warp-specialized pipeline of the Hopper kernels (linear_wgmma.cu, linear_splitk.cu, moe_wgmma.cu): one warp copies
+// weight tiles, one copies activation rows, both into multi-stage rings; eight consumer warps unpack tiles into
+// registers and issue wgmma. Each kernel has its own main loop: a shared one that also zeroes the accumulators of empty
+// slices makes ptxas serialize wgmma of 16 and 32 rows (C7515).
 #pragma once
 
 #include "linears/linears.cuh"
@@ -9,8 +9,7 @@
 
 #if WOOLLY_HOPPER
 
-// A place in a ring of stages, and the parity of its barriers: 1 for a producer, to whom all stages are free, 0 for a
-// consumer.
+// Stage and phase parity in a ring. Producers start with phase 1 (all stages free), consumers with phase 0.
 struct PipelineState {
     int n_stages, stage, phase;
     __device__ __forceinline__ void advance() {
@@ -18,8 +17,8 @@ struct PipelineState {
     }
 };
 
-// The rings of a block, NT rows of 64 columns and 8 tiles in a stage. Each stage has a barrier that says that it is
-// full and one that it is free.
+// Rings of a block: NT rows of 64 columns per row stage, 8 tiles per tile stage. Each stage has a full and a free
+// mbarrier.
 template <class T, int NT>
 struct Rings {
     static constexpr int ROW_BYTES = NT * 128, TILE_BYTES = Tile<T>::bytes;
@@ -37,11 +36,11 @@ struct Rings {
     __device__ __forceinline__ u32 rows_free(int stage) const { return barriers + 128 + stage * 8; }
     __device__ __forceinline__ u32 tiles_full(int stage) const { return barriers + 256 + stage * 8; }
     __device__ __forceinline__ u32 tiles_free(int stage) const { return barriers + 384 + stage * 8; }
-    // Memory behind the rings, for numbers of the consumers.
+    // Shared memory after the rings and their barriers, for the consumers.
     __device__ __forceinline__ float* rest() const {
         return reinterpret_cast<float*>(tiles + n_tile_stages * 8 * TILE_BYTES + 512);
     }
-    // Eight warps of a block read tiles and rows; rows that both blocks of a pair copy are read by those of both.
+    // Eight warps per block consume; rows multicast to a cluster of two are released by 16.
     __device__ __forceinline__ void start(int n_readers = 16) const {
         if (threadIdx.x == 0) {
             for (int i = 0; i < n_row_stages; i++)
@@ -52,7 +51,7 @@ struct Rings {
         cluster_sync();
     }
 
-    // Producer of tiles: one tile of each of eight strips, a lane each.
+    // Tile producer: eight lanes copy one tile each, of eight panels.
     __device__ __forceinline__ void copy_tiles(PipelineState& pipe, const u8* from, int lane, u64 policy,
                                                int n_bytes = TILE_BYTES) const {
         mbarrier_wait(tiles_free(pipe.stage), pipe.phase);
@@ -63,7 +62,7 @@ struct Rings {
                       tiles_full(pipe.stage), policy);
         pipe.advance();
     }
-    // Producer of rows: this block's half of them, `n_bytes`, for both blocks.
+    // Row producer: multicasts this block's half of the rows, n_bytes, to both blocks of the cluster.
     __device__ __forceinline__ void copy_rows(PipelineState& pipe, const u16* from, int n_bytes, int rank, int lane,
                                               u64 policy) const {
         mbarrier_wait(rows_free(pipe.stage), pipe.phase);
@@ -75,7 +74,7 @@ struct Rings {
         __syncwarp();
         pipe.advance();
     }
-    // ... all of them, for this block alone.
+    // Row producer without multicast.
     __device__ __forceinline__ void copy_all_rows(PipelineState& pipe, const u16* from, int lane, u64 policy) const {
         mbarrier_wait(rows_free(pipe.stage), pipe.phase);
         if (lane == 0) {
@@ -85,7 +84,7 @@ struct Rings {
         __syncwarp();
         pipe.advance();
     }
-    // The other block says here that it has read rows: it must not say so to a block that has left.
+    // Waits for the releases by the other block: it must not arrive at a barrier of a block that has exited.
     __device__ __forceinline__ void drain_rows(PipelineState& pipe) const {
         for (int i = 0; i < n_row_stages; i++) {
             mbarrier_wait(rows_free(pipe.stage), pipe.phase);
@@ -94,8 +93,7 @@ struct Rings {
     }
 };
 
-// A warp of the consumers: where it is in both rings, and the operands of the next products. L: the largest tiles of
-// the ring.
+// State of a consumer warp in both rings, and the A fragments of the next wgmma. L: the larger tile type of the ring.
 template <class T, int NT, class L = T>
 struct Consumer {
     const Rings<L, NT>& rings;

@@ -1,4 +1,4 @@
-// Activations of single numbers. Their order is that of ACTIVATIONS in woolly/runtime/cuda/ops/rows.py.
+// Scalar activations, numbered as ACTIVATIONS in woolly/runtime/cuda/ops/rows.py.
 #pragma once
 
 #include "primitives/common.cuh"
@@ -9,12 +9,12 @@ __device__ inline float activation(int kind, float x) {
     switch (kind) {
         case SILU:
             return x / (1.0f + expf(-x));
-        case GELU:  // the tanh form: x times the sigmoid of twice its argument
+        case GELU:  // tanh approximation, rewritten as x * sigmoid(2 * argument)
             return x / (1.0f + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
         case GELU_ERF:
             return x * 0.5f * (1.0f + erff(x * 0.7071067811865476f));
         case RELU:
-            return x < 0.0f ? 0.0f : x;  // NaN stays
+            return x < 0.0f ? 0.0f : x;  // NaN passes through
         case RELU2:
             return x < 0.0f ? 0.0f : x * x;
         case SIGMOID:
@@ -30,12 +30,12 @@ __device__ inline float activation(int kind, float x) {
     }
 }
 
-// Numbers between -most and most stay as they are, and NaN.
+// Clamps x to [-most, most]; NaN passes through.
 __device__ inline float bounded(float x, float most) { return x > most ? most : x < -most ? -most : x; }
 
-// activation(gate) * up. With a limit both are bounded by it, the first from above alone.
+// GLU: activation(gate) * up. A limit clamps the activation from above and up to [-limit, limit]; 0: no clamp.
 __device__ inline float gated(int kind, float gate, float up, float limit) {
-    if (kind == CLAMPED) {  // gpt-oss: both bounded by 7
+    if (kind == CLAMPED) {  // gpt-oss: gate clamped from above, up to [-7, 7]
         gate = gate > 7.0f ? 7.0f : gate;
         return gate / (1.0f + expf(-1.702f * gate)) * (bounded(up, 7.0f) + 1.0f);
     }

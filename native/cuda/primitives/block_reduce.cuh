@@ -1,14 +1,14 @@
-// Sums over a block in a tree that depends on the number of threads alone: one row has one result in every batch.
+// Block reductions. Their order depends only on the number of threads, so a row gives the same bits in every batch.
 #pragma once
 
 #include "primitives/common.cuh"
 
-// Two numbers that are summed at once.
+// Two values reduced together.
 struct SumPair {
     float a, b;
 };
 
-// The sums over all threads of the block, for each of them. A multiple of 32 threads, all of which call it.
+// Returns both sums over the block to every thread. All threads must call it; their number is a multiple of 32.
 __device__ inline SumPair block_sum2(float a, float b) {
     __shared__ SumPair parts[32];
     for (int n = 16; n; n /= 2) {
@@ -17,7 +17,7 @@ __device__ inline SumPair block_sum2(float a, float b) {
     }
     const int n_warps = blockDim.x / 32;
     if (n_warps == 1) return {a, b};
-    __syncthreads();  // the sums before these have been read
+    __syncthreads();  // the previous reduction has been read
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = {a, b};
     __syncthreads();
     a = b = 0.0f;
@@ -30,10 +30,10 @@ __device__ inline SumPair block_sum2(float a, float b) {
 
 __device__ inline float block_sum(float a) { return block_sum2(a, 0.0f).a; }
 
-// The sum of squares of n numbers over the block: four chains for each thread.
+// Sum of squares of n floats over the block, with four accumulators per thread.
 __device__ inline float sum_of_squares(const float* x, int n) {
     float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (n % 4 == 0) {  // then x begins at 16 bytes
+    if (n % 4 == 0) {  // x is 16-byte aligned
         for (int i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
             const float4 v = *(const float4*)(x + i);
             s[0] = fmaf(v.x, v.x, s[0]);
@@ -41,7 +41,7 @@ __device__ inline float sum_of_squares(const float* x, int n) {
             s[2] = fmaf(v.z, v.z, s[2]);
             s[3] = fmaf(v.w, v.w, s[3]);
         }
-    } else {  // the same sums in the same order
+    } else {  // same sums, same order
         for (int i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x)
             for (int j = 0; j < 4 && i + j < n; j++) s[j] = fmaf(x[i + j], x[i + j], s[j]);
     }

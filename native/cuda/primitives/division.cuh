@@ -1,6 +1,5 @@
-// Quotients and roots without the branch that compilers put before each for numbers at the ends of the range: four of
-// them in a row take 600 clocks with it, on the way to every product. Quotients and roots that are far from these ends
-// are rounded once, to nearest even, as those of the language.
+// Branch-free division and square root. The compiler's versions branch for operands near the ends of the range: four in
+// a row take 600 clocks before every product. Away from these ends the results are correctly rounded, as IEEE requires.
 #pragma once
 
 #include "primitives/common.cuh"
@@ -24,8 +23,7 @@ __device__ __forceinline__ float sqrt_rn(float x) {
 }
 #endif
 
-// The factor that gives n numbers a root mean square of 1; `sum` is that of their squares. 0 if it is too large for
-// a number, or nearly.
+// RMSNorm factor: 1 / sqrt(sum / n + eps), where `sum` is the sum of squares; 0 if the sum overflows.
 __device__ __forceinline__ float scale_of_norm(float sum, float n, float eps) {
     const float scale = divide_rn(1.f, sqrt_rn(__fadd_rn(divide_rn(sum, n), eps)));
     return sum > 3e38f ? 0.f : scale;

@@ -1,5 +1,5 @@
-// Halves (f16) two by two in a word: the low 16 bits are the first. Every function rounds once, to nearest even, and
-// keeps subnormal numbers; the twins for the emulated device give the same bits.
+// f16x2 arithmetic: two f16 per 32-bit word, the first in the low half. Each function rounds once to nearest even and
+// keeps subnormals. The versions for the emulated GPU give the same bits.
 #pragma once
 
 #include "primitives/common.cuh"
@@ -10,7 +10,7 @@ struct alignas(8) Words2 {
 struct alignas(16) Words4 {
     u32 x, y, z, w;
 };
-// One of the four, by a number that is known when the loop around it is unrolled.
+// Word i of four; i must be a compile-time constant after unrolling.
 __device__ __forceinline__ u32 select_word(const Words4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
@@ -23,7 +23,7 @@ inline float half_to_float(u16 h) {
     const u32 magnitude = h & 0x7fffu, bits = magnitude << 13, special = 0x7f800000u | bits;
     float f;
     std::memcpy(&f, &bits, 4);
-    f *= 0x1p112f;  // moves the exponent's bias from 15 to 127 and makes subnormal numbers normal
+    f *= 0x1p112f;  // rebiases the exponent from 15 to 127 and normalizes subnormals
     if (magnitude >= 0x7c00u) std::memcpy(&f, &special, 4);
     return h & 0x8000u ? -f : f;
 }
@@ -43,7 +43,7 @@ inline u16 double_to_half(double x) {
     return u16(sign | (out > 0x7c00u ? 0x7c00u : out));
 }
 inline u16 float_to_half(float x) { return double_to_half(double(x)); }
-// Products are exact in double, and sums but for bits so far below that they decide nothing.
+// Exact in double, except for bits of the sum too small to affect rounding.
 inline u32 half_fma(u32 a, u32 b, u32 c) {
     u32 out = 0;
     for (int i = 0; i < 32; i += 16)
@@ -65,8 +65,8 @@ inline u32 half_add(u32 a, u32 b) {
     return out;
 }
 inline u32 to_half2(float low, float high) { return u32(float_to_half(low)) | u32(float_to_half(high)) << 16; }
-// Bytes of a (0 to 3) and b (4 to 7), one for each nibble of the selector. With its top bit: the byte's sign, eight
-// times.
+// prmt.b32: selects bytes 0 to 3 of a and 4 to 7 of b, one per selector nibble. A nibble with its top bit set
+// replicates the byte's sign bit.
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     const u64 both = u64(b) << 32 | a;
     u32 out = 0;
@@ -77,7 +77,7 @@ inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     return out;
 }
 inline u32 half_negated(u32 a) { return a ^ 0x80008000u; }
-// The low half, or the high one, in both places.
+// Broadcasts the low, or the high, half.
 inline u32 half_low(u32 a) { return pick_bytes(a, a, 0x1010); }
 inline u32 half_high(u32 a) { return pick_bytes(a, a, 0x3232); }
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
     return out;
 }
-// Written so that they become modifiers of the operands of what follows, and cost nothing.
+// As PTX instructions that ptxas folds into operand modifiers: no cost.
 __device__ __forceinline__ u32 half_negated(u32 a) {
     u32 out;
     asm("neg.f16x2 %0, %1;" : "=r"(out) : "r"(a));
@@ -137,7 +137,7 @@ __device__ __forceinline__ u32 half_high(u32 a) {
 
 #endif
 
-// Values of IQ4_NL plus 128 of four nibbles, a byte each.
+// Decodes four IQ4_NL nibbles to their values + 128, one per byte.
 __device__ __forceinline__ u32 iq4_values(u32 four) {
     const u32 low = pick_bytes(0x3f2d1801u, 0x766a5d4fu, four & 0x7777u);
     const u32 high = pick_bytes(0xa6998d81u, 0xf1d9c5b5u, four & 0x7777u);
@@ -146,7 +146,7 @@ __device__ __forceinline__ u32 iq4_values(u32 four) {
 
 __device__ __forceinline__ float low_float(u32 a) { return half_to_float(u16(a)); }
 __device__ __forceinline__ float high_float(u32 a) { return half_to_float(u16(a >> 16)); }
-// Beyond the largest half (65504): that half. Not a number stays what it is.
+// Saturates at +-65504, the largest finite f16; NaN passes through.
 __device__ __forceinline__ u32 to_half2_saturated(float low, float high) {
     const float most = 65504.f;
     return to_half2(low > most ? most : low < -most ? -most : low, high > most ? most : high < -most ? -most : high);

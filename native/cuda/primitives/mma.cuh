@@ -1,17 +1,19 @@
-// Products of tiles on tensor cores, and copies to shared memory that run beside the computation.
+// Tensor core mma, asynchronous copies to shared memory (cp.async, bulk copies) and mbarriers.
 #pragma once
 
 #include "primitives/half.cuh"
 
-// Whether bulk copies, barriers in shared memory and kernels that begin before the one before ends are there.
+// 1 with bulk copies, mbarriers and programmatic dependent launch (sm_90 and later).
 #if WOOLLY_HOPPER || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
 #define WOOLLY_BULK 1
 #else
 #define WOOLLY_BULK 0
 #endif
 
-// c += a b: a of 16 x 16 (rows g and g + 8, as Tile opens it), b of 16 x 8 (column g, rows 2t, 2t + 1 and 2t + 8,
-// 2t + 9), c of 16 x 8: c[0], c[1] row g, columns 2t and 2t + 1; c[2], c[3] row g + 8.
+// mma.m16n8k16: c += a b with f16 inputs and f32 accumulators; g = lane / 4, t = lane % 4.
+// - a [16][16]: rows g and g + 8 (the order of Tile::unpack)
+// - b [16][8]: column g, rows 2t, 2t + 1, 2t + 8, 2t + 9
+// - c [16][8]: c[0], c[1] at row g, columns 2t, 2t + 1; c[2], c[3] at row g + 8
 #ifdef WOOLLY_EMULATED
 struct EmulatedMma {
     float* c;
@@ -53,7 +55,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 
 #ifdef WOOLLY_EMULATED
 
-// 16 bytes from global to shared memory, which are there after a wait of this thread.
+// Copies 16 bytes from global to shared memory; complete after a cp_async_wait by this thread.
 inline void cp_async16(void* to, const void* from) { std::memcpy(to, from, 16); }
 template <bool evict_first>
 inline void cp_async16_hint(void* to, const void* from) {
@@ -75,7 +77,7 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta
 __device__ __forceinline__ void cp_async16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-// ... of what is read once: the second-level cache has no room to lose for it.
+// Same, with L2 policy evict_first for data read once.
 template <bool evict_first>
 __device__ __forceinline__ void cp_async16_hint(void* to, const void* from) {
     if (!evict_first) return cp_async16(to, from);
@@ -86,12 +88,12 @@ __device__ __forceinline__ void cp_async16_hint(void* to, const void* from) {
                  : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the last n groups of this thread are there.
+// Waits until at most the last n committed groups of this thread are pending.
 template <int n>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
-// With a group for each of n stages under way: waits for the oldest.
+// Waits for the oldest of n stages, with one committed group per stage.
 __device__ __forceinline__ void cp_async_wait_stage(int n) {
     switch (n) {
         case 1:
@@ -120,7 +122,8 @@ __device__ __forceinline__ void cp_async_wait_stage(int n) {
             break;
     }
 }
-// What the kernel before wrote may be read after this. A kernel that is not launched to begin early passes at once.
+// Waits until the previous kernel has completed and its writes are visible (griddepcontrol.wait). Returns at once if
+// the kernel was not launched as a dependent.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if WOOLLY_BULK
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -136,16 +139,16 @@ __device__ __forceinline__ void launch_dependents() {
 
 #if WOOLLY_BULK && !defined(WOOLLY_EMULATED)
 
-// Barriers in shared memory: a phase ends when `n` arrivals and all expected bytes are there.
+// mbarrier in shared memory: a phase completes after `n` arrivals and all expected bytes.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, int n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n));
 }
-// After the starts, before other threads and copies use the barriers.
+// Makes initialized barriers visible to other threads and to bulk copies.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// What other blocks of this kernel wrote, and this thread knows of, may be copied after this.
+// Orders writes of other blocks, already visible to this thread, before later bulk copies.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 __device__ __forceinline__ void mbarrier_expect_tx(u32 barrier, u32 n_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
@@ -160,7 +163,7 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
         "r"(parity)
         : "memory");
 }
-// One thread copies; the barrier counts the bytes. The policy says what stays in the second-level cache.
+// Bulk copy by one thread; the mbarrier counts its bytes. `policy` is the L2 eviction policy.
 __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
@@ -168,7 +171,7 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 n_bytes,
         "l"(from), "r"(n_bytes), "r"(barrier), "l"(policy)
         : "memory");
 }
-// Asks the second-level cache for memory that will be read soon; whole 16 bytes.
+// Prefetches into L2; n_bytes is a multiple of 16.
 __device__ __forceinline__ void bulk_prefetch(const void* from, u32 n_bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 }

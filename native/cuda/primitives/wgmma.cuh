@@ -1,17 +1,17 @@
-// wgmma of Hopper: 64 rows of weights from the registers of four warps times N rows of activations in shared memory.
-// A warp's part of the operand A and of the sum is that of mma.m16n8k16, and so are the bits.
+// Hopper wgmma: A (64 rows of weights) in registers of a warpgroup, B (N rows of activations) in shared memory. Per
+// warp, the layouts of A and D are those of mma.m16n8k16, and the results have the same bits.
 #pragma once
 
 #include "primitives/mma.cuh"
 
 #if WOOLLY_HOPPER
 
-// Rows of 128 bytes, K major, in the order of prepared_at: 1024 bytes for 8 rows.
+// Shared memory descriptor: K-major rows of 128 bytes with 128-byte swizzle (prepared_at), 1024 bytes per 8 rows.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 address) {
     return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// d = a b, plus d if `is_added`. b may be turned: a column of it lies in a row of shared memory.
+// d = a b, plus d if `is_added`. is_transposed: B is MN-major, a column of it is a row of shared memory.
 template <int N, bool is_transposed = false>
 struct Wgmma;
 
@@ -26,13 +26,13 @@ inline void setmaxnreg_inc() {}
 template <int n>
 inline void setmaxnreg_dec() {}
 
-// Each warp by itself: its rows of a and d are those of mma.
+// Emulated per warp: its rows of A and D are those of mma.
 template <int N>
 struct Wgmma<N, false> {
     static void go(float (&d)[N / 2], const u32 (&a)[4], u64 b, int is_added) {
         const u32 first = u32(b & 0x3FFF) << 4;
         const int g = emulated::lane() >> 2, t = emulated::lane() & 3;
-        // Column n of b, and its rows k and k + 1.
+        // B[k..k + 1][n] as f16x2.
         auto two_of = [&](int n, int k) {
             const u32 plain = first + (n >> 3) * 1024 + (n & 7) * 128 + k * 2;
             return *reinterpret_cast<const u32*>(emulated::dynamic_shared() + (plain ^ (plain >> 3 & 0x70)));
@@ -47,15 +47,15 @@ struct Wgmma<N, false> {
 
 #else
 
-// Before registers of a sum or an operand change hands.
+// Required before registers of an accumulator or operand are accessed again.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all groups but the last n.
+// Waits until at most the last n groups are pending.
 template <int n>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
-// Registers of each thread of four warps: fewer, or, of those that others left, more.
+// Changes the register count per thread of a warpgroup: dec frees registers, inc takes freed ones.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
@@ -65,12 +65,13 @@ __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
 }
 
-// Waits for all threads of the pair. What they wrote, but the starts of barriers, may still be under way.
+// Barrier of the cluster without release semantics: earlier writes, except mbarrier initialization, may still be
+// pending.
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Arrives at the barrier of block `rank` of the pair that has this address in each. Without a scope: with that of the
-// pair, each arrival would wait for all that the thread wrote.
+// Arrives at the mbarrier at the same address in block `rank` of the cluster. CTA scope: at cluster scope each arrival
+// would wait for all earlier writes of the thread.
 __device__ __forceinline__ void mbarrier_arrive_remote(u32 barrier, u32 rank) {
     asm volatile(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -78,7 +79,7 @@ __device__ __forceinline__ void mbarrier_arrive_remote(u32 barrier, u32 rank) {
         "r"(rank)
         : "memory");
 }
-// A copy to the same place in both blocks; the barrier of each counts its bytes.
+// Multicast copy to the same address in both blocks of the cluster; the mbarrier of each block counts its bytes.
 __device__ __forceinline__ void bulk_copy_multicast(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
@@ -87,8 +88,8 @@ __device__ __forceinline__ void bulk_copy_multicast(u32 to, const void* from, u3
         : "memory");
 }
 
-// Four numbers to the shared memory of block `rank` of the pair, whose barrier counts their bytes; both have these
-// addresses in each block.
+// Stores a float4 in the shared memory of block `rank` of the cluster; its mbarrier counts the bytes. `to` and
+// `barrier` have the same addresses in both blocks.
 __device__ __forceinline__ void st_async_float4(u32 to, float4 v, u32 barrier, u32 rank) {
     asm volatile(
         "{\n.reg .b32 there, counted;\nmapa.shared::cluster.u32 there, %0, %6;\nmapa.shared::cluster.u32 counted, %1, "
