@@ -50,7 +50,7 @@ SLOW = (
     "tests/docs/test_blocks.py::test_blocks_of_a_page_run_in_order",
     "tests/docs/test_facts.py::test_explained_messages_are_in_the_code",
     "tests/engine/test_async_runner.py::test_async_answers_equal_synchronous_ones",
-    "tests/engine/test_assistant.py",
+    "tests/engine/test_gemma4_assistant.py",
     "tests/engine/test_compressed.py::test_second_process_continues_from_disk_with_the_same_text",
     "tests/engine/test_compressed.py::test_every_chunk_size_gives_the_bits_of_one_row_at_a_time",
     "tests/engine/test_dflash.py::test_concurrent_requests_give_the_output_of_no_drafts",

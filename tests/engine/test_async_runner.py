@@ -12,7 +12,7 @@ from tests.cases.async_program import AsyncProgram
 from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine import Engine, PromptLookup, RequestOptions
+from woolly.engine import Engine, PromptLookupProposer, RequestOptions
 from woolly.engine.pooling import PoolingJob
 from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.engine.step.async_runner import AsyncRunner
@@ -104,7 +104,7 @@ def test_async_answers_equal_synchronous_ones(guesses, more, cpu, new_engine):
 def test_only_async_devices_have_an_async_runner(cpu, new_engine):
     assert type(new_engine(cpu).runner) is Runner
     assert type(new_engine(Ranking256(cpu)).runner) is Runner
-    assert type(new_engine(AsyncProgram(cpu), draft=PromptLookup()).runner) is Runner
+    assert type(new_engine(AsyncProgram(cpu), draft=PromptLookupProposer()).runner) is Runner
     assert type(new_engine(AsyncProgram(cpu)).runner) is AsyncRunner
 
 

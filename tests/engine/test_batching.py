@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine import DraftModel, Engine, PromptLookup, RequestOptions
+from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer, RequestOptions
 from woolly.engine.opening.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -174,7 +174,7 @@ class Drafts:
     """Half of the requests are guessed by lookup, the others by the model itself: most of its guesses come true."""
 
     def __init__(self, program):
-        self.parts = [PromptLookup(), DraftModel(program, 4 * CTX, CTX)]
+        self.parts = [PromptLookupProposer(), DraftModelProposer(program, 4 * CTX, CTX)]
 
     def propose(self, wanted):
         return [self.parts[request.id % 2].propose([(request, n)])[0] for request, n in wanted]

@@ -11,7 +11,7 @@ from tests.cases.dflash import MASK, dflash_features, dflash_logits, dflash_tens
 from tests.cases.tiny import TINY, tensors, write_tiny
 from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import BlockDraft
+from woolly.engine import DFlashProposer
 from woolly.engine.drafts.mtp import _Waiting
 from woolly.engine.opening.load import load_model
 from woolly.gguf import open_gguf
@@ -72,7 +72,7 @@ def test_drafted_block_matches_the_published_code(folder, target, backend, windo
         plan = trace_head(file, trace(file), other)
         all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
         program = choose(backend).compile(plan, all_tensors, Options(threads=1, kv_type="f32", max_rows=64))
-        draft = BlockDraft(program)
+        draft = DFlashProposer(program)
         rows = program.run(Batch.of([(tokens, 0, [0, 1])]), program.new_state(2), 0, draft.step + 1).copy()
         np.testing.assert_allclose(rows, features, rtol=0, atol=2e-3)
         draft.attach(2)
@@ -94,7 +94,7 @@ def test_correct_head_saves_steps_and_changes_no_text(pair):
         wanted = plain.generate(PROMPT, GREEDY).token_ids
         n_plain = plain.engine.n_steps
     with LLM(model, ctx=256, threads=1) as llm:  # found beside it
-        assert isinstance(llm.engine.draft, BlockDraft)
+        assert isinstance(llm.engine.draft, DFlashProposer)
         done = llm.generate(PROMPT, GREEDY)
         assert done.token_ids == wanted
         assert 0 < done.n_drafted_tokens <= 2 * done.n_accepted_tokens
@@ -104,13 +104,13 @@ def test_correct_head_saves_steps_and_changes_no_text(pair):
 
 
 def test_concurrent_requests_give_the_output_of_no_drafts(pair):
-    requests = drive_with_head(*pair, lambda loaded: BlockDraft(loaded.program, loaded.draft_ids), 6)
+    requests = drive_with_head(*pair, lambda loaded: DFlashProposer(loaded.program, loaded.draft_ids), 6)
     assert sum(request.n_drafted for request in requests) > 0
 
 
 def test_waiting_rows_are_stored_even_if_a_block_has_no_room(pair, monkeypatch):
     loaded = load_model(pair[0], "cpu", Options(threads=1, max_rows=8), draft=True, draft_file=pair[1])
-    draft, width = BlockDraft(loaded.program, loaded.draft_ids), loaded.program.draft.running_plan.values[0].width
+    draft, width = DFlashProposer(loaded.program, loaded.draft_ids), loaded.program.draft.running_plan.values[0].width
     draft.attach(3)
     requests, stored = [], []
     for i in range(3):

@@ -10,9 +10,9 @@ from tests.cases.mtp import MTP, RAW, split_block, write_guessing
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
 from woolly.cli.commands.show import _facts
-from woolly.engine import MtpDraft, MtpLookup
-from woolly.engine.drafts.cost import DraftCost
-from woolly.engine.drafts.draft import DraftLength
+from woolly.engine import MtpLookupProposer, MtpProposer
+from woolly.engine.drafts.draft_cost import DraftCost
+from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
 from woolly.engine.opening.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
@@ -60,10 +60,10 @@ def answers(path, **options):
 def test_external_block_drafts_like_the_embedded_one(folder, name):
     whole, model, block = files(name, folder)
     wanted = answers(whole)
-    assert wanted[2] > 3 and wanted[3] is MtpDraft
+    assert wanted[2] > 3 and wanted[3] is MtpProposer
     assert answers(model) == wanted
     assert answers(model, speculation=block) == wanted
-    assert answers(model, speculation="mtp_lookup")[::3] == (wanted[0], MtpLookup)
+    assert answers(model, speculation="mtp_lookup")[::3] == (wanted[0], MtpLookupProposer)
     assert answers(model, speculation=None) == (wanted[0], 0, 0, type(None))
     assert answers(whole, speculation=block) == wanted
 
@@ -112,7 +112,7 @@ def test_model_layers_in_a_block_file_are_not_read(folder):
     foreign = np.ones((64, 64), np.float32)
     more = changed(block, folder / "more.gguf", "general.name", "more", {"blk.1.attn_output.weight": foreign})
     with LLM(model, ctx=64, threads=1, speculation=more) as llm:
-        assert type(llm.engine.draft) is MtpDraft
+        assert type(llm.engine.draft) is MtpProposer
         np.testing.assert_array_equal(llm.logits(PROMPT[:9]), wanted)
     unread = {"blk.1.attn_output.weight": foreign, "blk.3.unknown.weight": foreign}
     refused = changed(block, folder / "refused.gguf", "general.name", "refused", unread)

@@ -10,7 +10,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, tensors, write_tiny
 from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
-from woolly.engine import MtpDraft
+from woolly.engine import MtpProposer
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
 from woolly.runtime import Batch, Options, choose
@@ -70,7 +70,7 @@ def test_drafts_match_the_published_code(folder, target, backend, is_normed):
         all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
         options = Options(threads=1, kv_type="f32", max_rows=32)
         program = choose(backend).compile(plan, all_tensors, options)
-        draft = MtpDraft(program)
+        draft = MtpProposer(program)
         batch = Batch.of([(tokens, 0, [0])])
         rows = program.run(batch, program.new_state(1), 0, draft.step + 1).copy()
         np.testing.assert_allclose(rows, features, rtol=0, atol=2e-3)
@@ -101,7 +101,7 @@ def test_correct_head_saves_steps_and_changes_no_text(pair):
 
 
 def test_concurrent_requests_give_the_output_of_no_drafts(pair):
-    requests = drive_with_head(*pair, lambda loaded: MtpDraft(loaded.program, loaded.draft_ids), 8)
+    requests = drive_with_head(*pair, lambda loaded: MtpProposer(loaded.program, loaded.draft_ids), 8)
     assert sum(request.n_accepted for request in requests) > 0
 
 

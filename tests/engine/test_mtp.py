@@ -12,7 +12,7 @@ from tests.cases.mtp import MTP, NEMOTRON, RAW, write_guessing
 from tests.cases.tiny import TINY, block, tensors, write_tiny
 from tests.engine.test_batching import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import Engine, MtpDraft, MtpLookup
+from woolly.engine import Engine, MtpLookupProposer, MtpProposer
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options, choose
@@ -157,7 +157,7 @@ def test_concurrent_requests_give_the_output_of_no_drafts(folder, name, chunk, r
         chunk=chunk,
         max_running=6,
         n_snapshots=40 if room == "plenty" else 3,
-        draft=MtpDraft(program),
+        draft=MtpProposer(program),
         draft_tokens=5,
     )
     requests = drive(engine, np.random.RandomState(chunk).permutation(chosen()).tolist(), chunk)
@@ -192,12 +192,12 @@ def test_always_correct_block_saves_most_steps(folder, name):
 
 def test_lookup_drafts_while_it_is_right_and_the_block_otherwise(folder, monkeypatch):
     program, tokenizer = model("glm4moe", folder)
-    together = Engine(program, tokenizer, ctx=CTX, draft=MtpLookup(program))
+    together = Engine(program, tokenizer, ctx=CTX, draft=MtpLookupProposer(program))
     for i, request in drive(together, chosen()[:6], 0).items():
         same(result(request), alone("glm4moe", folder)[i], cases()[i])
     draft = together.draft
     assert not draft._waiting and not draft._records and not draft._lookup._seen
-    monkeypatch.setattr(MtpDraft, "propose", lambda self, wanted: [[0] for _ in wanted])
+    monkeypatch.setattr(MtpProposer, "propose", lambda self, wanted: [[0] for _ in wanted])
     one, other = Mock(n_shifts=0, context=[1, 2, 3, 4, 1, 2]), Mock(n_shifts=0, context=[5, 6])
     assert draft.propose([(one, 2), (other, 2)]) == [[3, 4], [0]]
     one.context += [9, 1, 2]  # it was wrong, so that it is only watched
@@ -241,7 +241,7 @@ def test_mtp_is_the_default_if_the_file_has_it_and_rejected_by_name_otherwise(fo
     path = write_guessing(MTP["glm4moe"], folder / "glm4moe.gguf", SIZE)
     plain = write_tiny(TINY["llama"], folder / "llama.gguf")
     for speculation, kind in (
-        *(("auto", MtpDraft), ("mtp", MtpDraft), ("mtp_lookup", MtpLookup)),
+        *(("auto", MtpProposer), ("mtp", MtpProposer), ("mtp_lookup", MtpLookupProposer)),
         *(("none", type(None)), (None, type(None))),
     ):
         with LLM(path, ctx=64, threads=1, speculation=speculation) as llm:

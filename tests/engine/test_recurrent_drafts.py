@@ -6,7 +6,7 @@ import pytest
 from tests.cases.hybrid import HybridProgram
 from tests.engine.test_snapshots import add, ask, assert_whole, engine_of, finish, ids, params, parts
 from tests.engine.test_speculation import Oracle
-from woolly.engine import DraftModel, Engine, PromptLookup
+from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer
 
 __all__ = ["engine_of", "parts"]  # fixtures
 
@@ -17,8 +17,8 @@ def drafts_of(plan, answer):
         "right": Oracle(answer),
         "wrong at once": Oracle(answer, wrong=range(200)),
         "wrong at times": Oracle(answer, wrong=range(5, 200, 6)),
-        "lookup": PromptLookup(),
-        "itself": DraftModel(program, 1024, 512),
+        "lookup": PromptLookupProposer(),
+        "itself": DraftModelProposer(program, 1024, 512),
     }
 
 
@@ -49,7 +49,7 @@ def test_rejected_drafts_cost_rows_and_no_steps(engine_of):
 def test_many_requests_with_drafts_in_a_small_chunk_all_finish(engine_of, parts, monkeypatch):
     monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     engine = engine_of(ctx=192, kv_tokens=192, chunk=16, max_running=6, n_snapshots=4, draft_tokens=5)
-    engine._speculation.draft = DraftModel(HybridProgram(parts[0]), 768, 192, 6)
+    engine._speculation.draft = DraftModelProposer(HybridProgram(parts[0]), 768, 192, 6)
     wide = engine_of()
     random = np.random.RandomState(3)
     prompts = [ids(100, 9)[: random.randint(1, 100)] + ids(random.randint(1, 30), seed) for seed in range(24)]
@@ -74,7 +74,7 @@ def test_many_requests_with_drafts_in_a_small_chunk_all_finish(engine_of, parts,
 
 def test_recurrent_draft_serves_a_model_without_state(tiny_llm, parts):
     plain = tiny_llm.generate(ids(40), params(60)).token_ids
-    draft = DraftModel(HybridProgram(parts[0]), 512, 256)
+    draft = DraftModelProposer(HybridProgram(parts[0]), 512, 256)
     engine = Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=256, chunk=16, draft=draft)
     request = add(engine, ids(40), 60)
     finish(engine)

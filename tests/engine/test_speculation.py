@@ -9,9 +9,9 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, RequestError, SamplingParams
-from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
-from woolly.engine.drafts.cost import DraftCost
-from woolly.engine.drafts.draft import DraftLength
+from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer, check_vocabulary
+from woolly.engine.drafts.draft_cost import DraftCost
+from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
@@ -76,9 +76,9 @@ def test_text_is_the_same_with_and_without_drafts(llm, folder, kind, draft):
     plain, n_plain = run(llm, params, None)
     with LLM(write_tiny(TINY["llama-linear"], folder / "another.gguf"), ctx=256) as other:
         drafts = {
-            "lookup": PromptLookup(),
-            "itself": DraftModel(llm.engine.program, 512, 256),
-            "another": DraftModel(other.engine.program, 512, 256),
+            "lookup": PromptLookupProposer(),
+            "itself": DraftModelProposer(llm.engine.program, 512, 256),
+            "another": DraftModelProposer(other.engine.program, 512, 256),
             "right": Oracle(plain.output),
             "often wrong": Oracle(plain.output, wrong=range(3, 60, 3)),
         }
@@ -92,7 +92,9 @@ def test_text_is_the_same_with_and_without_drafts(llm, folder, kind, draft):
 
 def test_self_drafting_model_is_always_right(llm):
     request, n_steps = run(
-        llm, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), DraftModel(llm.engine.program, 512, 256)
+        llm,
+        SamplingParams(temperature=0, max_tokens=60, ignore_eos=True),
+        DraftModelProposer(llm.engine.program, 512, 256),
     )
     assert request.n_accepted == request.n_drafted > 40
     assert n_steps < 20
@@ -100,7 +102,11 @@ def test_self_drafting_model_is_always_right(llm):
 
 def test_drafts_never_preempt_a_request(llm):
     engine = Engine(
-        llm.engine.program, llm.tokenizer, ctx=128, kv_tokens=128, draft=DraftModel(llm.engine.program, 512, 256)
+        llm.engine.program,
+        llm.tokenizer,
+        ctx=128,
+        kv_tokens=128,
+        draft=DraftModelProposer(llm.engine.program, 512, 256),
     )
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
     request = engine.add(engine.new_request(list(range(64)), params))
@@ -111,7 +117,7 @@ def test_drafts_never_preempt_a_request(llm):
 
 def test_draft_model_frees_its_pages_at_the_end_of_the_request(llm):
     program = llm.engine.program
-    draft = DraftModel(program, 512, 256)
+    draft = DraftModelProposer(program, 512, 256)
     engine = Engine(program, llm.tokenizer, ctx=256, chunk=32, draft=draft)
     request = engine.add(
         engine.new_request(list(range(200)), SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
@@ -125,7 +131,11 @@ def test_draft_model_frees_its_pages_at_the_end_of_the_request(llm):
 
 def test_full_draft_cache_only_means_no_drafts(llm):
     engine = Engine(
-        llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024, draft=DraftModel(llm.engine.program, 64, 256)
+        llm.engine.program,
+        llm.tokenizer,
+        ctx=256,
+        kv_tokens=1024,
+        draft=DraftModelProposer(llm.engine.program, 64, 256),
     )
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     requests = [engine.add(engine.new_request([i, i + 1], params)) for i in range(5)]
@@ -140,14 +150,14 @@ def test_full_draft_cache_only_means_no_drafts(llm):
 def test_shifted_context_is_drafted_too(llm):
     params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True, context_shift=True, n_keep=3)
     plain, _ = run(llm, params, None, ctx=64)
-    for draft in (PromptLookup(), DraftModel(llm.engine.program, 512, 256)):
+    for draft in (PromptLookupProposer(), DraftModelProposer(llm.engine.program, 512, 256)):
         guessed, _ = run(llm, params, draft, ctx=64)
         assert guessed.n_shifts == plain.n_shifts > 1
         assert guessed.output == plain.output
 
 
 def test_lookup_proposes_the_last_continuation_of_the_same_tokens():
-    lookup = PromptLookup(max_ngram=3, min_ngram=2)
+    lookup = PromptLookupProposer(max_ngram=3, min_ngram=2)
 
     asked = Mock(n_shifts=0, context=[1, 2, 3, 50, 51, 9, 2, 3, 60, 61, 62, 9, 1, 2, 3])
     assert lookup.propose([(asked, 2)]) == [[50, 51]]  # the longer run wins,
@@ -268,7 +278,7 @@ def test_draft_model_prefills_within_its_budget_and_reuses_cached_pages(llm):
     def asked():
         return engine.new_request(context, SamplingParams(temperature=0, max_tokens=30))
 
-    draft, request, other = DraftModel(program, 512, 256), asked(), asked()
+    draft, request, other = DraftModelProposer(program, 512, 256), asked(), asked()
     draft.budget = allowed = FixedBudget(8)
     assert draft.propose([(request, 3)]) == [[]] and allowed.n_prefilled == 0  # too little to guess from
     allowed.n = 40
@@ -312,7 +322,7 @@ def test_random_speculation_budgets_change_no_text_and_leak_no_page(llm, monkeyp
         assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
         return requests
 
-    draft = DraftModel(llm.engine.program, 192, 128)
+    draft = DraftModelProposer(llm.engine.program, 192, 128)
     guessed = answers(draft)
     assert [one.output for one in guessed] == [one.output for one in answers(None)]
     assert sum(one.n_shifts for one in guessed) > 1

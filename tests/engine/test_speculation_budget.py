@@ -4,8 +4,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from woolly.engine.drafts.cost import DraftCost
-from woolly.engine.drafts.draft import DraftLength
+from woolly.engine.drafts.draft_cost import DraftCost
+from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 

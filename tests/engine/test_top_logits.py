@@ -8,7 +8,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_batching import CTX, cases, drive, result
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import SamplingParams
-from woolly.engine import DraftModel, Engine, PromptLookup
+from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer
 from woolly.engine.step import held
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -52,7 +52,7 @@ def test_all_kinds_of_requests_give_the_same_from_top_logits(program, tokenizer)
     order = [i for i in range(100) if cases()[i].cancel_after is None]
     results = []
     for used in (program, ranking := Ranking256(program)):
-        engine = Engine(used, tokenizer, ctx=CTX, kv_tokens=20 * CTX, max_running=6, draft=PromptLookup())
+        engine = Engine(used, tokenizer, ctx=CTX, kv_tokens=20 * CTX, max_running=6, draft=PromptLookupProposer())
         results.append({i: parts(request) for i, request in drive(engine, order, 5).items()})
     for i in order:
         near(results[1][i], results[0][i])
@@ -89,7 +89,7 @@ def test_held_top_logits_stay_unchanged(program, tokenizer, monkeypatch):
 def test_small_ranking_model_drafts_the_same(program, tokenizer):
     results = []
     for small in (program, ranking := Ranking256(program)):
-        engine = Engine(program, tokenizer, ctx=CTX, draft=DraftModel(small, CTX, CTX))
+        engine = Engine(program, tokenizer, ctx=CTX, draft=DraftModelProposer(small, CTX, CTX))
         request = engine.add(engine.new_request([5, 6, 7], SamplingParams(temperature=0, max_tokens=20)))
         while not engine.is_idle:
             engine.step()

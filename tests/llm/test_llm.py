@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
 from woolly import LLM, ModelError, RequestError, SamplingParams, StoreError, TemplateError, UnsupportedError
-from woolly.engine import Engine, PromptLookup
+from woolly.engine import Engine, PromptLookupProposer
 from woolly.engine.opening import memory
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.quant import GGMLType
@@ -50,7 +50,7 @@ def test_smollm2_batched_in_a_small_cache_equals_alone(real):
         for i, (text, wish) in enumerate(zip(texts, wishes, strict=True))
         for n in (1, 4)
     ]
-    engine = Engine(real.engine.program, real.tokenizer, ctx=96, chunk=16, draft=PromptLookup())
+    engine = Engine(real.engine.program, real.tokenizer, ctx=96, chunk=16, draft=PromptLookupProposer())
     sequences = [engine.add(engine.new_request(*request)) for request in requests]
     while not engine.is_idle:
         engine.step()

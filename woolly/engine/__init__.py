@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.engine.drafts.assistant import AssistantDraft
-    from woolly.engine.drafts.block import BlockDraft
-    from woolly.engine.drafts.draft import Draft
-    from woolly.engine.drafts.lookup import PromptLookup
-    from woolly.engine.drafts.model import DraftModel, check_vocabulary
-    from woolly.engine.drafts.mtp import MtpDraft
-    from woolly.engine.drafts.mtp_lookup import MtpLookup
+    from woolly.engine.drafts.dflash import DFlashProposer
+    from woolly.engine.drafts.draft_model import DraftModelProposer, check_vocabulary
+    from woolly.engine.drafts.gemma4_assistant import AssistantProposer
+    from woolly.engine.drafts.mtp import MtpProposer
+    from woolly.engine.drafts.mtp_prompt_lookup import MtpLookupProposer
+    from woolly.engine.drafts.prompt_lookup import PromptLookupProposer
+    from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.engine import Engine
     from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
     from woolly.engine.opening.draft_file import describe_draft, has_block, is_draft_file
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from woolly.engine.threads.stream import Stream
 
 __all__ = [
-    "AssistantDraft",
-    "BlockDraft",
+    "AssistantProposer",
     "Chunk",
     "Completion",
-    "Draft",
-    "DraftModel",
+    "DFlashProposer",
+    "DraftModelProposer",
     "Engine",
     "EngineDriver",
     "FinishReason",
     "Hook",
     "LoadedModel",
-    "MtpDraft",
-    "MtpLookup",
-    "PromptLookup",
+    "MtpLookupProposer",
+    "MtpProposer",
+    "PromptLookupProposer",
+    "Proposer",
     "Request",
     "RequestOptions",
     "Score",
@@ -65,13 +65,13 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "drafts.assistant": "AssistantDraft",
-        "drafts.block": "BlockDraft",
-        "drafts.draft": "Draft",
-        "drafts.lookup": "PromptLookup",
-        "drafts.model": "DraftModel check_vocabulary",
-        "drafts.mtp": "MtpDraft",
-        "drafts.mtp_lookup": "MtpLookup",
+        "drafts.gemma4_assistant": "AssistantProposer",
+        "drafts.dflash": "DFlashProposer",
+        "drafts.proposer": "Proposer",
+        "drafts.prompt_lookup": "PromptLookupProposer",
+        "drafts.draft_model": "DraftModelProposer check_vocabulary",
+        "drafts.mtp": "MtpProposer",
+        "drafts.mtp_prompt_lookup": "MtpLookupProposer",
         "engine": "Engine",
         "opening.context": "affordable_ctx context_limit default_ctx possible_ctx",
         "opening.draft_file": "describe_draft has_block is_draft_file",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from woolly.cache.disk import PageFolder
     from woolly.cache.prefix import PrefixStats
     from woolly.cache.tier import DiskStats
-    from woolly.engine.drafts.draft import Draft
+    from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.request import Request
     from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
     from woolly.engine.step.rows import Rows
@@ -58,7 +58,7 @@ class Engine:
         max_running: int = 16,
         batch_size: AdaptiveBatchSize | None = None,
         n_snapshots: int = 16,
-        draft: Draft | None = None,
+        draft: Proposer | None = None,
         draft_tokens: int = 8,
         check_file: Callable[[], None] | None = None,
         adapters: AdapterSet | None = None,
@@ -96,9 +96,9 @@ class Engine:
             sizes = new_sizes(max_running=most, n_drafts=n_drafts)
             state = sizes.new_state(program)
         pages, slots, visible_pages = sizes.new_pools(program.plan)
-        if draft is not None and isinstance(draft, drafts.AssistantDraft):
+        if draft is not None and isinstance(draft, drafts.AssistantProposer):
             draft.borrow(state, visible_pages.tables)
-        elif draft is not None and isinstance(draft, drafts.MtpDraft):
+        elif draft is not None and isinstance(draft, drafts.MtpProposer):
             draft.attach(sizes.n_pages)
         self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
         self.scheduler.batch_size = batch_size or self.scheduler.batch_size
@@ -237,7 +237,7 @@ class Engine:
         self.program = program
         self.runner.swap(program)
         self.pooling.swap(program)
-        if self.draft is not None and isinstance(self.draft, drafts.MtpDraft):
+        if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.swap(program)
         self._checks.swap(program, adapters)
 
@@ -268,7 +268,7 @@ class Engine:
         return self.runner.state
 
     @property
-    def draft(self) -> Draft | None:
+    def draft(self) -> Proposer | None:
         """What guesses the next tokens."""
         return self._speculation.draft
 

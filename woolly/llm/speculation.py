@@ -71,7 +71,7 @@ def open_draft(
     kv_tokens: int,
     given: ModelOptions,
     options: Options,
-) -> drafts.Draft | None:
+) -> drafts.Proposer | None:
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
     target = loaded[0]
     if target.program.draft is not None:
@@ -83,7 +83,7 @@ def open_draft(
                     " 'prompt_lookup'",
                     field="speculation",
                 )
-            return drafts.AssistantDraft(target.program)
+            return drafts.AssistantProposer(target.program)
         if own is not None and own.mask is not None:
             if speculation == "mtp_lookup":
                 raise RequestError(
@@ -91,8 +91,8 @@ def open_draft(
                     " 'prompt_lookup'",
                     field="speculation",
                 )
-            return drafts.BlockDraft(target.program, target.draft_ids)
-        kind = drafts.MtpLookup if speculation == "mtp_lookup" else drafts.MtpDraft
+            return drafts.DFlashProposer(target.program, target.draft_ids)
+        kind = drafts.MtpLookupProposer if speculation == "mtp_lookup" else drafts.MtpProposer
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):
         if given.draft_tokens != ModelOptions.draft_tokens:
@@ -104,7 +104,7 @@ def open_draft(
             )
         return None
     if speculation == "prompt_lookup":
-        return drafts.PromptLookup()
+        return drafts.PromptLookupProposer()
     assert speculation is not None
     # A number of layers is that of the first model. Of a GPU there is what that one leaves.
     small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
@@ -117,4 +117,4 @@ def open_draft(
         )
     drafts.check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
-    return drafts.DraftModel(small.program, kv_tokens, ctx, options.max_running)
+    return drafts.DraftModelProposer(small.program, kv_tokens, ctx, options.max_running)

@@ -9,22 +9,22 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import metadata, write_tiny
 from tests.engine.test_eagle3 import LAYERS, TARGET
 from woolly import LLM, SamplingParams
-from woolly.engine import AssistantDraft, MtpDraft
-from woolly.engine.drafts.cost import DraftCost
-from woolly.engine.drafts.draft import DraftLength
+from woolly.engine import AssistantProposer, MtpProposer
+from woolly.engine.drafts.draft_cost import DraftCost
+from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 PROMPT = np.random.RandomState(5).randint(0, 256, 40).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
-@pytest.mark.parametrize(("name", "draft"), [("eagle3", MtpDraft), ("gemma4-assistant", AssistantDraft)])
+@pytest.mark.parametrize(("name", "draft"), [("eagle3", MtpProposer), ("gemma4-assistant", AssistantProposer)])
 def test_draft_head_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
     monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
     monkeypatch.setattr(SpeculationBudget, "may_draft", lambda self, request: True)
-    case = FAMILIES["gemma4"] if draft is AssistantDraft else TARGET
+    case = FAMILIES["gemma4"] if draft is AssistantProposer else TARGET
     model = write_tiny(case, tmp_path / "tiny.gguf")
-    if draft is AssistantDraft:
+    if draft is AssistantProposer:
         window = metadata(case)["attention.sliding_window"]
         head = write_assistant(tmp_path / "head.gguf", assistant_tensors(), window)
     else:

@@ -5,34 +5,34 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.engine.drafts.assistant import AssistantDraft
-    from woolly.engine.drafts.block import BlockDraft
-    from woolly.engine.drafts.draft import Draft
-    from woolly.engine.drafts.lookup import PromptLookup
-    from woolly.engine.drafts.model import DraftModel, check_vocabulary
-    from woolly.engine.drafts.mtp import MtpDraft
-    from woolly.engine.drafts.mtp_lookup import MtpLookup
+    from woolly.engine.drafts.dflash import DFlashProposer
+    from woolly.engine.drafts.draft_model import DraftModelProposer, check_vocabulary
+    from woolly.engine.drafts.gemma4_assistant import AssistantProposer
+    from woolly.engine.drafts.mtp import MtpProposer
+    from woolly.engine.drafts.mtp_prompt_lookup import MtpLookupProposer
+    from woolly.engine.drafts.prompt_lookup import PromptLookupProposer
+    from woolly.engine.drafts.proposer import Proposer
 
 __all__ = [
-    "AssistantDraft",
-    "BlockDraft",
-    "Draft",
-    "DraftModel",
-    "MtpDraft",
-    "MtpLookup",
-    "PromptLookup",
+    "AssistantProposer",
+    "DFlashProposer",
+    "DraftModelProposer",
+    "MtpLookupProposer",
+    "MtpProposer",
+    "PromptLookupProposer",
+    "Proposer",
     "check_vocabulary",
 ]
 
 __getattr__ = later(
     __name__,
     {
-        "assistant": "AssistantDraft",
-        "block": "BlockDraft",
-        "draft": "Draft",
-        "lookup": "PromptLookup",
-        "model": "DraftModel check_vocabulary",
-        "mtp": "MtpDraft",
-        "mtp_lookup": "MtpLookup",
+        "gemma4_assistant": "AssistantProposer",
+        "dflash": "DFlashProposer",
+        "proposer": "Proposer",
+        "prompt_lookup": "PromptLookupProposer",
+        "draft_model": "DraftModelProposer check_vocabulary",
+        "mtp": "MtpProposer",
+        "mtp_prompt_lookup": "MtpLookupProposer",
     },
 )

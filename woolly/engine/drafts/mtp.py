@@ -1,4 +1,4 @@
-"""The MtpDraft: the block of a model's own file that predicts the token after the next one proposes tokens."""
+"""The MtpProposer: the block of a model's own file that predicts the token after the next one proposes tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.likeliest import likeliest
+from woolly.engine.drafts.greedy_tokens import greedy_tokens
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Waiting:
     hidden: Float32
 
 
-class MtpDraft:
+class MtpProposer:
     """Proposes the most likely token each time, from the hidden states that the model computes anyway.
 
     A row of the block is the hidden state of a position and the token after it. It keeps K and V in pages of the same
@@ -129,7 +129,7 @@ class MtpDraft:
             while rows:
                 batch = _batch([one for _, one in rows], is_own)
                 hidden = self._run(batch, 0, self._n_hidden)[batch.output_rows].copy()
-                chosen = likeliest(self._draft, batch, self._pages, self._n_hidden)
+                chosen = greedy_tokens(self._draft, batch, self._pages, self._n_hidden)
                 if self._ids is not None:
                     chosen = self._ids[chosen].tolist()
                 following: list[tuple[int, Rows]] = []

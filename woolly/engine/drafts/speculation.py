@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from woolly.engine import drafts
-from woolly.engine.drafts.cost import DraftCost
-from woolly.engine.drafts.draft import Draft, DraftLength
+from woolly.engine.drafts.draft_cost import DraftCost
+from woolly.engine.drafts.proposer import DraftLength, Proposer
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _FIRST_GUESSES = 2  # of a request, until one came true: more would be lost with
 class Speculation:
     """Adds drafts to the work of a step, and learns from those that came true."""
 
-    def __init__(self, draft: Draft | None, most: int, ctx: int, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, draft: Proposer | None, most: int, ctx: int, scheduler: Scheduler, runner: Runner) -> None:
         """`most` bounds the drafts of one request in one step; without a `draft` none are made.
 
         `runner.meanwhile` is called before a model is run for them.
@@ -38,7 +38,7 @@ class Speculation:
         self._cost = DraftCost()
         self._budget = SpeculationBudget(self._worth)
         self._accepted: dict[Request, int] = {}  # guesses of the step under way that came true
-        if draft is not None and isinstance(draft, drafts.DraftModel):
+        if draft is not None and isinstance(draft, drafts.DraftModelProposer):
             draft.budget = self._budget
 
     def add_to(self, work: Work) -> None:
@@ -70,12 +70,12 @@ class Speculation:
                 left -= n
         if not wanted:
             return
-        if not isinstance(self.draft, drafts.PromptLookup):
+        if not isinstance(self.draft, drafts.PromptLookupProposer):
             self._runner.meanwhile()
         begin = time.perf_counter()
         guesses = self.draft.propose([(span.request, n) for span, n in wanted])
         seconds = time.perf_counter() - begin
-        if isinstance(self.draft, drafts.DraftModel):
+        if isinstance(self.draft, drafts.DraftModelProposer):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
         is_settled = self._cost.is_settled(len(work.spans))  # else the time is a cold one, and not the request's
@@ -89,7 +89,7 @@ class Speculation:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
         if self.draft is not None and work.spans:
             self._account(work)
-        if self.draft is not None and isinstance(self.draft, drafts.MtpDraft):
+        if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.settled()
 
     def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:

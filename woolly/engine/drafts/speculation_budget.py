@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from woolly.engine.drafts.cost import Measured
+from woolly.engine.drafts.draft_cost import Measured
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request

@@ -34,7 +34,7 @@ from woolly.runtime import (
 from woolly.sampling.choosers import Greedy
 
 if TYPE_CHECKING:
-    from woolly.engine.drafts.draft import Draft
+    from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.pooling import PoolingRunner
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Span, Work
@@ -51,7 +51,7 @@ def new_runner(
     scheduler: Scheduler,
     pooling: PoolingRunner,
     ctx: int,
-    draft: Draft | None,
+    draft: Proposer | None,
     check_file: Callable[[], None] | None,
 ) -> Runner:
     """Return an AsyncRunner if the device supports it, else a Runner.
@@ -60,7 +60,7 @@ def new_runner(
     """
     device = as_async_ranks(program)
     if device is None or draft is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded:
-        own = draft if draft is not None and isinstance(draft, drafts.MtpDraft) else None
+        own = draft if draft is not None and isinstance(draft, drafts.MtpProposer) else None
         return Runner(program, state, scheduler, check_file, own)
     return AsyncRunner(program, state, scheduler, check_file, device=device, pooling=pooling, ctx=ctx)
 

@@ -15,7 +15,7 @@ from woolly.errors import CallbackError
 from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, as_ranks, pages_for
 
 if TYPE_CHECKING:
-    from woolly.engine.drafts.mtp import MtpDraft
+    from woolly.engine.drafts.mtp import MtpProposer
     from woolly.engine.request import Request
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Work
@@ -35,7 +35,7 @@ class Runner:
         state: State,
         scheduler: Scheduler,
         check_file: Callable[[], None] | None = None,
-        draft: MtpDraft | None = None,
+        draft: MtpProposer | None = None,
     ) -> None:
         """`check_file` raises if the weights have changed. `draft` reads the hidden states of each step."""
         self.program = program

@@ -1,4 +1,4 @@
-"""PromptLookup: proposes what followed the last few tokens when they occurred before. Needs no second model."""
+"""PromptLookupProposer: proposes what followed the last few tokens when they occurred before. Needs no second model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 
-class PromptLookup:
+class PromptLookupProposer:
     """Remembers every run of a few tokens in each context."""
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""The likeliest token after each row: what drafts propose."""
+"""The greedy_tokens token after each row: what drafts propose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from woolly.runtime import Batch, DraftProgram, Program, State, as_ranks
 
 
-def likeliest(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
+def greedy_tokens(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
     """Runs steps from `first` on; a program that ranks logits keeps them to itself."""
     if (ranks := as_ranks(program)) is not None:
         ranked: list[int] = ranks.rank(batch, state, 1, first).ids[:, 0].tolist()

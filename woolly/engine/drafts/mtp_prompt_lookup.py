@@ -1,4 +1,4 @@
-"""The MtpLookup: what followed the last tokens before, where that comes true; else the model's own block guesses."""
+"""MtpLookupProposer: prompt lookup where it is accepted, else the MTP head."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.lookup import PromptLookup
-from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.drafts.mtp import MtpProposer
+from woolly.engine.drafts.prompt_lookup import PromptLookupProposer
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
@@ -36,7 +36,7 @@ class _Record:
         self.n_shifts, self.token = request.n_shifts, -1
 
 
-class MtpLookup(MtpDraft):
+class MtpLookupProposer(MtpProposer):
     """Asks lookup for a request while its guesses come true, and the block for the others.
 
     A guess of lookup costs no run of the block, and it knows whole passages: a quotation, code that is edited. What it
@@ -45,7 +45,7 @@ class MtpLookup(MtpDraft):
 
     def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
         super().__init__(program, ids)
-        self._lookup = PromptLookup()
+        self._lookup = PromptLookupProposer()
         self._records: dict[Request, _Record] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 
-class Draft(Protocol):
+class Proposer(Protocol):
     """Proposes tokens."""
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The BlockDraft: a head that fills in a block of masked tokens proposes all of them at once."""
+"""The DFlashProposer: a head that fills in a block of masked tokens proposes all of them at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine.drafts.likeliest import likeliest
-from woolly.engine.drafts.mtp import MtpDraft, Rows
+from woolly.engine.drafts.greedy_tokens import greedy_tokens
+from woolly.engine.drafts.mtp import MtpProposer, Rows
 from woolly.runtime import Batch, CancelledRun, Program
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 
-class BlockDraft(MtpDraft):
+class DFlashProposer(MtpProposer):
     """Keeps K and V of rows that the model has computed, made of its hidden states; a block is one run over them.
 
     A block is the last token of a context, which the model has not computed, and masks after it. Its rows see each
@@ -53,7 +53,7 @@ class BlockDraft(MtpDraft):
         if not blocks:
             return guesses
         try:
-            chosen = likeliest(self._draft, self._block(blocks, wanted), self._pages, self._n_stored)
+            chosen = greedy_tokens(self._draft, self._block(blocks, wanted), self._pages, self._n_stored)
         except CancelledRun:
             return guesses
         at = 0

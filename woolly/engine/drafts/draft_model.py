@@ -1,4 +1,4 @@
-"""The DraftModel: a small model of the same vocabulary proposes tokens for a large one."""
+"""The DraftModelProposer: a small model of the same vocabulary proposes tokens for a large one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
-from woolly.engine.drafts.likeliest import likeliest
+from woolly.engine.drafts.greedy_tokens import greedy_tokens
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
@@ -49,7 +49,7 @@ class _Track:
 _Rows = tuple[int, _Track, list[int]]  # which of the wanted requests, its track, tokens to compute
 
 
-class DraftModel:
+class DraftModelProposer:
     """Proposes the most likely token each time. It has a cache of its own; rejected tokens are overwritten in place.
 
     Full pages of contexts are found again by later requests that begin alike. A context is read when the first guess is
@@ -203,7 +203,7 @@ class DraftModel:
                 for (_, track, _), (now, then) in zip(rows, turns, strict=True)
             ],
         )
-        chosen = likeliest(self._program, batch, self._state)
+        chosen = greedy_tokens(self._program, batch, self._state)
         for i, (_, track, tokens) in enumerate(rows):
             track.tokens += tokens
             if turns is not None:

@@ -1,4 +1,4 @@
-"""The AssistantDraft: a head that looks at the model's own K and V proposes tokens."""
+"""The AssistantProposer: a head that looks at the model's own K and V proposes tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.likeliest import likeliest
-from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.drafts.greedy_tokens import greedy_tokens
+from woolly.engine.drafts.mtp import MtpProposer
 from woolly.runtime import Batch, CancelledRun, Program, State
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 
-class AssistantDraft(MtpDraft):
+class AssistantProposer(MtpProposer):
     """Keeps nothing: every row of a request stands at the last position that the model has computed, and sees up to it.
 
     The first row has the model's hidden state of that position and the token after it, later ones what the head made
@@ -48,7 +48,7 @@ class AssistantDraft(MtpDraft):
             while rows:
                 batch = self._batch([wanted[i][0] for i, _, _ in rows], rows, is_own)
                 hidden = self._run(batch, 0, self._n_hidden).copy()
-                chosen = likeliest(self._draft, batch, self._pages, self._n_hidden)
+                chosen = greedy_tokens(self._draft, batch, self._pages, self._n_hidden)
                 for (i, _, _), token in zip(rows, chosen, strict=True):
                     guesses[i].append(token)
                 found = zip(rows, chosen, hidden, strict=True)

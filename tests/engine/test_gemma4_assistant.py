@@ -11,7 +11,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, metadata, tensors, write_tiny
 from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import AssistantDraft
+from woolly.engine import AssistantProposer
 from woolly.engine.opening.draft_file import guessed_ids
 from woolly.engine.opening.load import _compiled
 from woolly.gguf import open_gguf
@@ -70,7 +70,7 @@ def test_drafts_match_the_formulas(folder, target, backend):
         plan = trace_head(file, trace(file), other)
         options = Options(threads=1, kv_type="f32", max_rows=64)
         program = choose(backend).compile(plan, {**file.tensors, **draft_tensors(other)}, options)
-        state, draft = program.new_state(1), AssistantDraft(program)
+        state, draft = program.new_state(1), AssistantProposer(program)
         program.run(Batch.of([(tokens, 0, [0])]), state)
         for token, hidden, is_own, wanted in ((7, last, False, logits), (9, following, True, second)):
             batch = Batch.of([([token], n - 1, [0])])
@@ -88,7 +88,7 @@ def test_correct_assistant_saves_steps_and_changes_no_text(pair):
         wanted = plain.generate(PROMPT, GREEDY).token_ids
         n_plain = plain.engine.n_steps
     with LLM(model, ctx=256, threads=1, speculation=head) as llm:
-        assert type(llm.engine.draft) is AssistantDraft
+        assert type(llm.engine.draft) is AssistantProposer
         done = llm.generate(PROMPT, GREEDY)
         assert done.token_ids == wanted
         assert 0 < done.n_drafted_tokens <= 4 * done.n_accepted_tokens
@@ -98,7 +98,7 @@ def test_correct_assistant_saves_steps_and_changes_no_text(pair):
 
 
 def test_concurrent_requests_give_the_output_of_no_drafts(pair):
-    requests = drive_with_head(*pair, lambda loaded: AssistantDraft(loaded.program), 8)
+    requests = drive_with_head(*pair, lambda loaded: AssistantProposer(loaded.program), 8)
     assert sum(request.n_accepted for request in requests) > 0
 
 
@@ -106,14 +106,14 @@ def test_engine_drafts_match_the_formulas(folder, target, monkeypatch):
     """With pages of windows that were given back."""
     own, whole = assistant_tensors(), tensors(TARGET)
     head = write_assistant(folder / "engine.gguf", own, WINDOW)
-    seen, propose = [], AssistantDraft.propose
+    seen, propose = [], AssistantProposer.propose
 
     def recorded(self, wanted):
         guesses = propose(self, wanted)
         seen.extend((list(request.context), one) for (request, _), one in zip(wanted, guesses, strict=True))
         return guesses
 
-    monkeypatch.setattr(AssistantDraft, "propose", recorded)
+    monkeypatch.setattr(AssistantProposer, "propose", recorded)
     with LLM(
         target, ctx=256, kv_tokens=4096, max_running=1, chunk=32, threads=1, kv_type="f32", speculation=head
     ) as llm:
