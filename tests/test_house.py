@@ -253,8 +253,8 @@ def test_c_functions_are_counted_completely():
 
 def test_public_class_names_are_unique():
     """Dialects apart, which use the words of their APIs."""
-    # click's option with our defaults, and a sampler's row; a word of multimodal/ that another room has
-    known = {"Option", "Layout"}
+    # click's option with our defaults, and a sampler's row
+    known = {"Option"}
     found = {}
     for path in modules():
         if "dialects" not in path.parts:

@@ -13,7 +13,7 @@ from tests.engine.test_vision import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
-from woolly.multimodal import Placeholder, ProcessedItem, lay_out
+from woolly.multimodal import Placeholder, ProcessedItem, make_replacement
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 
@@ -61,7 +61,7 @@ def prompt(engine, *parts):
     tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
         settings = tower.audio if isinstance(part, ProcessedItem) and part.kind == "audio" else tower.vision
-        for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
+        for one in [part] if isinstance(part, str) else make_replacement(part, settings).parts:
             out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
 
@@ -86,7 +86,7 @@ def test_image_and_audio_have_the_same_bits_alone_batched_chunked_and_cached(ope
 
 def test_image_rows_end_with_the_end_row_of_the_file(opened):
     engine = opened()
-    parts = lay_out(shown(0), engine.encoder_scheduler.tower.vision).parts
+    parts = make_replacement(shown(0), engine.encoder_scheduler.tower.vision).parts
     assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [
         "\n\n<start_of_image>", (0, 256), (256, 1), "\n\n"
     ]  # fmt: skip

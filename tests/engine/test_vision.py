@@ -20,7 +20,7 @@ from woolly.engine.request_options import RequestOptions
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, lay_out
+from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, make_replacement
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
@@ -82,7 +82,7 @@ def prompt(engine, *parts):
     """Tokens of texts and layouts of images, as callers give them; marks are spelled by bytes."""
     settings, out = engine.encoder_scheduler.tower.settings, []
     for part in parts:
-        shown = [part] if isinstance(part, str) else lay_out(part, settings).parts
+        shown = [part] if isinstance(part, str) else make_replacement(part, settings).parts
         for one in shown:
             out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
@@ -376,7 +376,9 @@ def test_complete_model_matches_transformers(name, grid, opened):
     engine = opened(name)
     one = image(grid) if grid else seen(name)
     rows = [
-        part for part in lay_out(one, engine.encoder_scheduler.tower.settings).parts if isinstance(part, Placeholder)
+        part
+        for part in make_replacement(one, engine.encoder_scheduler.tower.settings).parts
+        if isinstance(part, Placeholder)
     ]
     asked = (*b"See the sheep: ", *rows, *b" What is it?")
     request = engine.add(engine.new_request(asked, replace(GREEDY, max_tokens=1, logprobs=8)))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, samples
 from woolly.errors import RequestError
-from woolly.multimodal import Audio, lay_out, read_audio
+from woolly.multimodal import Audio, make_replacement, read_audio
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.processing import audio as processing
@@ -194,7 +194,7 @@ def test_audio_is_laid_out_between_its_markers(name):
     tiny = AUDIO_TOWERS[name]
     prepared = process_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
     assert len(prepared.inputs) > 1
-    parts = lay_out(prepared, tiny.settings).parts
+    parts = make_replacement(prepared, tiny.settings).parts
     family = tiny.settings.family
     texts = [part for part in parts if isinstance(part, str)]
     n_marked = len(prepared.inputs) if family.filled else 1  # each piece, or all together

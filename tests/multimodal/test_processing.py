@@ -7,7 +7,7 @@ import pytest
 
 from tests.goldens.images import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
 from woolly.errors import RequestError
-from woolly.multimodal import MAX_PATCHES, VISION_PROJECTORS, VisionSettings, lay_out
+from woolly.multimodal import MAX_PATCHES, VISION_PROJECTORS, VisionSettings, make_replacement
 from woolly.multimodal.image import Image
 from woolly.multimodal.processing import IMAGE_PROCESSORS, image_placeholders, process_image
 from woolly.multimodal.processing.qwen import smart_resize
@@ -78,7 +78,7 @@ def test_preprocessing_matches_transformers(record, family, size):
         assert apart.max() <= step
         assert (apart == 0).mean() > 0.95  # to the last bit, but for such roundings
     assert prepared.size == (size[1], size[0])
-    n_rows = lay_out(prepared, settings).n_rows
+    n_rows = make_replacement(prepared, settings).n_rows
     assert n_rows == image_placeholders(prepared.size, settings).n_rows
     if not settings.pinpoints and family not in (
         "deepseekocr",
@@ -110,7 +110,7 @@ def test_one_image_has_one_digest():
 def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
     assert smart_resize(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
     bare = VisionSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge_size=2)
-    assert lay_out(process_image(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
+    assert make_replacement(process_image(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
 
 
 def test_file_that_allows_more_pixels_than_the_tower_is_capped():
@@ -146,7 +146,7 @@ def test_rows_are_counted_without_pixels(family, size):
     settings = SETTINGS[family]
     counted = image_placeholders((size[1], size[0]), settings)
     prepared = process_image(Image(np.zeros((size[1], size[0], 3), np.uint8)), settings)
-    shown = lay_out(prepared, settings)
+    shown = make_replacement(prepared, settings)
     assert [part if isinstance(part, str) else (part.index, part.first, part.n) for part in counted.parts] == [
         part if isinstance(part, str) else (part.index, part.first, part.n) for part in shown.parts
     ]

@@ -33,7 +33,7 @@ from woolly.chat.media import process_media
 from woolly.chat.message import Message as ReadMessage
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
-from woolly.multimodal import VisionSettings, lay_out, video
+from woolly.multimodal import VisionSettings, make_replacement, video
 from woolly.multimodal.inputs import VideoInput
 from woolly.multimodal.processing.transforms import resize
 from woolly.multimodal.processing.video import SMOLVLM, count_frame_rows, process_clip, process_frame, video_sampling
@@ -122,7 +122,7 @@ def test_frames_are_laid_out_with_the_text_of_the_processor(clip):
     assert sum(isinstance(part, ImagePart) for part in parts) == 5
     prepared = process_media([Message("user", parts)], Modalities(SMOL))
     assert [len(one.inputs) for one in prepared] == [1] * 5  # squashed, not cut
-    layout = lay_out(prepared[0], SMOL)
+    layout = make_replacement(prepared[0], SMOL)
     assert layout.n_rows == 4 and layout.parts[0] == "<fake_token_around_image><global-img>"
     assert [_words(n) for n in (1, 12, 20, 64)] == ["one", "twelve", "twenty", "sixty-four"]
 
@@ -150,7 +150,7 @@ def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
         (encoder_input,) = prepared.inputs
         assert (
             encoder_input.grid_thw == (2, high, wide)
-            and count_frame_rows([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
+            and count_frame_rows([frame], QWEN) == make_replacement(prepared, QWEN).n_rows == 2
         )
         cut = encoder_input.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         want = record["patches"].reshape(2, high * wide, -1)[i]
@@ -239,7 +239,7 @@ def test_qwen_2_video_is_cut_into_patches_like_its_processor(record):
 @pytest.mark.parametrize(("n", "height", "width", "rate"), FOLLOWED + LATER)
 def test_video_rows_have_mrope_positions_of_seconds_lines_and_columns(record, name, n, height, width, rate):
     pixels = np.zeros((2, 28 * height, 28 * width, 3), np.uint8)
-    layout = lay_out(process_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
+    layout = make_replacement(process_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
     assert layout.parts[0] == "<|vision_start|>" and layout.parts[-1] == "<|vision_end|>"
     _, inputs = read_prompt((0,) * BEFORE + layout.parts[1:-1] + (0,) * AFTER, b"")
     want = record[f"{name} positions {[n, height, width]} {rate}"]
@@ -258,7 +258,11 @@ def test_qwen_2_video_is_one_range_of_rows(clip, record):
     assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
     (prepared,) = process_media([Message("user", (part,))], Modalities(QWEN2["qwen2.5"]))
     assert prepared.frame_times == (0, 2, 4, 6, 8)
-    assert count_frame_rows(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
+    assert (
+        count_frame_rows(clips.frames, QWEN2["qwen2.5"])
+        == make_replacement(prepared, QWEN2["qwen2.5"]).n_rows
+        == 5 * 140
+    )
     slower = Clip(tuple(replace(one, rate=1.0) for one in clips.frames))
     assert process_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
     with pytest.raises(RequestError, match="the images up to a take 700 tokens, but the context holds 600"):

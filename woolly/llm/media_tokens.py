@@ -18,7 +18,7 @@ def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str]
     end = 0
     for index, seen in enumerate(layout.media):
         parts.append(layout.text[end : seen.start])
-        parts += multimodal.lay_out(seen.prepared, modalities.settings_of(seen.prepared.kind), index).parts
+        parts += multimodal.make_replacement(seen.prepared, modalities.settings_of(seen.prepared.kind), index).parts
         end = seen.end
     return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
@@ -33,5 +33,5 @@ def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], 
     return _count(multimodal.audio_placeholders(audio, settings), encode)
 
 
-def _count(layout: multimodal.Layout, encode: Callable[[str], Sequence[int]]) -> int:
-    return sum(len(encode(part)) if isinstance(part, str) else part.n for part in layout.parts)
+def _count(replacement: multimodal.PromptReplacement, encode: Callable[[str], Sequence[int]]) -> int:
+    return sum(len(encode(part)) if isinstance(part, str) else part.n for part in replacement.parts)

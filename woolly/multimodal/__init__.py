@@ -1,7 +1,8 @@
 """IMAGES AND AUDIO: images and audio as neutral data, from a caller's file to rows of a prompt.
 
-An image or an audio clip is decoded, processed into the inputs of an encoder (`ProcessedItem`) and laid out as marks
-and placeholders in the prompt (`Layout`). The engine runs the encoder and injects its output at the placeholders.
+An image or an audio clip is decoded, processed into the inputs of an encoder (`ProcessedItem`) and replaced in the
+prompt by marks and placeholders (`PromptReplacement`). The engine runs the encoder and injects its
+output at the placeholders.
 """
 
 from typing import TYPE_CHECKING
@@ -13,13 +14,19 @@ if TYPE_CHECKING:
     from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
     from woolly.multimodal.image import Image, read_image
     from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
-    from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
     from woolly.multimodal.processed_item import EncoderInput, Modality, ProcessedItem
     from woolly.multimodal.processing import image_placeholders, process_image
     from woolly.multimodal.processing.audio import audio_placeholders, process_audio
     from woolly.multimodal.processing.video import count_frame_rows, process_clip, process_frame
     from woolly.multimodal.projector import ProjectorSettings, read_projector
+    from woolly.multimodal.prompt_replacement import (
+        Placeholder,
+        Prompt,
+        PromptReplacement,
+        encode_prompt,
+        make_replacement,
+    )
     from woolly.multimodal.video import Clip, Frame, is_video
     from woolly.multimodal.vision_settings import (
         MAX_PATCHES,
@@ -44,13 +51,13 @@ __all__ = [
     "Frame",
     "Image",
     "ImageInput",
-    "Layout",
     "Modality",
     "Page",
     "Placeholder",
     "ProcessedItem",
     "ProjectorSettings",
     "Prompt",
+    "PromptReplacement",
     "VideoInput",
     "VisionProjector",
     "VisionSettings",
@@ -60,7 +67,7 @@ __all__ = [
     "image_placeholders",
     "is_pdf",
     "is_video",
-    "lay_out",
+    "make_replacement",
     "process_audio",
     "process_clip",
     "process_frame",
@@ -79,7 +86,7 @@ __getattr__ = later(
         "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
         "inputs": "AudioInput FileInput ImageInput VideoInput",
         "projector": "ProjectorSettings read_projector",
-        "layout": "Layout Placeholder Prompt encode_prompt lay_out",
+        "prompt_replacement": "Placeholder Prompt PromptReplacement encode_prompt make_replacement",
         "pdf": "Page is_pdf",
         "image": "Image read_image",
         "processed_item": "EncoderInput Modality ProcessedItem",

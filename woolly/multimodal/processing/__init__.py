@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from woolly.multimodal.layout import Layout, lay_out
 from woolly.multimodal.processing import (
     deepseek,
     gemma3,
@@ -20,6 +19,7 @@ from woolly.multimodal.processing import (
     pixtral,
     qwen,
 )
+from woolly.multimodal.prompt_replacement import PromptReplacement, make_replacement
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -73,7 +73,7 @@ def process_image(image: Image, settings: VisionSettings) -> ProcessedItem:
     return IMAGE_PROCESSORS[settings.projector].process(image, settings)
 
 
-def image_placeholders(size: tuple[int, int], settings: VisionSettings) -> Layout:
+def image_placeholders(size: tuple[int, int], settings: VisionSettings) -> PromptReplacement:
     """Returns what an image of this height and width becomes in a prompt; nothing of it is computed, nor held."""
     tiling = IMAGE_PROCESSORS[settings.projector].choose_tiling(*size, settings)
-    return lay_out(tiling.empty_item(size, settings), settings)
+    return make_replacement(tiling.empty_item(size, settings), settings)

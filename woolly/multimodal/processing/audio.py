@@ -20,8 +20,8 @@ from woolly.multimodal.audio import (
 )
 from woolly.multimodal.audio.decode import RATE
 from woolly.multimodal.audio.settings import AudioSettings, conv_length
-from woolly.multimodal.layout import Layout, lay_out
 from woolly.multimodal.processed_item import EncoderInput, ProcessedItem
+from woolly.multimodal.prompt_replacement import PromptReplacement, make_replacement
 
 Float32 = npt.NDArray[np.float32]
 
@@ -43,14 +43,14 @@ def process_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
             raise RequestError("the audio does not fit into memory; send a shorter clip") from None
 
 
-def audio_placeholders(audio: Audio, settings: AudioSettings) -> Layout:
+def audio_placeholders(audio: Audio, settings: AudioSettings) -> PromptReplacement:
     """Return the layout of an audio clip from its length alone; RequestError if it is too short."""
     _check_length(audio)
     inputs = [
         EncoderInput(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # no memory
         for n in _CHUNK_FRAMES[settings.projector](len(audio.samples), settings)
     ]
-    return lay_out(ProcessedItem("audio", tuple(inputs), b""), settings)
+    return make_replacement(ProcessedItem("audio", tuple(inputs), b""), settings)
 
 
 def _check_length(audio: Audio) -> None:

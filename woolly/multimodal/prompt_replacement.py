@@ -1,4 +1,4 @@
-"""The Layout: what comes into a prompt in place of an image or an audio clip, marks and rows, in order."""
+"""Text and placeholders that replace an image or an audio clip in a prompt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Prompt = tuple[int | Placeholder, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class PromptReplacement:
     """Texts and rows in order. Texts are special tokens as the vocabulary writes them, or plain characters."""
 
     parts: tuple[str | Placeholder, ...]
@@ -63,15 +63,19 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
     return tuple(out)
 
 
-def lay_out(prepared: ProcessedItem, settings: VisionSettings | AudioSettings, index: int = 0) -> Layout:
+def make_replacement(
+    prepared: ProcessedItem, settings: VisionSettings | AudioSettings, index: int = 0
+) -> PromptReplacement:
     """What an image or an audio clip becomes in a prompt; `index` counts the images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
-        return Layout(_joined(part for i in range(len(prepared.inputs)) for part in _filled(prepared, i, settings)))
+        return PromptReplacement(
+            _joined(part for i in range(len(prepared.inputs)) for part in _filled(prepared, i, settings))
+        )
     if isinstance(settings, multimodal.AudioSettings):
         own = (
             Placeholder(prepared, i, 0, settings.merged_grid(one.grid_thw)[2]) for i, one in enumerate(prepared.inputs)
         )
-        return Layout(_joined((settings.family.begin, *own, settings.family.end)))
+        return PromptReplacement(_joined((settings.family.begin, *own, settings.family.end)))
     family = settings.family
     if settings.projector in _MARKED:
         parts = _MARKED[settings.projector](prepared, settings)
@@ -83,7 +87,7 @@ def lay_out(prepared: ProcessedItem, settings: VisionSettings | AudioSettings, i
         parts = [part for i in range(len(prepared.inputs)) for part in _lines(prepared, i, settings)]
     else:
         parts = [_whole(prepared, i, settings) for i in range(len(prepared.inputs))]
-    return Layout(_joined((family.begin, *parts, family.end)))
+    return PromptReplacement(_joined((family.begin, *parts, family.end)))
 
 
 def _filled(prepared: ProcessedItem, i: int, settings: AudioSettings) -> list[str | Placeholder]:

@@ -14,7 +14,7 @@ from woolly.multimodal import (
     ProcessedItem,
     VisionSettings,
     encode_prompt,
-    lay_out,
+    make_replacement,
     read_projector,
     read_vision_settings,
 )
@@ -40,32 +40,32 @@ def settings(projector, merge_size):
     return VisionSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge_size)
 
 
-def shown(layout):
-    return [part if isinstance(part, str) else (part.index, part.first, part.n) for part in layout.parts]
+def shown(replacement):
+    return [part if isinstance(part, str) else (part.index, part.first, part.n) for part in replacement.parts]
 
 
 def test_gemma_3_has_markers_and_bidirectional_rows():
-    layout = lay_out(image((1, 8, 8)), settings("gemma3", 4))
-    assert shown(layout) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
-    assert layout.parts[1].is_bidirectional and layout.parts[1].grid_thw is None
+    replacement = make_replacement(image((1, 8, 8)), settings("gemma3", 4))
+    assert shown(replacement) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
+    assert replacement.parts[1].is_bidirectional and replacement.parts[1].grid_thw is None
 
 
 def test_qwen_has_rows_with_lines_and_columns():
-    layout = lay_out(image((1, 4, 6)), settings("qwen2vl_merger", 2))
-    assert shown(layout) == ["<|vision_start|>", (0, 0, 6), "<|vision_end|>"]
-    assert layout.parts[1].grid_thw == (1, 2, 3) and not layout.parts[1].is_bidirectional
+    replacement = make_replacement(image((1, 4, 6)), settings("qwen2vl_merger", 2))
+    assert shown(replacement) == ["<|vision_start|>", (0, 0, 6), "<|vision_end|>"]
+    assert replacement.parts[1].grid_thw == (1, 2, 3) and not replacement.parts[1].is_bidirectional
 
 
 def test_pixtral_ends_each_line():
-    layout = lay_out(image((1, 4, 6)), settings("pixtral", 2))
-    assert shown(layout) == [(0, 0, 3), "[IMG_BREAK]", (0, 3, 3), "[IMG_END]"]
+    replacement = make_replacement(image((1, 4, 6)), settings("pixtral", 2))
+    assert shown(replacement) == [(0, 0, 3), "[IMG_BREAK]", (0, 3, 3), "[IMG_END]"]
 
 
 def test_idefics_3_names_each_tile():
     grid, fence = (1, 4, 4), "<fake_token_around_image>"
-    whole = lay_out(image(grid), settings("idefics3", 2))
+    whole = make_replacement(image(grid), settings("idefics3", 2))
     assert shown(whole) == [f"{fence}<global-img>", (0, 0, 4), fence]
-    tiles = lay_out(image(grid, grid, grid, tiles=(1, 2)), settings("idefics3", 2))
+    tiles = make_replacement(image(grid, grid, grid, tiles=(1, 2)), settings("idefics3", 2))
     assert shown(tiles) == [
         f"{fence}<row_1_col_1>", (0, 0, 4), f"{fence}<row_1_col_2>", (1, 0, 4),
         f"\n\n{fence}<global-img>", (2, 0, 4), fence,
@@ -135,18 +135,18 @@ def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     tiled = VisionSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
     end = (0, 4, 1)  # the row of the file after the overview's own
     # 4 to 1 in 4 x 2 patches: one line of the middle is the image, and half a line is cut from neither side.
-    assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
+    assert shown(make_replacement(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
     high = ProcessedItem.of("image", tiles.inputs, tiles=(2, 1), size=(90, 30))
-    assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
+    assert shown(make_replacement(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
 
 
 def test_deepseek_ocr_lists_tiles_line_by_line_then_the_overview():
     tile, whole = (1, 4, 8), (1, 8, 4)
     seen = settings("deepseekocr", 4)
     end, last = (2, 2, 1), (2, 3, 1)  # rows of the file after the overview's own
-    tiled = lay_out(image(tile, tile, whole, tiles=(1, 2)), seen)
+    tiled = make_replacement(image(tile, tile, whole, tiles=(1, 2)), seen)
     assert shown(tiled) == [(0, 0, 2), (1, 0, 2), end, (2, 0, 1), end, (2, 1, 1), end, last]
-    assert shown(lay_out(image(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+    assert shown(make_replacement(image(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
 
 
 def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
@@ -157,12 +157,12 @@ def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
     tiling = IMAGE_PROCESSORS["deepseekocr"].choose_tiling(2200, 1700, found)
     assert tiling.tiles == (3, 2) and tiling.sizes[-1] == (1024, 1024) and set(tiling.sizes[:-1]) == {(640, 640)}
-    assert lay_out(tiling.empty_item((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
+    assert make_replacement(tiling.empty_item((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
     assert IMAGE_PROCESSORS["deepseekocr"].choose_tiling(640, 500, found).sizes == ((1024, 1024),)
 
 
 def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
-    laid = lay_out(image((1, 4, 6)), settings("hunyuanvl", 2), 3)
+    laid = make_replacement(image((1, 4, 6)), settings("hunyuanvl", 2), 3)
     begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the image's own
     marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
     assert shown(laid) == [marks[0], begin, (0, 0, 3), line, (0, 3, 3), line, end, marks[1]]
@@ -172,7 +172,7 @@ def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
 
 
 def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
-    assert shown(lay_out(image((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
+    assert shown(make_replacement(image((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)
     longest = 20 * own.patch_size
     larger, smaller = (IMAGE_PROCESSORS["lightonocr"].choose_tiling(9000, 4500, one).sizes[0] for one in (
@@ -184,7 +184,7 @@ def test_gemma_3n_pads_each_audio_piece_and_ends_it_with_a_row():
     audio = AudioSettings("audio", "gemma3na", 16)
     frames = [EncoderInput(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
     mark, after = "\n\n<start_of_audio>", "\n\n"
-    assert shown(lay_out(ProcessedItem.of("audio", frames), audio)) == [
+    assert shown(make_replacement(ProcessedItem.of("audio", frames), audio)) == [
         mark, (0, 0, 188), (0, 189, 1), after + mark, (1, 0, 3), *[(1, 3, 1)] * 185, (1, 4, 1), after
     ]  # fmt: skip
 
@@ -192,31 +192,31 @@ def test_gemma_3n_pads_each_audio_piece_and_ends_it_with_a_row():
 def test_tiles_of_other_families_have_their_markers():
     grid = (1, 4, 4)
     four = image(grid, grid, grid, tiles=(1, 2))
-    assert shown(lay_out(four, settings("lfm2", 2))) == [
+    assert shown(make_replacement(four, settings("lfm2", 2))) == [
         "<|image_start|><|img_row_1_col_1|>", (0, 0, 4), "<|img_row_1_col_2|>", (1, 0, 4), "<|img_thumbnail|>",
         (2, 0, 4), "<|image_end|>",
     ]  # fmt: skip
-    assert shown(lay_out(image(grid), settings("lfm2", 2))) == ["<|image_start|>", (0, 0, 4), "<|image_end|>"]
-    assert shown(lay_out(four, settings("llama4", 2))) == [
+    assert shown(make_replacement(image(grid), settings("lfm2", 2))) == ["<|image_start|>", (0, 0, 4), "<|image_end|>"]
+    assert shown(make_replacement(four, settings("llama4", 2))) == [
         "<|image_start|>", (0, 0, 4), "<|tile_x_separator|>", (1, 0, 4), "<|tile_y_separator|><|image|>", (2, 0, 4),
         "<|image_end|>",
     ]  # fmt: skip
-    assert shown(lay_out(image(grid), settings("llama4", 2)))[0] == "<|image_start|><|image|>"
+    assert shown(make_replacement(image(grid), settings("llama4", 2)))[0] == "<|image_start|><|image|>"
     sliced = replace(settings("resampler", 1), n_queries=7)
-    assert shown(lay_out(image(*[grid] * 3, tiles=(2, 1)), sliced, 3)) == [
+    assert shown(make_replacement(image(*[grid] * 3, tiles=(2, 1)), sliced, 3)) == [
         "<image_id>3</image_id><image>", (0, 0, 7), "</image><slice>", (1, 0, 7), "</slice>\n<slice>", (2, 0, 7),
         "</slice>",
     ]  # fmt: skip
     newer = image((1, 4, 8), grid, grid, tiles=(1, 2))  # each has as many rows as its patches make
-    assert shown(lay_out(newer, settings("minicpmv4_6", 4), 1)) == [
+    assert shown(make_replacement(newer, settings("minicpmv4_6", 4), 1)) == [
         "<image_id>1</image_id><image>", (0, 0, 2), "</image><slice>", (1, 0, 1), "</slice><slice>", (2, 0, 1),
         "</slice>",
     ]  # fmt: skip
-    kimi, omni = (lay_out(image((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
+    kimi, omni = (make_replacement(image((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
     assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
     assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
-    assert shown(lay_out(image((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
+    assert shown(make_replacement(image((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
     assert kimi.parts[1].grid_thw is None and omni.parts[1].grid_thw == (1, 2, 3)
-    assert shown(lay_out(image((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
-    gemma = lay_out(image((1, 6, 6)), settings("gemma4v", 3))
+    assert shown(make_replacement(image((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
+    gemma = make_replacement(image((1, 6, 6)), settings("gemma4v", 3))
     assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].is_bidirectional
