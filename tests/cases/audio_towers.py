@@ -223,7 +223,7 @@ def shapes(tiny: TinyAudioTower) -> dict[str, tuple[int, ...]]:
 
 
 def tensors(tiny: TinyAudioTower) -> dict[str, np.ndarray]:
-    """Every weight, as `towers.tensors` makes them."""
+    """Return random weights, as `towers.tensors` does."""
     random = np.random.RandomState(zlib.crc32(f"ear {tiny.name}".encode()))
     out = {}
     for name, shape in shapes(tiny).items():
@@ -246,7 +246,7 @@ def tensors(tiny: TinyAudioTower) -> dict[str, np.ndarray]:
 
 
 def write_audio_tower(tiny: TinyAudioTower, path: Path, **more: Any) -> Path:
-    """Writes the file of a tower and gives the path back."""
+    """Write the file of a tower; return its path."""
     writer = GGUFWriter(path)
     keys = {
         "num_mel_bins": tiny.n_mels,
@@ -278,5 +278,5 @@ def samples(n: int, seed: int = 0) -> np.ndarray:
 
 
 def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> ProcessedItem:
-    """An audio clip as the tower reads it."""
+    """Return the input features of a synthetic clip."""
     return process_audio(Audio(samples(n, seed)), tiny.settings)

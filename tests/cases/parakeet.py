@@ -77,7 +77,7 @@ def _decoder(kind: str, random: np.random.RandomState, matrix: Drawer) -> dict[s
 
 
 def write_parakeet(path: Path, half: bool = False) -> Path:
-    """A TDT model as whisper.cpp has it, of f32 or with matrices of f16."""
+    """Write a TDT model as a whisper.cpp file, in f32 or with f16 matrices."""
     sizes = (N_TOKENS - 1, 5000, WIDTH, HEADS, N_LAYERS, N_MELS, int(half), 512, 8, CHANNELS, KERNEL)
     with path.open("wb") as file:
         file.write(b"lmgg" + struct.pack("<15i", *sizes, PREDICTED, N_PREDICTOR, len(DURATIONS), SYMBOLS))
@@ -129,7 +129,7 @@ _HUB = {
 
 
 def checkpoint(kind: str) -> dict[str, np.ndarray]:
-    """The weights as transformers names and shapes them."""
+    """Return the weights with the names and shapes of transformers."""
     out = {}
     for name, array in tensors(kind).items():
         for own, its in _HUB.items():

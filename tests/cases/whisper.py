@@ -71,7 +71,7 @@ def tensors(n_vocab: int = MULTILINGUAL, n_mels: int = 80) -> dict[str, np.ndarr
 
 
 def write_whisper(path: Path, n_vocab: int = MULTILINGUAL, n_mels: int = 80, half: bool = False) -> Path:
-    """A file of f32, or with matrices of f16."""
+    """Write a whisper.cpp file, in f32 or with f16 matrices."""
     sizes = n_vocab, 1500, WIDTH, HEADS, N_ENCODER, 448, WIDTH, HEADS, N_DECODER, n_mels, int(half)
     with path.open("wb") as file:
         file.write(b"lmgg" + struct.pack("<11i", *sizes) + struct.pack("<2i", n_mels, 201))

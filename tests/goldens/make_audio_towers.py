@@ -1,4 +1,4 @@
-"""Makes the golden rows and frames of audio towers with torch and transformers, as make_towers.py does images'.
+"""Make the golden rows and frames of audio encoders with torch and transformers, like make_towers.py.
 
     python -m tests.goldens.make_audio_towers          (from the project's root, in the environment of make.py)
 
@@ -249,7 +249,7 @@ def granite_speech(file):
 
 
 class Part:
-    """Some tensors of a file."""
+    """Return tensors of a file."""
 
     def __init__(self, file, begin):
         self.tensors = {name: array for name, array in file.tensors.items() if name.startswith(begin)}
@@ -260,7 +260,7 @@ MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o"
 
 
 def frames():
-    """Writes what Whisper's extractor makes of some audio, by NumPy and by torch."""
+    """Write features of the Whisper extractor, with NumPy and with torch."""
     out = {}
     for n_mels in (80, 128):
         own = transformers.WhisperFeatureExtractor(feature_size=n_mels)

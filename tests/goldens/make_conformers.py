@@ -72,7 +72,7 @@ USM = {
 
 
 def gemma3na(file):
-    """Rows of each 30 s, and after them what the table of tokens gives for no row and for the end of an audio clip."""
+    """Return rows of each 30 s chunk, followed by the padding and end-of-audio embeddings."""
     module, n_mels = models.gemma3n, file.get("audio.num_mel_bins")
     config = transformers.Gemma3nAudioConfig(
         hidden_size=WIDTH, conf_num_hidden_layers=file.get("audio.block_count"), input_feat_size=n_mels,
@@ -130,7 +130,7 @@ FAST = {
 
 
 def lfm2a(file):
-    """The FastConformer of Parakeet, which does not scale its input here, and the model's own adapter."""
+    """Return rows of a FastConformer without input scaling, and of the model's adapter."""
     module, n_mels = models.parakeet, file.get("audio.num_mel_bins")
     n_layers = file.get("audio.block_count")
     config = transformers.ParakeetEncoderConfig(

@@ -1,4 +1,4 @@
-"""Makes the golden of tiny Parakeet models with transformers: rows of the encoder, and tokens with their frames.
+"""Make the golden of tiny Parakeet models with transformers: encoder rows, and tokens with their frames.
 
 python -m tests.goldens.make_parakeet           (from the project's root, in the environment of make.py)
 """
@@ -14,7 +14,7 @@ SECONDS = 10.0
 
 
 def model(kind):
-    """The class of a kind with the weights of the tiny checkpoint."""
+    """Return the model of a decoder type with the weights of the tiny checkpoint."""
     values = {key: value for key, value in config(kind).items() if key != "architectures"}
     encoder = transformers.ParakeetEncoderConfig(**values.pop("encoder_config"))
     own = getattr(transformers, f"Parakeet{kind.upper()}Config")(encoder_config=encoder, **values)

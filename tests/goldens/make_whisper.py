@@ -1,4 +1,4 @@
-"""Makes the golden of a tiny Whisper model with transformers: rows of the encoder, logits, and texts of windows.
+"""Make the golden of a tiny Whisper model with transformers: encoder rows, logits, texts of windows.
 
 python -m tests.goldens.make_whisper           (from the project's root, in the environment of make.py)
 """
@@ -54,7 +54,7 @@ ROOT = {
 
 
 def name_of(own):
-    """The name in transformers' checkpoint."""
+    """Return the name in transformers' checkpoint."""
     if block := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.*)\.(weight|bias)", own):
         return f"model.{block[1]}.layers.{block[2]}.{NAMES[block[3]]}.{block[4]}"
     return "model." + ROOT.get(own, own.replace("ln_post", "layer_norm").replace("decoder.ln", "decoder.layer_norm"))

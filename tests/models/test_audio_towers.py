@@ -85,7 +85,7 @@ def test_sliced_filters_match_unsliced_ones(tmp_path, monkeypatch):
 
 
 def rewritten(tiny, arrays, path, **keys):
-    """The file of a tower with other tensors and keys."""
+    """Write the file of a tower with changed tensors and keys."""
     with open_gguf(write_audio_tower(tiny, path.with_suffix(".whole"))) as file:
         writer = GGUFWriter(path)
         for key, value in (dict(file.metadata) | keys).items():

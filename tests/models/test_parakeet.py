@@ -1,4 +1,4 @@
-"""A Parakeet model decodes as transformers' does: rows, tokens and frames of CTC, RNN-T and TDT."""
+"""Parakeet against transformers: encoder rows, tokens and frames of CTC, RNN-T and TDT."""
 
 import json
 import struct
@@ -45,7 +45,7 @@ def llm(folder):
 
 
 def converted(folder, kind):
-    """The GGUF file that a checkpoint of the hub becomes."""
+    """Convert a hub checkpoint to GGUF."""
     added = [{"id": i, "content": TEXTS[i], "special": True} for i in (0, 1)]
     space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
     model = {"type": "BPE", "unk_token": "<unk>", "vocab": {text: i for i, text in enumerate(TEXTS)}, "merges": []}
@@ -108,7 +108,7 @@ def test_rows_in_parts_decode_alike(llm, folder, cut):
 
 
 class ScriptedDecoder(TransducerDecoder):
-    """Scores that a test says."""
+    """Decoder with scripted logits."""
 
     def __init__(self, kind, best, durations=()):
         self._kind, self._best, self._durations = kind, best, durations
@@ -255,7 +255,7 @@ def test_unsupported_spectrogram_is_rejected(folder, tmp_path, llm):
 
 
 def header(folder, size, value):
-    """The bytes of the tiny file with another number in its header."""
+    """Return the tiny file with a changed header field."""
     data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
     struct.pack_into("<I", data, 4 + 4 * parakeet_bin._SIZES.index(size), value)
     return data

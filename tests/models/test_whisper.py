@@ -56,7 +56,7 @@ class Row:
 
 
 def logits(llm, window, prompt=PROMPT, n=1, beside=0):
-    """The row after a prompt, and those after each token of the answer; others may run beside."""
+    """Return the logits after a prompt and after each output token, optionally in a batch with others."""
     kept = [Row() for _ in range(1 + beside)]
     requests = [
         DecodeRequest(
@@ -162,7 +162,7 @@ def test_encoder_stages_share_the_memory_for_weights(path, monkeypatch):
 
 
 class Words:
-    """A tokenizer of one word."""
+    """Tokenizer with one word."""
 
     def encode(self, text, **options):
         return [1000] * text.count(" the")

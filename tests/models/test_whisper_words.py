@@ -1,4 +1,4 @@
-"""Words of a Whisper model have the times that transformers' attention, median and time warping give them."""
+"""Word timestamps of Whisper against transformers: attention, median filter, DTW."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_transcript_has_words_on_request(llm, monkeypatch):
 
 
 def _cheapest(cost):
-    """The cost of the cheapest way, cell by cell."""
+    """Return the lowest path cost, cell by cell."""
     best = np.full((cost.shape[0] + 1, cost.shape[1] + 1), np.inf)
     best[0, 0] = 0
     for i in range(cost.shape[0]):

@@ -1,4 +1,4 @@
-"""Audio as callers give them: formats, rates, bounds, files that lie, and spectrograms as transformers makes them."""
+"""Audio input: formats, sampling rates, limits, false headers; spectrograms against transformers."""
 
 import builtins
 import io
@@ -22,7 +22,7 @@ FRAMES = np.load(Path(__file__).parent.parent / "goldens" / "frames.npz")
 
 
 def wav(values, rate=16000, coding=1, bits=16, size=None, extensible=False, before=b""):
-    """The bytes of a WAV file; `values` is [n] or [n, channels]."""
+    """Return a WAV file; `values` is [n] or [n, channels]."""
     values = np.asarray(values)
     channels = values.shape[1] if values.ndim == 2 else 1
     if coding == 3:

@@ -1,4 +1,4 @@
-"""A Whisper model beside a chat model: each gets the requests that it can answer, whatever name a client sends."""
+"""Whisper next to a chat model: requests go to a model that can answer them, whatever name a client sends."""
 
 import shutil
 

@@ -35,7 +35,7 @@ def wav_file(name="talk.wav", rate=8000):
 
 @pytest.fixture(scope="module")
 def audio_server(tmp_path_factory):
-    """A server with a model that takes audio and one that does not."""
+    """Serve an audio model and a text model."""
     folder = tmp_path_factory.mktemp("audio")
     model = write_tiny(TINY["qwen2"], folder / "audio-Q8_0.gguf")
     write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-audio-F16.gguf")
@@ -48,7 +48,7 @@ def audio_server(tmp_path_factory):
 
 
 def opened(open_page, url):
-    """The page with the model that takes audio, whichever a test before loaded."""
+    """Open the page with the audio model."""
     page = open_page(url)
     if page.locator("#model-name").inner_text() != "audio-Q8_0":
         choose(page, "audio-Q8_0")

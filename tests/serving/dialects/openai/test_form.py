@@ -1,4 +1,4 @@
-"""The form of an upload: contents as they are, and one sentence for what is not a form."""
+"""Multipart forms: exact contents, and errors for invalid bodies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The form of a transcription: OpenAI's fields, what models here cannot give by its name, and the instruction."""
+"""Transcription form: OpenAI's fields, unsupported fields, and the instruction of chat models."""
 
 import pytest
 
