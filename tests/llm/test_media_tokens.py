@@ -34,7 +34,7 @@ def test_image_rows_replace_the_marker(llm, monkeypatch):
     layout = laid_out(llm, VISION, images=[PIXELS])
     ids = llm._encoded(layout)
     (rows,) = [id for id in ids if isinstance(id, Placeholder)]
-    assert (rows.n, rows.grid) == (6, (1, 2, 3))
+    assert (rows.n, rows.grid_thw) == (6, (1, 2, 3))
     assert llm.detokenize([id for id in ids if isinstance(id, int)]) == "user: <|vision_start|><|vision_end|>\nhi\n"
     assert llm.count_tokens(layout) == len(ids) - 1 + 6
     plain = llm.count_tokens(laid_out(llm, VISION))
