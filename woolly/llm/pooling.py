@@ -20,7 +20,7 @@ from woolly.store import Purpose, models_for
 
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel
-    from woolly.llm.text_ids import TextEncoder, TextIds
+    from woolly.llm.text_ids import BatchTokenizer, TextIds
     from woolly.plan import Pooling
     from woolly.tokens import Tokenizer
 
@@ -223,10 +223,10 @@ class PoolingMixin:
     def _ids_of(self, texts: Sequence[Text], pooler: Pooler, truncate: bool) -> list[TextIds]:
         return _each(texts, "text", self._maker(pooler, truncate).text)
 
-    def _maker(self, pooler: Pooler, truncate: bool) -> TextEncoder:
-        from woolly.llm.text_ids import TextEncoder  # most models answer
+    def _maker(self, pooler: Pooler, truncate: bool) -> BatchTokenizer:
+        from woolly.llm.text_ids import BatchTokenizer  # most models answer
 
-        return TextEncoder(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
+        return BatchTokenizer(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
 
     def _max_tokens(self, pooler: Pooler) -> int:
         """Returns the most tokens of a text."""

@@ -42,7 +42,7 @@ class TextIds:
         return TextIds(self.ids[: n - self.n_tail] + end, self.n_head, self.n_tail)
 
 
-class TextEncoder:
+class BatchTokenizer:
     """Makes the ids of texts for a model that takes `most` tokens at once. A query is tokenized once for all documents.
 
     With `truncate` a text may be longer; no more of it is tokenized than can stay.

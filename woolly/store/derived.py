@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.lock import file_lock
+from woolly.machine.file_lock import file_lock
 from woolly.store.presets import PRESETS_FILE, Preset, read_presets
 
 MAX_DERIVED = 256

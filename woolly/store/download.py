@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
+from woolly.machine.file_lock import file_lock
 from woolly.store.checksum import CHUNK, sha256_of
 from woolly.store.file_formats import magic_error
-from woolly.store.lock import file_lock
 from woolly.store.safe_files import fsync_and_rename
 
 if TYPE_CHECKING:

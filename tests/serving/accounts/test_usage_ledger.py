@@ -1,4 +1,4 @@
-"""Usage ledger of keys, and its file."""
+"""KeyUsage ledger of keys, and its file."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 from tests.cli.terminal import woolly
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
-from woolly.serving.accounts.usage_ledger import Usage, UsageLedger, read_usage
+from woolly.serving.accounts.usage_ledger import KeyUsage, UsageLedger, read_usage
 from woolly.serving.accounts.usage_meter import UsageMeter
 
 DAY = 86_400
@@ -28,7 +28,7 @@ def filled(file):
         ledger = UsageLedger(file, lambda: now[0])
         now[0] = (20_000 + process) * DAY
         for key, model in (("anna", "a"), ("anna", "b"), ("ole", "a"), ("ole", "a")):
-            ledger.note(key, model, Usage(1, 10, 4, 1))
+            ledger.note(key, model, KeyUsage(1, 10, 4, 1))
         asyncio.run(ledger.flush())
         asyncio.run(ledger.flush())  # nothing is written twice
     return ledger
@@ -44,7 +44,7 @@ def test_totals_are_kept_by_key_model_and_day(file):
     assert [(row["day"], row["model"], row["requests"]) for row in rows] == [("2024-10-05", "a", 2)]
     assert read_usage(file, (), until="2024-10-04")[0]["requests"] == 4
     assert read_usage(file, (), until="2024-10-03") == []
-    assert ledger.of_today() == {"anna": Usage(2, 20, 8, 2), "ole": Usage(2, 20, 8, 2)}
+    assert ledger.of_today() == {"anna": KeyUsage(2, 20, 8, 2), "ole": KeyUsage(2, 20, 8, 2)}
 
 
 def test_usage_of_today_survives_a_restart(file):
@@ -62,7 +62,7 @@ def test_usage_of_today_survives_a_restart(file):
 
 def test_failed_write_is_retried(file, monkeypatch):
     ledger = UsageLedger(file)
-    ledger.note("anna", "a", Usage(1))
+    ledger.note("anna", "a", KeyUsage(1))
     write = ledger._write
 
     def fail(pending):
@@ -70,7 +70,7 @@ def test_failed_write_is_retried(file, monkeypatch):
 
     monkeypatch.setattr(ledger, "_write", fail)
     asyncio.run(ledger.flush())
-    ledger.note("anna", "a", Usage(1))
+    ledger.note("anna", "a", KeyUsage(1))
     monkeypatch.setattr(ledger, "_write", write)
     asyncio.run(ledger.flush())
     assert read_usage(file, ())[0]["requests"] == 2
@@ -93,14 +93,14 @@ def test_flush_waits_for_an_abandoned_write(file, monkeypatch):
         running.cancel()
         await asyncio.wait([running])
         assert running.cancelled()
-        ledger.note("anna", "a", Usage(1))
+        ledger.note("anna", "a", KeyUsage(1))
         last = asyncio.create_task(ledger.flush())
         await asyncio.sleep(0)
         may_end.set()
         await last
 
     monkeypatch.setattr(ledger, "_write", slow)
-    ledger.note("anna", "a", Usage(1))
+    ledger.note("anna", "a", KeyUsage(1))
     asyncio.run(end())
     assert read_usage(file, ())[0]["requests"] == 2
 

@@ -8,7 +8,7 @@ from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import eviction
 from woolly.serving.model_manager.catalog import ModelCatalog
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.memory import Estimate, check_memory, estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
@@ -68,9 +68,9 @@ def test_model_too_large_for_a_gpu_is_rejected_with_its_name(machine):
 def test_only_models_in_the_needed_memory_are_unloaded(folder, machine):
     info = ModelCatalog(folder).find("one")
     on_first, on_second, on_cpu = (
-        LoadedModel(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
+        ModelSlot(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
     )
-    wanted = LoadedModel(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
+    wanted = ModelSlot(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
     assert eviction.choose_evictions(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
     with pytest.raises(ApiError, match="available on NVIDIA Fake"):
         eviction.choose_evictions(wanted, [on_second, on_cpu], models_max=4)
@@ -80,10 +80,10 @@ def test_all_models_together_respect_the_memory_cap(folder, machine, monkeypatch
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
     info = ModelCatalog(folder).find("one")
     old, newer, on_gpu = (
-        LoadedModel(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1])
+        ModelSlot(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1])
     )
     old.last_used, newer.last_used = 1, 2
-    wanted = LoadedModel(info, Settings(), needs=needs([], 6 * GB))
+    wanted = ModelSlot(info, Settings(), needs=needs([], 6 * GB))
     loaded = [newer, on_gpu, old]
     for cap, evicted in ((None, []), (26 * GB, []), (20 * GB, [old]), (7 * GB, [old, newer])):
         assert eviction.choose_evictions(wanted, loaded, None, cap) == evicted

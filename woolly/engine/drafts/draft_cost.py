@@ -10,7 +10,7 @@ _EVERY = 64  # steps with guesses after which one without is measured; the first
 
 
 @dataclass
-class Measured:
+class CostEstimate:
     """Seconds of one kind of work: the least of the first measurements, which may be cold, then a moving average."""
 
     value: float | None = None
@@ -34,8 +34,8 @@ class Measured:
 class _Steps:
     """Times of steps with about the same number of answers."""
 
-    plain: Measured = field(default_factory=Measured)  # a step without draft tokens
-    row: Measured = field(default_factory=Measured)  # each draft token in a step
+    plain: CostEstimate = field(default_factory=CostEstimate)  # a step without draft tokens
+    row: CostEstimate = field(default_factory=CostEstimate)  # each draft token in a step
     n_since: int = 0  # steps with draft tokens since the last one without
 
 
@@ -47,7 +47,7 @@ class DraftCost:
     """
 
     def __init__(self) -> None:
-        self._guess = Measured()  # seconds to propose one token
+        self._guess = CostEstimate()  # seconds to propose one token
         self._steps: dict[int, _Steps] = {}  # by the number of answers, doubled each time
 
     def is_due(self, n_answers: int) -> bool:

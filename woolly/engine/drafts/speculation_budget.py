@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from woolly.engine.drafts.draft_cost import Measured
+from woolly.engine.drafts.draft_cost import CostEstimate
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
@@ -43,7 +43,7 @@ class SpeculationBudget:
         self._worth = worth
         self._budgets: dict[Request, _RequestBudget] = {}
         self._gain = 0.0  # seconds that an answer usually gains
-        self._reading = Measured()  # seconds per token of a context that a draft model reads
+        self._reading = CostEstimate()  # seconds per token of a context that a draft model reads
         self.plain_seconds = 0.0  # of a step without draft tokens
 
     def is_trial(self, request: Request) -> bool:

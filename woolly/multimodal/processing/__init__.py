@@ -1,4 +1,4 @@
-"""PREPARING: what the processor of each family makes of an image before its tower reads it, one file per family."""
+"""Image processors, one file per family: resizing, tiling and normalization before the vision tower."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.processing.tiling import Tiling
     from woolly.multimodal.vision_settings import VisionSettings
 
-__all__ = ["PREPARING", "Preparing", "measure", "prepare"]
+__all__ = ["IMAGE_PROCESSORS", "ImageProcessor", "image_placeholders", "process_image"]
 
 
 class ImageProcessor(Protocol):

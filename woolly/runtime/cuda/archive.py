@@ -26,7 +26,7 @@ _MARK = b"woollyk2"
 COMPILES_PTX = 12_090
 
 
-class Image:
+class KernelImage:
     """Kernels of one source file, or of one kind of tiles in it, for one target."""
 
     def __init__(self, packed: bytes, start: int, end: int, kernels: list[str]) -> None:
@@ -46,10 +46,10 @@ def _opened(packed: bytes) -> bytes:
     return lzma.decompress(packed)
 
 
-def _images(packed: bytes, held: list[tuple[int, list[str]]]) -> list[Image]:
+def _images(packed: bytes, held: list[tuple[int, list[str]]]) -> list[KernelImage]:
     """The images of a pack."""
     ends = list(itertools.accumulate(length for length, _ in held))
-    return [Image(packed, end - length, end, kernels) for end, (length, kernels) in zip(ends, held, strict=True)]
+    return [KernelImage(packed, end - length, end, kernels) for end, (length, kernels) in zip(ends, held, strict=True)]
 
 
 class Archive:
@@ -118,7 +118,7 @@ class Archive:
             )
         return found[0]
 
-    def images(self, target: str) -> list[Image]:
+    def images(self, target: str) -> list[KernelImage]:
         """The images of a target."""
         return self._images[target]
 
@@ -130,10 +130,10 @@ class Archive:
 class ArchiveKernels:
     """Kernels of one target. All are there: nothing is compiled."""
 
-    def __init__(self, images: Iterable[Image]) -> None:
+    def __init__(self, images: Iterable[KernelImage]) -> None:
         self._of = {kernel: image for image in images for kernel in image.kernels}
 
-    def find(self, kernel: str) -> Image | None:
+    def find(self, kernel: str) -> KernelImage | None:
         """The image of a kernel; None if there is none."""
         return self._of.get(kernel)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.archive import Archive, Image
+from woolly.runtime.cuda.archive import Archive, KernelImage
 from woolly.runtime.cuda.kernel_compiler import KernelCompiler, Unit
 from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.forks import leave_in_children
@@ -74,7 +74,7 @@ class Context:
         self.lock = threading.Lock()
         self.functions: dict[str, ctypes.c_void_p] = {}
         self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
-        self.modules: dict[Image | Unit, ctypes.c_void_p] = {}
+        self.modules: dict[KernelImage | Unit, ctypes.c_void_p] = {}
         self.allocated: dict[int, int] = {}  # bytes at each address
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError
+from woolly.machine.file_lock import file_lock
 from woolly.serving.accounts.account import Account, KeyLimits
-from woolly.store.lock import file_lock
 
 TABLE = "keys"
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")

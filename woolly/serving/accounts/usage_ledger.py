@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 
 @dataclass(frozen=True)
-class Usage:
+class KeyUsage:
     """Requests, and tokens of their prompts and answers; cached tokens are a part of the prompts'."""
 
     requests: int = 0
@@ -48,11 +48,11 @@ class Usage:
         """Returns the tokens that count for a limit."""
         return self.prompt_tokens + self.completion_tokens
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Usage)))
+    def __add__(self, other: KeyUsage) -> KeyUsage:
+        return KeyUsage(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(KeyUsage)))
 
 
-_SUMS = tuple(one.name for one in fields(Usage))
+_SUMS = tuple(one.name for one in fields(KeyUsage))
 _ADD = f"INSERT INTO usage VALUES (?, ?, ?, {', '.join('?' for _ in _SUMS)}) ON CONFLICT DO UPDATE SET " + ", ".join(
     f"{name} = {name} + excluded.{name}" for name in _SUMS
 )
@@ -65,7 +65,7 @@ class UsageLedger:
         """RequestError if the file cannot be opened or is another kind of file."""
         self._path = path
         self._clock = clock
-        self._pending: dict[tuple[str, str, str], Usage] = {}
+        self._pending: dict[tuple[str, str, str], KeyUsage] = {}
         self._writing = threading.Lock()
         self._flushing = asyncio.Lock()
         try:
@@ -77,10 +77,10 @@ class UsageLedger:
         except (sqlite3.Error, OSError) as error:
             raise RequestError(f"usage_file is {path}, which cannot be used: {error}", field="usage_file") from None
 
-    def note(self, key: str, model: str, used: Usage) -> None:
+    def note(self, key: str, model: str, used: KeyUsage) -> None:
         """Adds what a request used."""
         place = (self.day, key, model)
-        self._pending[place] = self._pending.get(place, Usage()) + used
+        self._pending[place] = self._pending.get(place, KeyUsage()) + used
 
     @property
     def day(self) -> str:
@@ -110,19 +110,19 @@ class UsageLedger:
             except sqlite3.Error as error:
                 log.error("usage not written", extra={"file": str(self._path), "reason": str(error)})
                 for place, used in pending.items():
-                    self._pending[place] = self._pending.get(place, Usage()) + used
+                    self._pending[place] = self._pending.get(place, KeyUsage()) + used
 
     async def read(self, by: Sequence[str], **wanted: str | None) -> list[dict[str, Any]]:
         """Returns usage with what has just come in; see `read_usage`."""
         await self.flush()
         return await asyncio.to_thread(read_usage, self._path, by, **wanted)
 
-    def of_today(self) -> dict[str, Usage]:
+    def of_today(self) -> dict[str, KeyUsage]:
         """Returns what each key has used today."""
         rows = read_usage(self._path, ("key",), since=self.day)
-        return {row["key"]: Usage(*(row[name] for name in _SUMS)) for row in rows}
+        return {row["key"]: KeyUsage(*(row[name] for name in _SUMS)) for row in rows}
 
-    def _write(self, pending: dict[tuple[str, str, str], Usage]) -> None:
+    def _write(self, pending: dict[tuple[str, str, str], KeyUsage]) -> None:
         rows = [(*place, *(getattr(used, name) for name in _SUMS)) for place, used in pending.items()]
         with self._writing, self._open() as database:
             database.executemany(_ADD, rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from woolly.serving.accounts.account import Account
 from woolly.serving.accounts.quotas import Quotas
-from woolly.serving.accounts.usage_ledger import Usage, UsageLedger
+from woolly.serving.accounts.usage_ledger import KeyUsage, UsageLedger
 
 ANYONE = "-"  # the key of requests that needed none
 
@@ -38,7 +38,7 @@ class UsageMeter:
 
         `n_requests` is 0 for all but one prompt of a request.
         """
-        used = Usage(
+        used = KeyUsage(
             n_requests, usage["prompt_tokens"], usage.get("cached_tokens", 0), usage.get("completion_tokens", 0)
         )
         self.quotas.charge(account, used.tokens)

@@ -22,7 +22,7 @@ from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.model_manager.catalog import Capability
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.settings.table import Settings
 
 _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory
@@ -51,7 +51,7 @@ class _Model:
     """What a model adds to the answers of its rows."""
 
     name: str
-    slot: weakref.ref[LoadedModel]
+    slot: weakref.ref[ModelSlot]
     identity: str
     preset: str
     ctx: int

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError
-from woolly.store.lock import file_lock
+from woolly.machine.file_lock import file_lock
 
 _SYNC = 1.0  # seconds between two syncs: what a power cut may take is computed again
 

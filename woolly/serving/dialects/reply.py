@@ -23,7 +23,7 @@ from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.generation.sse import EventStreamResponse
 from woolly.serving.generation.token_constraints import UNCONSTRAINED
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.observability.logs import ignore, log
 
 
@@ -117,7 +117,7 @@ async def open_chat(
     return ReplyContext(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
 
 
-async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: LoadedModel, model: str | None) -> Layout:
+async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: ModelSlot, model: str | None) -> Layout:
     """Returns the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
 
     Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.

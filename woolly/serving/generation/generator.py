@@ -32,7 +32,7 @@ from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.slots import SlotTable
 from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.served_names import reasoning_of
 from woolly.serving.observability.logs import log
@@ -138,7 +138,7 @@ class Generator:
 
     @asynccontextmanager
     async def open(
-        self, generation: GenerationRequest, admitted: Admitted | None = None, slot: LoadedModel | None = None
+        self, generation: GenerationRequest, admitted: Admitted | None = None, slot: ModelSlot | None = None
     ) -> AsyncIterator[RunningRequest]:
         """Runs a request while the block runs; cancels what has not finished at its end.
 
@@ -153,12 +153,12 @@ class Generator:
                 slot = await stack.enter_async_context(self._models.use(generation.model))
             yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
-    async def with_derived_defaults(self, chat: ChatRequest, model: str | None, slot: LoadedModel) -> ChatRequest:
+    async def with_derived_defaults(self, chat: ChatRequest, model: str | None, slot: ModelSlot) -> ChatRequest:
         """Returns the conversation with the defaults of a derived model: system prompt, reasoning."""
         made = await self._models.find_derived(model)
         return with_system(made, self._with_reasoning(chat, slot, reasoning_of(made)))
 
-    async def lay_out(self, chat: ChatRequest, slot: LoadedModel) -> Layout:
+    async def lay_out(self, chat: ChatRequest, slot: ModelSlot) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm, asked = slot.model, self.with_server_defaults(chat, slot)
         pool = self.media_pool if has_media(asked.messages) else None
@@ -169,7 +169,7 @@ class Generator:
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
-    def with_server_defaults(self, chat: ChatRequest, slot: LoadedModel) -> ChatRequest:
+    def with_server_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
         """Returns the conversation with what the server's settings and the model's preset say if the request does not.
 
         A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
@@ -192,7 +192,7 @@ class Generator:
         )
         return with_system(llm.preset, asked)
 
-    def _with_reasoning(self, chat: ChatRequest, slot: LoadedModel, reasoning: str) -> ChatRequest:
+    def _with_reasoning(self, chat: ChatRequest, slot: ModelSlot, reasoning: str) -> ChatRequest:
         """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
         if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
             return chat
@@ -221,14 +221,14 @@ class Generator:
             self._notifier = LoopNotifier()
         return self._notifier
 
-    async def prepare(self, generation: GenerationRequest, slot: LoadedModel) -> list[Request]:
+    async def prepare(self, generation: GenerationRequest, slot: ModelSlot) -> list[Request]:
         """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
         with _cancelled_if_closed(slot.model):
             return await run_in_thread(self._prepare, slot.model, self._scaled(generation, slot))
 
     @asynccontextmanager
     async def _run(
-        self, generation: GenerationRequest, admitted: Admitted, slot: LoadedModel
+        self, generation: GenerationRequest, admitted: Admitted, slot: ModelSlot
     ) -> AsyncIterator[RunningRequest]:
         llm, account, noted = slot.model, current_account.get(), answer_log.get()
         requests = await self.prepare(generation, slot)
@@ -270,7 +270,7 @@ class Generator:
         """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
         _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
 
-    async def count_tokens(self, layout: Layout, slot: LoadedModel) -> int:
+    async def count_tokens(self, layout: Layout, slot: ModelSlot) -> int:
         """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_in_thread(slot.model.count_tokens, layout)
@@ -321,7 +321,7 @@ class Generator:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
-    def _scaled(self, generation: GenerationRequest, slot: LoadedModel) -> GenerationRequest:
+    def _scaled(self, generation: GenerationRequest, slot: ModelSlot) -> GenerationRequest:
         """Returns a request with the server's scales of the adapters, if it says nothing about them."""
         layout = generation.prompt if isinstance(generation.prompt, Layout) else None
         params = generation.params if layout is None else layout.params

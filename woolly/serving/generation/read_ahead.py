@@ -18,7 +18,7 @@ from woolly.serving.accounts.account import current_account
 from woolly.serving.generation.generator import GenerationRequest, Generator, request_priority
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
 from woolly.serving.generation.running_request import RunningRequest
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 
 _LOWEST = -(1 << 30)  # behind rows of batches
 
@@ -45,7 +45,7 @@ def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
     return SettledPrompt(ids, n_settled, layout.params)
 
 
-async def read_ahead(generator: Generator, slot: LoadedModel, prompt: SettledPrompt, task: ReadAheadTask) -> None:
+async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPrompt, task: ReadAheadTask) -> None:
     """Reads the pages of a prompt that no further typing changes, as far as the task lasts, which notes them."""
     llm = slot.model
     if llm.engine.program.plan.has_source:

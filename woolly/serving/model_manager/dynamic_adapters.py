@@ -14,7 +14,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import start_task
 from woolly.serving.model_manager.catalog import ModelCatalog, ModelInfo
 from woolly.serving.model_manager.eviction import check_adapter_memory
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.resolver import RESERVED
 from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import log
@@ -22,7 +22,7 @@ from woolly.serving.settings.table import Settings
 from woolly.store import Preset
 
 T = TypeVar("T")
-Use = Callable[[ModelInfo], AbstractAsyncContextManager[LoadedModel]]
+Use = Callable[[ModelInfo], AbstractAsyncContextManager[ModelSlot]]
 
 
 class DynamicAdapters:
@@ -33,7 +33,7 @@ class DynamicAdapters:
     """
 
     def __init__(
-        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, LoadedModel], use: Use
+        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, ModelSlot], use: Use
     ) -> None:
         self._folder, self._max_bytes = settings.folder, settings.models_bytes
         self._catalog = catalog
@@ -140,7 +140,7 @@ class DynamicAdapters:
         self._files[model].pop(name, None)  # loading may have dropped it
         self._names.remove(name)
 
-    async def put_into(self, slot: LoadedModel, llm: LLM) -> None:
+    async def put_into(self, slot: ModelSlot, llm: LLM) -> None:
         """Adds to a model that was loaded again what it had; an adapter that it cannot have any more loses its name."""
         model = slot.info.name
         for name, file in [*self._files.get(model, {}).items()]:
@@ -150,7 +150,7 @@ class DynamicAdapters:
                 log.warning("adapter left out", extra={"model": model, "adapter": name, "reason": str(error)})
                 self._drop(model, name)
 
-    async def _put(self, slot: LoadedModel, llm: LLM, file: Path, name: str) -> None:
+    async def _put(self, slot: ModelSlot, llm: LLM, file: Path, name: str) -> None:
         check_adapter_memory(slot, tuple(self._loaded.values()), self._max_bytes)
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 

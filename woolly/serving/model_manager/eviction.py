@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from woolly.engine.opening.memory import Estimate
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.memory import check_memory
 
 
 def choose_evictions(
-    slot: LoadedModel, others: Sequence[LoadedModel], models_max: int | None, max_bytes: int | None = None
-) -> list[LoadedModel]:
+    slot: ModelSlot, others: Sequence[ModelSlot], models_max: int | None, max_bytes: int | None = None
+) -> list[ModelSlot]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
     `models_max` counts per kind: an embedding model does not evict a text-generation model. `max_bytes` bounds all
@@ -41,15 +41,13 @@ def choose_evictions(
             evicted.append(candidates.pop(0))
 
 
-def check_reload(
-    slot: LoadedModel, needs: Estimate, others: Sequence[LoadedModel], max_bytes: int | None = None
-) -> None:
+def check_reload(slot: ModelSlot, needs: Estimate, others: Sequence[ModelSlot], max_bytes: int | None = None) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
     evicted = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
     _check(slot, needs, others, evicted, max_bytes)
 
 
-def check_adapter_memory(slot: LoadedModel, others: Sequence[LoadedModel], max_bytes: int | None) -> None:
+def check_adapter_memory(slot: ModelSlot, others: Sequence[ModelSlot], max_bytes: int | None) -> None:
     """ApiError 503 if models would take over `max_bytes` while the weights of a loaded one are prepared twice."""
     if max_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
         return
@@ -66,10 +64,10 @@ def check_adapter_memory(slot: LoadedModel, others: Sequence[LoadedModel], max_b
 
 
 def _check(
-    slot: LoadedModel,
+    slot: ModelSlot,
     needs: Estimate,
-    others: Sequence[LoadedModel],
-    evicted: Sequence[LoadedModel],
+    others: Sequence[ModelSlot],
+    evicted: Sequence[ModelSlot],
     max_bytes: int | None,
 ) -> None:
     """ApiError 503 if the model fits neither into the memory nor into the share of it that models may take."""
@@ -89,11 +87,11 @@ def _check(
         )
 
 
-def _freed(needs: Estimate, evicted: Sequence[LoadedModel]) -> int:
+def _freed(needs: Estimate, evicted: Sequence[ModelSlot]) -> int:
     """Returns the bytes that models leave in the memory that is needed."""
     return sum(other.n_bytes for other in evicted if _helps(needs, other))
 
 
-def _helps(needs: Estimate, other: LoadedModel) -> bool:
+def _helps(needs: Estimate, other: ModelSlot) -> bool:
     """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
     return other.needs is None or needs.shares_memory(other.needs)

@@ -1,4 +1,4 @@
-"""LoadedModel: the slot of one model in memory."""
+"""ModelSlot: the slot of one model in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.serving.settings.table import Settings
 
 
 @dataclass(eq=False)
-class LoadedModel:
+class ModelSlot:
     """A model that is loading, loaded or unloading."""
 
     info: ModelInfo

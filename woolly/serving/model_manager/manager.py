@@ -21,7 +21,7 @@ from woolly.serving.model_manager.catalog import Capability, ModelCatalog, Model
 from woolly.serving.model_manager.device_failures import DeviceFailures
 from woolly.serving.model_manager.dynamic_adapters import DynamicAdapters
 from woolly.serving.model_manager.eviction import check_reload, choose_evictions
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.loader import (
     estimate_model,
     has_scales,
@@ -48,7 +48,7 @@ class ModelManager:
         self._settings = settings
         given = (settings.model, settings.alias, settings.request_ctx, settings.tags, settings.models_follow_links)
         self._catalog = ModelCatalog(settings.folder, *given)
-        self._loaded: dict[str, LoadedModel] = {}
+        self._loaded: dict[str, ModelSlot] = {}
         self._names = ServedNames(settings.folder, settings.names_file)
         self._names.check()
         self.dynamic_adapters = DynamicAdapters(settings, self._catalog, self._names, self._loaded, self.use)
@@ -68,11 +68,11 @@ class ModelManager:
         return self._catalog.main
 
     @property
-    def loaded_models(self) -> tuple[LoadedModel, ...]:
+    def loaded_models(self) -> tuple[ModelSlot, ...]:
         """Returns every model that is loading, loaded or unloading."""
         return tuple(self._loaded.values())
 
-    def ready(self, name: str | None = None, only_allowed: bool = False) -> LoadedModel | None:
+    def ready(self, name: str | None = None, only_allowed: bool = False) -> ModelSlot | None:
         """Returns the loaded model of a name, None if it is not loaded; without a name, the one that was used last.
 
         `only_allowed`: of those that the account that asks may use.
@@ -144,7 +144,7 @@ class ModelManager:
         return self._with_state(info)
 
     @asynccontextmanager
-    async def use(self, name: str | ModelInfo | None) -> AsyncIterator[LoadedModel]:
+    async def use(self, name: str | ModelInfo | None) -> AsyncIterator[ModelSlot]:
         """Loads the model if need be, and keeps it loaded while the block runs; a ModelInfo was found before.
 
         A request calls this once, or it can deadlock (see Generator). ApiError 503 with Retry-After if loading takes
@@ -171,7 +171,7 @@ class ModelManager:
             slot.last_used = time.monotonic()
             self._release(slot)
 
-    def discard(self, slot: LoadedModel, seconds: float | None = None) -> None:
+    def discard(self, slot: ModelSlot, seconds: float | None = None) -> None:
         """Starts to free a model, without waiting for its requests; the next request loads it anew.
 
         Its answers have these seconds to finish, the grace period unless given; fewer, if it is being freed already.
@@ -184,7 +184,7 @@ class ModelManager:
             slot.drain_deadline = end
             self._notify()
 
-    def fail(self, slot: LoadedModel) -> None:
+    def fail(self, slot: ModelSlot) -> None:
         """Discards a model whose device failed. `on_device_failure` restarts the process if it can."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
             self._record_failure(slot.info.name, slot.llm.driver.fault)
@@ -238,7 +238,7 @@ class ModelManager:
         stage = slot.stage if slot.state == "loading" else None
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
-    async def _acquire(self, info: ModelInfo, settings: Settings) -> LoadedModel:
+    async def _acquire(self, info: ModelInfo, settings: Settings) -> ModelSlot:
         """Returns the model when it is loaded, with one more user, which the caller releases.
 
         The first caller starts the task that loads it, others wait for it. A caller counts as a user from then on: a
@@ -253,7 +253,7 @@ class ModelManager:
                 slot.users += 1
                 return slot
             if slot is None:
-                slot = self._loaded[info.name] = LoadedModel(info, settings)
+                slot = self._loaded[info.name] = ModelSlot(info, settings)
                 slot.task = start_task(self._load(slot))
             try:
                 left = max(0.0, end - time.monotonic())
@@ -266,7 +266,7 @@ class ModelManager:
                     503, "model_loading", f"{info.name} is {slot.state}; try again", retry_after=_RETRY
                 ) from None
 
-    async def _wait_as_user(self, slot: LoadedModel, task: asyncio.Task[None], seconds: float) -> None:
+    async def _wait_as_user(self, slot: ModelSlot, task: asyncio.Task[None], seconds: float) -> None:
         slot.users += 1
         try:
             await asyncio.wait_for(asyncio.shield(task), seconds)
@@ -274,11 +274,11 @@ class ModelManager:
             self._release(slot)
             raise
 
-    def _release(self, slot: LoadedModel) -> None:
+    def _release(self, slot: ModelSlot) -> None:
         slot.users -= 1
         self._notify()
 
-    async def _evict(self, slot: LoadedModel) -> None:
+    async def _evict(self, slot: ModelSlot) -> None:
         """Unloads what must leave for a model. Requests for loaded models go first, up to --swap-wait."""
         end = slot.requested_at + self._settings.swap_wait
         while True:
@@ -297,7 +297,7 @@ class ModelManager:
             left = slot.requested_at + self._settings.load_wait - self._settings.grace - time.monotonic()
             await self._unload(other, max(self._settings.grace, left))
 
-    async def _load(self, slot: LoadedModel) -> None:
+    async def _load(self, slot: ModelSlot) -> None:
         name = slot.info.name
         started = time.monotonic()
         try:
@@ -338,7 +338,7 @@ class ModelManager:
         finally:
             self._notify()
 
-    def _watch(self, slot: LoadedModel, llm: LLM) -> None:
+    def _watch(self, slot: ModelSlot, llm: LLM) -> None:
         """Has the engine's thread tell this one if the device fails."""
         loop = asyncio.get_running_loop()
 
@@ -350,7 +350,7 @@ class ModelManager:
         if llm.driver.fault is not None:
             tell()
 
-    async def _check_reload(self, slot: LoadedModel, settings: Settings) -> None:
+    async def _check_reload(self, slot: ModelSlot, settings: Settings) -> None:
         """ApiError if the model could not be loaded with other settings; then it stays loaded."""
         try:
             needs = await asyncio.to_thread(
@@ -363,13 +363,13 @@ class ModelManager:
     def _estimate(self, path: Path, options: ModelOptions) -> Estimate:
         return estimate_model(path, options).times(self.n_replicas)
 
-    async def _unload(self, slot: LoadedModel, seconds: float | None = None) -> None:
+    async def _unload(self, slot: ModelSlot, seconds: float | None = None) -> None:
         """Waits until the model is freed, as `discard` does; freeing continues if the caller is cancelled."""
         self.discard(slot, seconds)
         if slot.state == "unloading" and slot.task is not None:
             await asyncio.shield(slot.task)
 
-    async def _free(self, slot: LoadedModel) -> None:
+    async def _free(self, slot: ModelSlot) -> None:
         with suppress(asyncio.TimeoutError):
             # After a fault of the device every request has its error: there is nothing to wait for.
             while slot.users and not self._closed and not self.device_failures.has(slot.info.name):

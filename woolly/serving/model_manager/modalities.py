@@ -10,7 +10,7 @@ from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
 from woolly.multimodal.processing.video import video_sampling
 from woolly.serving.model_manager.catalog import ModelInfo
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
@@ -23,7 +23,7 @@ def configured_mmproj(path: Path, settings: Settings) -> str | None:
     return given if resolve(settings.model) == path else None
 
 
-async def input_modalities(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> list[str]:
+async def input_modalities(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> list[str]:
     """Return the input modalities of a model: text, image, audio.
 
     As it was opened if it has a slot, else by the headers of its files.
@@ -40,7 +40,7 @@ async def input_modalities(info: ModelInfo, settings: Settings, slot: LoadedMode
     return ["text", *(found.takes if found is not None else ())]
 
 
-async def supports_video(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> bool:
+async def supports_video(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> bool:
     """Returns whether a model sees videos in a form that is known here; as `input_modalities` finds what it takes."""
     if info.transcribes or info.kind != "completion":
         return False
@@ -60,7 +60,7 @@ async def supports_video(info: ModelInfo, settings: Settings, slot: LoadedModel 
     return True
 
 
-async def llama_server_model(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> dict[str, Any]:
+async def llama_server_model(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> dict[str, Any]:
     """Returns a model as llama-server lists it beside OpenAI's shape: its clients look there whether it sees."""
     takes_more = len(await input_modalities(info, settings, slot)) > 1
     capabilities = [*info.capabilities, *(["multimodal"] if takes_more else [])]

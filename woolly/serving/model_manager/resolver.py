@@ -9,7 +9,7 @@ from woolly.errors import StoreError
 from woolly.serving.accounts.account import current_account, is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import ignore
 from woolly.serving.settings.table import Settings
@@ -49,7 +49,7 @@ class ModelResolver:
     """Looks for models among those that are loaded, then in the catalog. Belongs to the event loop's thread."""
 
     def __init__(
-        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, LoadedModel]
+        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, ModelSlot]
     ) -> None:
         self._settings = settings
         self._known = names

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from woolly.llm.pooling import given_up
-from woolly.llm.text_ids import TextEncoder
+from woolly.llm.text_ids import BatchTokenizer
 from woolly.serving.generation.threads import run_in_thread
 from woolly.tokens.tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ def test_truncated_text_is_tokenized_only_as_far_as_needed(client, longest, path
 
 @pytest.mark.parametrize("model", ["ranker", "judge"])
 def test_query_is_tokenized_once(client, monkeypatch, model):
-    heads, plain = [], TextEncoder._head
+    heads, plain = [], BatchTokenizer._head
 
     def head(self, query):
         before = len(self._heads)
@@ -111,7 +111,7 @@ def test_query_is_tokenized_once(client, monkeypatch, model):
         heads.append(len(self._heads) - before)
         return found
 
-    monkeypatch.setattr(TextEncoder, "_head", head)
+    monkeypatch.setattr(BatchTokenizer, "_head", head)
     body = {"model": model, "query": "which sheep", "documents": [f"sheep {i}" for i in range(20)]}
     assert client.post("/v1/rerank", json=body).status_code == 200
     assert heads == [1] + [0] * 19

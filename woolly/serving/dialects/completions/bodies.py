@@ -37,7 +37,7 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-    continuous_usage_stats: bool | None = Field(None, description="Usage so far in every chunk, as vLLM has it.")
+    continuous_usage_stats: bool | None = Field(None, description="UsageReply so far in every chunk, as vLLM has it.")
 
 
 class JsonSchema(BaseModel):

@@ -53,7 +53,7 @@ class AnswerDetails(Reply):
     reasoning_tokens: int
 
 
-class Usage(Reply):
+class UsageReply(Reply):
     """Tokens that were read and written."""
 
     prompt_tokens: int
@@ -137,7 +137,7 @@ class ChatReply(Reply):
     model: str
     system_fingerprint: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: UsageReply
     timings: dict[str, float]
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, PromptToken] | None] | None = None
@@ -173,5 +173,5 @@ class CompletionReply(Reply):
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage
+    usage: UsageReply
     timings: dict[str, float]

@@ -32,7 +32,7 @@ from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.sse import TextFrame, sse_event
 from woolly.serving.generation.threads import run_in_thread
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:
@@ -65,7 +65,7 @@ def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
     return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
 
 
-async def _prompts(body: CompletionBody, generator: Generator, slot: LoadedModel) -> list[str | tuple[int, ...]]:
+async def _prompts(body: CompletionBody, generator: Generator, slot: ModelSlot) -> list[str | tuple[int, ...]]:
     """Returns the prompts; with a suffix, as tokens that ask for what is between the two."""
     suffix = body.suffix
     if not suffix:

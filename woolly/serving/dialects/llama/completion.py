@@ -26,7 +26,7 @@ from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.sse import sse_event
 from woolly.serving.generation.threads import run_in_thread
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.tokens import Tokenizer
@@ -72,7 +72,7 @@ async def _generation(
     body: CompletionBody,
     params: SamplingParams,
     request: Request,
-    slot: LoadedModel,
+    slot: ModelSlot,
 ) -> GenerationRequest:
     """Returns the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
     whole: str | tuple[int, ...] | Layout
@@ -112,7 +112,7 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 async def _gather(
     request: Request,
     generations: Sequence[GenerationRequest],
-    held: tuple[Admitted, LoadedModel],
+    held: tuple[Admitted, ModelSlot],
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from woolly.chat import ChatRequest, Layout, Message
 from woolly.errors import RequestError
 from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.generation.generator import Generator
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 
 
 async def lay_out_turn(
-    generator: Generator, chat: ChatRequest, context: Sequence[int], slot: LoadedModel
+    generator: Generator, chat: ChatRequest, context: Sequence[int], slot: ModelSlot
 ) -> tuple[Layout, tuple[int, ...]]:
     """Returns the layout of the next turn alone, and the ids that come context_ids it.
 

@@ -21,7 +21,7 @@ from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.read_ahead import read_ahead, settled_prompt
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
 from woolly.serving.generation.threads import run_in_thread
-from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
@@ -81,7 +81,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
 
 async def _read(
     generator: Generator,
-    slot: LoadedModel,
+    slot: ModelSlot,
     model: str | None,
     chats: tuple[ChatRequest, ChatRequest],
     task: ReadAheadTask,
