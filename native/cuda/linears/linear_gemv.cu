@@ -1,27 +1,26 @@
-// Products of one row: how fast a single answer comes.
+// GEMV: products of one row, which bound the speed of a single answer.
 //
-// For what a model has most: a row of aligned fours that the registers of a block hold. A model has
-// hundreds of such kernels, one after another, so what stands before the first tile counts as much as the tiles:
-// nothing of the batch is read, since there is one row; the arguments that the first fetches need come first; and the
-// code is short, because each kernel finds the instruction cache full of another's.
+// For rows of up to 14,336 columns, a multiple of 4, kept in registers of a block. A model launches hundreds of these
+// kernels in a row, so latency before the first tile counts as much as the tiles: nothing of the batch is read,
+// arguments of the first fetches come first, and the code is short because each kernel starts with a cold instruction
+// cache.
 #include "linears/tile_stream.cuh"
 
 namespace {
 
-// Strips whose sums wait in shared memory, in each of two halves.
+// Panels per round; their sums are double-buffered in shared memory.
 constexpr int PANELS_PER_ROUND = 8;
 
 struct GemvParams {
-    int n_columns, n_stages, n_early;  // n_early: stages that are fetched before the row is there
+    int n_columns, n_stages, n_early;  // n_early: stages fetched before the row is ready
     const float *x, *norm;
     float eps;
 };
 
-// How many of the 16 bytes that a lane loads for two mma of a tile stay in registers if all tiles of a warp have the
-// same columns.
+// 16-byte B fragments (of 8 per tile) kept in registers when all tiles of a warp have the same columns.
 constexpr int X_WORDS_IN_REGISTERS = 4;
 
-// Sums of all slices of an element.
+// Sum of an element over all slices.
 __device__ __forceinline__ float sum_of(const float* from) {
     float sum = 0;
 #pragma unroll
@@ -29,7 +28,7 @@ __device__ __forceinline__ float sum_of(const float* from) {
     return sum;
 }
 
-// The tiles of a slice times the row, of which `columns` are this lane's.
+// Multiplies the tiles of a slice; `columns` are this lane's B fragments.
 template <bool IS_SINGLE, class Tiles, class Unpacker>
 __device__ __forceinline__ void multiply_slice(Tiles& stream, Unpacker unpacker, float (&acc)[4], SliceCursor& c,
                                                const u8* columns, const Words4 (&x_registers)[X_WORDS_IN_REGISTERS]) {
@@ -41,14 +40,14 @@ __device__ __forceinline__ void multiply_slice(Tiles& stream, Unpacker unpacker,
         });
 }
 
-// The third matrix may be of another kind, U. A thread holds HELD times 4 columns. IS_SINGLE: slices are a tile each.
+// The third matrix may have tile type U. IS_SINGLE: one tile per slice.
 template <class T, class U, int FOURS_PER_THREAD, bool IS_SINGLE>
 __device__ __forceinline__ void linear_gemv(const Matrix (&all)[3], const GemvParams& gemv, const EpilogueParams& epi) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
     const int g = lane >> 2, t = lane & 3, n_tiles = (gemv.n_columns + 255) / 256;
 
-    // Shared: reductions and barriers in 1 KB each, halves [n_tiles * 8][64 bytes], sums, rings.
+    // Shared memory: reductions and mbarriers (1 KB each), x as f16 [n_tiles * 8][64 bytes], sums, rings.
     float* reduced = reinterpret_cast<float*>(shared);
     u8* x_f16 = shared + 2048;
     float* sums = reinterpret_cast<float*>(x_f16 + n_tiles * 512);
@@ -64,7 +63,7 @@ __device__ __forceinline__ void linear_gemv(const Matrix (&all)[3], const GemvPa
         gemv.x, gemv.eps, reduced,
         [&](int k, u32 low, u32 high) { *reinterpret_cast<Words2*>(x_f16 + f16_row_offset(k, 0, 1)) = {low, high}; },
         [&] {
-    // Behind the row, which would wait for them.
+    // Fetched after the row: issued earlier, they would delay it.
 #pragma unroll 1
             for (int i = gemv.n_early; i < gemv.n_stages; i++) stream.fetch(i);
         });
@@ -84,7 +83,7 @@ __device__ __forceinline__ void linear_gemv(const Matrix (&all)[3], const GemvPa
          first += PANELS_PER_ROUND, buffer ^= 1) {
         float* sums_of_round = sums + buffer * PANELS_PER_ROUND * N_SLICES * 16;
 
-        // The element that this thread finishes after the round; what it needs comes while tiles do.
+        // Element that this thread finishes after the round; its operands load while tiles stream.
         const int round = int(threadIdx.x) >> (is_glu ? 3 : 4), e = int(threadIdx.x) & (n_each - 1);
         const int number = int(blockIdx.x) + (first + round) * n_grid;
         int which;
@@ -118,8 +117,8 @@ __device__ __forceinline__ void linear_gemv(const Matrix (&all)[3], const GemvPa
 
 }  // namespace
 
-// The only row of x to up to three values; `_k4096` for 16 tiles of columns, `_long` for more than 4096 columns, up to
-// 14336. grid: blocks that share the strips.
+// One row of x, up to three matrices. `_k4096`: 16 tiles of columns, `_long`: 4,097 to 14,336 columns. grid: blocks
+// that share the panels.
 #define LINEAR_GEMV_OF_HELD(name, Type, Other, FOURS_PER_THREAD, IS_SINGLE)                                            \
     KERNEL_THREADS(512, name)                                                                                          \
     (const Batch*, const u8* tiles0, int n_panels0, int n_columns, const u8* tiles1, int n_panels1, int n_stages,      \
@@ -136,7 +135,7 @@ __device__ __forceinline__ void linear_gemv(const Matrix (&all)[3], const GemvPa
     LINEAR_GEMV_OF_HELD(linear_gemv__##name##_long, Type, Other, 7, false)
 #define LINEAR_GEMV(name, Type) LINEAR_GEMV_MIXED(name, Type, Type)
 #define LINEAR_GEMV_OF(name, Type) LINEAR_GEMV(name, Type)
-// Files of mixed types have q and k of one kind and v of the other.
+// Mixed-type files have q and k of one type and v of the other.
 #define GEMV_IS_MIXED_q4_k 1
 #define GEMV_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE

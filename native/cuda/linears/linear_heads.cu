@@ -1,9 +1,9 @@
-// Products of heads, each with a matrix of its own: 1 to 8 rows at a time, which every block halves for itself.
+// Per-head products: each head has its own matrix. 1 to 8 rows at a time; every block converts them to f16 itself.
 #include "linears/tile_stream.cuh"
 
 namespace {
 
-// Strips whose sums wait in shared memory, times rows.
+// Panels times rows per round; their sums are double-buffered in shared memory.
 constexpr int SUMS_PER_ROUND = 16;
 
 template <class T>
@@ -12,7 +12,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
     if (n_rows <= 0) {
-        wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+        wait_for_previous_kernel();  // the next kernel relies on the previous one as well
         return;
     }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, n_heads = gridDim.y;
@@ -20,7 +20,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     const u8* tiles = matrix.tiles + u64(head) * head_bytes;
     const Matrix all[3] = {{tiles, nullptr, matrix.y, matrix.n_rows, matrix.n_panels}, {}, {}};
 
-    // Shared: reductions and barriers in 1 KB each, halves [n_tiles * 8][n_group][64 bytes], sums, rings.
+    // Shared memory: reductions and mbarriers (1 KB each), x as f16 [n_tiles * 8][n_group][64 bytes], sums, rings.
     float* reduced = reinterpret_cast<float*>(shared);
     u8* x_f16 = shared + 2048;
     float* sums = reinterpret_cast<float*>(x_f16 + n_tiles * 512 * n_group);
@@ -29,7 +29,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     for (int i = 0; i < n_stages; i++) stream.fetch(i);
     launch_dependents();
 
-    float* inv_scales = reduced + 64;  // of each row
+    float* inv_scales = reduced + 64;  // [n_group]
     RowToF16<2> to_f16(nullptr, n_columns, n_tiles * 256);
     wait_for_previous_kernel();
     for (int r = 0; r < n_rows; r++) {
@@ -74,8 +74,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
 
 }  // namespace
 
-// Values [rows][heads][columns] to values [rows][heads][n_rows0]. grid: blocks that share the strips, heads, groups of
-// rows.
+// [rows][heads][columns] to [rows][heads][n_rows]. grid: (blocks that share the panels, heads, groups of rows).
 #define LINEAR_HEADS(name, Type)                                                                                       \
     KERNEL_THREADS(512, linear_heads__##name)                                                                          \
     (const Batch* batch, int kind, const float* x, int n_columns, const u8* tiles, float* y, int n_rows, int n_panels, \

@@ -1,7 +1,7 @@
-// Products of many rows where there is no wgmma: 128 rows of weights by NT rows of activations in a block, by mma.
+// GEMM with mma, for GPUs without wgmma: 128 weight rows by NT activation rows per block.
 //
-// Each of 8 warps opens the tiles of one strip; prepared rows and tiles of 256 columns come by copies that run some
-// stages ahead. Items, sums and what follows are those of linear_wgmma.cu, and so are the bits.
+// Each of 8 warps unpacks the tiles of one panel; prepared rows and tiles of 256 columns arrive through a multi-stage
+// cp.async pipeline. Work items, order of sums, epilogue and bits are those of linear_wgmma.cu.
 #include "linears/linears.cuh"
 
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
@@ -25,7 +25,7 @@ __device__ __forceinline__ void linear_mma(const Batch* batch, int kind, const u
         const Matrix m = matrix_at(all, item.which);
         const int first = slice_start(item.split * n_each, n_tiles);
         const int end = slice_start((item.split + 1) * n_each, n_tiles);
-        // Past the last strip: reload it; the results are discarded.
+        // Past the last panel: reload it; its results are discarded.
         const u8* from = m.tiles + u64(min(item.w_block * 8 + warp, m.n_panels - 1)) * n_tiles * Unpacker::bytes;
         auto fetch = [&](int tile) {
             u8* stage = shared + (tile - first) % n_stages * STAGE_BYTES;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void linear_mma(const Batch* batch, int kind, const u
                 for (int k16 = 0; k16 < 16; k16++) {
                     u32 a[4];
                     Unpacker::unpack(packed, scales, lane, k16, a);
-                    // Pieces of 16 bytes are swapped by the row's number, whose last bits are g.
+                    // 16-byte chunks are XOR-swizzled by row % 8, which is g.
                     const u8* b = rows + ((k16 >> 2) * NT + g) * 128 + t * 4;
                     const int low = ((k16 & 3) * 2 ^ g) * 16, high = (((k16 & 3) * 2 + 1) ^ g) * 16;
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ __forceinline__ void linear_mma(const Batch* batch, int kind, const u
 
 }  // namespace
 
-// grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+// grid: blocks that share the work items. x: prepared rows, x_stride rows per 64-column block.
 #define LINEAR_MMA(name, Type, NT)                                                                                  \
     KERNEL_THREADS(256, linear_mma__##name##_##NT)                                                                  \
     (const Batch* batch, int kind, const u16* x, const float* inv_scales, int x_stride, int n_columns, MATRIX(0),   \

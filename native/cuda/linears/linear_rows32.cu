@@ -1,18 +1,18 @@
-// Products of 9 to 32 rows, as linear_rows8.cu computes those of 2 to 8: a tile that is opened is multiplied with 16 or
-// 32 rows, 8 at a time, which lie in the registers of the warp that has their columns.
+// Products of 9 to 32 rows, as linear_rows8.cu: an unpacked tile is multiplied with 16 or 32 rows, 8 at a time, whose
+// columns are in registers of the warp.
 //
-// Each warp of a block has one slice; on Hopper 32 rows are computed by pairs of blocks with 8 warps each, so that a
-// warp has twice the registers. Of longer rows a warp has one tile of columns after another, and for each the tiles of
-// all strips of a round: the columns of the next come while the last of them is computed, and the chains of a slice
-// wait in shared memory.
+// A warp has one slice of each panel. On Hopper, 32 rows use clusters of two blocks of 8 warps, which doubles the
+// registers per warp. If a slice has several tiles, a warp iterates over tile columns and, for each, over the tiles of
+// all panels of a round: B fragments of the next tile column load during the last panel, and accumulators wait in
+// shared memory.
 #include "linears/small_batch.cuh"
 
 #if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
 
 namespace {
 
-// The tiles of a warp, as they come through a ring: round by round, n_held strips in each; in a round, tile by tile of
-// the warp's slice, and of each those of all strips.
+// Streams the tiles of a warp: rounds of panels_per_round panels; within a round, tile by tile of the warp's slice,
+// each for all panels.
 template <class T, class U>
 struct PanelRounds {
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
@@ -22,7 +22,7 @@ struct PanelRounds {
     Ring ring;
     int first, panel, i, tile, stage, phase;
 
-    // Strips of a block are `step` apart, the first is `strip`; tiles from `begin` to `end` are the warp's.
+    // Panels of a block are `panel`, `panel + step`, ...; the warp has tiles [begin, end).
     __device__ __forceinline__ PanelRounds(const Matrix (&all)[3], int n_tiles, int panels_per_round, int begin,
                                            int end, int panel, int step, int lane)
         : all(all),
@@ -44,7 +44,7 @@ struct PanelRounds {
     __device__ __forceinline__ static int bytes_of(int which) {
         return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
     }
-    // The strip in its own matrix, and which that is.
+    // Panel within its matrix; sets `which` to the matrix.
     __device__ __forceinline__ int panel_of(int panel, int& which) const {
         which = panel < n_first ? 0 : panel < n_two ? 1 : 2;
         return panel - (which == 0 ? 0 : which == 1 ? n_first : n_two);
@@ -62,7 +62,7 @@ struct PanelRounds {
         if (++tile == end) tile = begin, first += panels_per_round * step;
         panel = first;
     }
-    // The next tile, of the opener's kind; used(k32) is called when 32 columns of the rows have been used.
+    // Multiplies the next tile; on_used(k32) is called after the last use of 32 columns of the rows.
     template <class Unpacker, int N_EIGHTS, class OnUsed>
     __device__ __forceinline__ void multiply(Unpacker, float (&acc)[N_EIGHTS][4], const Words4 (&rows)[N_EIGHTS][8],
                                              OnUsed&& on_used) {
@@ -86,12 +86,12 @@ struct PanelRounds {
     }
 };
 
-// Columns of a tile of NB eights of rows, in registers, as two mma want them.
+// B fragments of one tile for N_EIGHTS x 8 rows, in registers.
 template <int N_EIGHTS>
 struct RowRegisters {
     Words4 words[N_EIGHTS][8];
     const u8* x_f16;
-    int from[N_EIGHTS];  // of this lane; rows behind the last repeat it
+    int from[N_EIGHTS];  // offset of this lane's rows; rows past the end repeat the last one
 
     __device__ __forceinline__ RowRegisters(const SmallBatch& input, int n_rows, int g, int t) : x_f16(input.x_f16) {
 #pragma unroll
@@ -107,7 +107,8 @@ struct RowRegisters {
     }
 };
 
-// The tiles of a round times the rows; `sums`: those of the first strip of this lane. N: slices of the block.
+// Multiplies the tiles of a round; `sums` points to the accumulators of the first panel of this lane. N: slices per
+// block.
 template <int N_EIGHTS, bool X_IN_REGISTERS, int N, class T, class U>
 __device__ __forceinline__ void multiply_round(PanelRounds<T, U>& rounds, RowRegisters<N_EIGHTS>& rows, float4* sums,
                                                int first) {
@@ -139,8 +140,8 @@ __device__ __forceinline__ void multiply_round(PanelRounds<T, U>& rounds, RowReg
     }
 }
 
-// Four sums that a lane finishes, of rows of weights `out` and 8 behind it, and rows `row` and the next, with what they
-// need beside the sums.
+// Four output elements of a lane: weight rows `out` and `out + 8`, activation rows `row` and `row + 1`, with their
+// factors, biases and residuals.
 struct QuadEpilogue {
     Matrix m;
     const float *bias_a, *bias_b;
@@ -171,7 +172,7 @@ struct QuadEpilogue {
             if (has_b) residual[2] = __ldcg(epi.residual + to + 8), residual[3] = __ldcg(epi.residual + later + 8);
         }
     }
-    // Epilogue.
+    // Applies the epilogue.
     __device__ __forceinline__ void store(float4 sum, const EpilogueParams& epi) const {
         const bool a_biased = bias_a != nullptr, b_biased = bias_b != nullptr;
         float y[4] = {scale_and_bias(sum.x, factor[0], inv_scale[0], a_biased, bias[0], epi.scale),
@@ -192,19 +193,19 @@ struct QuadEpilogue {
     }
 };
 
-// NB: eights of rows. IS_KEPT: a slice is one tile, so that the columns of a warp are the same in all strips.
+// N_EIGHTS: rows / 8. X_IN_REGISTERS: one tile per slice, so a warp has the same columns in all panels.
 template <class T, class U, int N_EIGHTS, bool X_IN_REGISTERS, int TEAM>
 __device__ __forceinline__ void linear_rows32(const Batch* batch, int kind, const Matrix (&all)[3],
                                               const SmallBatch& input, const EpilogueParams& epi, int panels_per_round,
                                               int n_buffers) {
     DYNAMIC_SHARED(shared);
-    constexpr int N = N_SLICES / TEAM, N_GROUP = 8 * N_EIGHTS;  // slices of the block; rows
+    constexpr int N = N_SLICES / TEAM, N_GROUP = 8 * N_EIGHTS;  // slices per block; rows
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
     const int g = lane >> 2, t = lane & 3, n_tiles = (input.n_columns + 255) / 256;
     const int rank = TEAM == 1 ? 0 : int(blockIdx.x) % TEAM, step = int(gridDim.x) / TEAM;
     const int begin = slice_start(warp * TEAM + rank, n_tiles), end = slice_start(warp * TEAM + rank + 1, n_tiles);
 
-    // Shared: reductions and barriers in 1 KB each, sums [place][strip][slice][NB][lane], rings.
+    // Shared memory: reductions and mbarriers (1 KB each), sums [buffer][panel][slice][N_EIGHTS][lane], rings.
     float* reduced = reinterpret_cast<float*>(shared);
     float4* sums = reinterpret_cast<float4*>(shared + 2048);
     const int buffer_size = panels_per_round * N * N_EIGHTS * 32;
@@ -236,7 +237,7 @@ __device__ __forceinline__ void linear_rows32(const Batch* batch, int kind, cons
     for (int first = int(blockIdx.x) / TEAM; first < rounds.n_panels; first += panels_per_round * step, buffer ^= 1) {
         float4* sums_of_round = sums + (n_buffers > 1 ? buffer * buffer_size : 0);
 
-        // The sums that this warp finishes after the round; what they need comes while tiles do.
+        // Elements that this warp finishes after the round; their operands load while tiles stream.
         const int of = warp / N_EIGHTS * TEAM + rank, n = warp % N_EIGHTS, number = first + of * step;
         int which;
         const int panel = rounds.panel_of(number, which);
@@ -253,7 +254,7 @@ __device__ __forceinline__ void linear_rows32(const Batch* batch, int kind, cons
                 for (int n = 0; n < N_EIGHTS; n++) own_sums[(i * N * N_EIGHTS + n) * 32] = make_float4(0, 0, 0, 0);
             }
         }
-        team_barrier<TEAM>();  // all slices are written; with two places the next round writes the other one
+        team_barrier<TEAM>();  // all slices are written; with two buffers the next round writes the other one
         if (quad.is_active) {
             const float4* from = sums_of_round + (of * N * N_EIGHTS + n) * 32 + lane;
             float4 sum = make_float4(0, 0, 0, 0);
@@ -266,16 +267,17 @@ __device__ __forceinline__ void linear_rows32(const Batch* batch, int kind, cons
         }
         if (n_buffers == 1) team_barrier<TEAM>();
     }
-    if (TEAM > 1 && n_buffers > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more
-    // The last block leaves zeros.
+    // no block of the cluster reads shared memory of another after this
+    if (TEAM > 1 && n_buffers > 1) team_barrier<TEAM>();
+    // The last block resets the counters.
     if (threadIdx.x == 0 && atomicAdd(input.arrivals + 1, 1u) + 1 == gridDim.x)
         input.arrivals[0] = input.arrivals[1] = 0;
 }
 
 }  // namespace
 
-// Up to 16 or 32 rows of x, to up to three values; `_regs` for 16 tiles of columns in aligned fours. grid: blocks that
-// share the strips. n_held: strips of a round, n_places: of their sums; NB times n_held is at most 16.
+// Up to 16 or 32 rows of x, up to three matrices. `_regs`: 16 tiles of columns, a multiple of 4 columns. grid: blocks
+// that share the panels. panels_per_round: at most 16 / N_EIGHTS, n_buffers: buffers of their sums.
 #define LINEAR_ROWS32_OF(declared, Type, Other, N_EIGHTS, X_IN_REGISTERS, TEAM)                                    \
     declared(const Batch* batch, const u8* tiles0, int n_panels0, int n_columns, const u8* tiles1, int n_panels1,  \
              int n_stages, const u8* tiles2, int n_panels2, int n_early, int panels_per_round, int n_buffers,      \
@@ -299,9 +301,9 @@ __device__ __forceinline__ void linear_rows32(const Batch* batch, int kind, cons
 #define LINEAR_ROWS32(name, Type) LINEAR_ROWS32_MIXED(name, Type, Type)
 #define LINEAR_ROWS32_NAMED(name, Type) LINEAR_ROWS32(name, Type)
 #define LINEAR_ROWS32_LONG_NAMED(name, Type) LINEAR_ROWS32_LONG(name, Type, Type)
-// No GPU has shared memory for sums that are kept beside such tiles.
+// f16 tiles and sums together exceed the shared memory of every GPU.
 #define ROWS32_IS_TOO_LARGE_f16 1
-// Files of mixed types have q and k of one kind and v of the other.
+// Mixed-type files have q and k of one type and v of the other.
 #define ROWS32_IS_MIXED_q4_k 1
 #define ROWS32_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE

@@ -1,21 +1,19 @@
-// Products of 2 to 8 rows, as linear_gemv.cu computes those of one: the rows are the operand B, whose 8 columns cost as
-// much as one.
+// Products of 2 to 8 rows, as linear_gemv.cu: the rows are operand B of mma, whose 8 columns cost as much as one.
 //
-// More than two rows are normed and halved once: the first blocks take one each and leave it in memory as lanes want
-// it; a counter tells the others. That is sooner than by a kernel before this one, which would have to begin and to
-// end.
+// From three rows on, the first blocks norm and convert one row each and publish it in B fragment order; a counter
+// tells the other blocks. A separate kernel would cost a launch and a wait.
 //
-// Rows of 4096 columns stay in registers. Longer ones lie in shared memory, and 8 of them would fill it: so on Hopper
-// blocks work in pairs, each with half the slices, and read the other's sums.
+// Rows of up to 4,096 columns stay in registers. Longer rows are in shared memory, which 8 of them would fill: on
+// Hopper they use clusters of two blocks, each with half of the slices, that read each other's sums.
 #include "linears/small_batch.cuh"
 
 namespace {
 
-// How far rows of sums are apart in shared memory: so that lanes that store sums do not meet in a bank.
+// Floats between rows of sums in shared memory: avoids bank conflicts of the stores.
 constexpr int SUM_PITCH = 20;
 
-// Norms all rows and converts them to f16, each by a part of the threads; `asked` is called when the loads are on their
-// way.
+// Norms all rows and converts them to f16, each row by ROW_THREADS / FUSED_ROWS threads; calls on_loaded() after the
+// loads are issued.
 template <int FUSED_ROWS, class OnLoaded>
 __device__ __forceinline__ void convert_rows(const SmallBatch& input, int n_rows, int n_tiles, u8* x_f16,
                                              float* reduced, float* inv_scales, OnLoaded&& on_loaded) {
@@ -32,7 +30,7 @@ __device__ __forceinline__ void convert_rows(const SmallBatch& input, int n_rows
     if (row_thread<FUSED_ROWS>() == 0) inv_scales[r] = inv_scale;
 }
 
-// What a lane multiplies a tile with, from shared memory, or from that of the device.
+// Loads the B fragments of a tile from shared or global memory.
 __device__ __forceinline__ void load_words(Words4 (&to)[8], const u8* from, int sum_pitch) {
 #pragma unroll
     for (int i = 0; i < 8; i++) to[i] = *reinterpret_cast<const Words4*>(from + i * sum_pitch);
@@ -45,7 +43,7 @@ __device__ __forceinline__ void load_global_words(Words4 (&to)[8], const u8* fro
     }
 }
 
-// Producer of halves: starts the copies of those of the block's slices to shared memory, tile by tile.
+// Row producer: copies the tiles of the block's slices to shared memory.
 template <int TEAM>
 __device__ __forceinline__ void copy_x_f16(const SmallBatch& input, u8* x_f16, int n_tiles, int warp, int lane,
                                            u32 arrived) {
@@ -55,7 +53,7 @@ __device__ __forceinline__ void copy_x_f16(const SmallBatch& input, u8* x_f16, i
     c.seek(0, warp, n_tiles);
     u8* to = x_f16 + (c.before(n_tiles) - c.tile) * 512 * n_group;
 #if WOOLLY_BULK
-    // One lane copies; a barrier of each tile tells all warps.
+    // One lane copies; an mbarrier per tile signals all warps.
     const u64 policy = evict_last_policy();
     if (lane == 0) {
         fence_async_proxy();
@@ -73,7 +71,7 @@ __device__ __forceinline__ void copy_x_f16(const SmallBatch& input, u8* x_f16, i
 #endif
 }
 
-// The tiles of a slice times rows in shared memory, of which `rows` is this lane's.
+// Multiplies the tiles of a slice with rows in shared memory; `rows` points to this lane's fragments.
 template <class Tiles, class Unpacker, class Position>
 __device__ __forceinline__ void multiply_slice(Tiles& stream, Unpacker unpacker, float (&acc)[4], Position& c,
                                                int n_tiles, const u8* rows, int n_group, u32 arrived) {
@@ -89,15 +87,15 @@ __device__ __forceinline__ void multiply_slice(Tiles& stream, Unpacker unpacker,
     }
 }
 
-// Sums that wait in shared memory: of how many strips times rows, and in how many places in turn.
+// Sums in shared memory: panels times rows per buffer, number of buffers, floats per buffer.
 template <bool X_IN_REGISTERS, int TEAM>
 struct SumBuffers {
     static constexpr int SUMS = X_IN_REGISTERS ? 32 : 16, N_BUFFERS = X_IN_REGISTERS ? 2 : 1;
     static constexpr int BUFFER = SUMS * PanelCursor<TEAM>::N * SUM_PITCH;
 };
 
-// Consumers: products of the strips of the block, round by round, and the epilogue. `rows`: halves in shared memory, as
-// this lane wants them, if they are not kept in registers.
+// Consumers: products of the block's panels, round by round, and the epilogue. `rows`: this lane's fragments in shared
+// memory, if not X_IN_REGISTERS.
 template <bool X_IN_REGISTERS, int TEAM, int FUSED_ROWS, class T, class U>
 __device__ __forceinline__ void compute_rounds(Stream<T, U, TEAM>& stream, const SmallBatch& input,
                                                const EpilogueParams& epi, int n_rows, const Words4 (&x_registers)[8],
@@ -109,13 +107,13 @@ __device__ __forceinline__ void compute_rounds(Stream<T, U, TEAM>& stream, const
     const int n_tiles = stream.n_tiles, n_group = input.n_group;
     const bool is_glu = epi.epilogue == GLU;
     const int n_each = is_glu ? 8 : 16, panels_per_round = Buffers::SUMS / TEAM / n_group;
-    const int sum_pitch = n_group * SUM_PITCH;  // sums of a slice
+    const int sum_pitch = n_group * SUM_PITCH;  // floats per slice
 #pragma unroll 1
     for (int first = 0, buffer = 0; Position::panel_at(first * TEAM) < stream.n_panels;
          first += panels_per_round, buffer ^= 1) {
         float* sums_of_round = sums + (Buffers::N_BUFFERS > 1 ? buffer * Buffers::BUFFER : 0);
 
-        // The element that this thread finishes after the round; what it needs comes while tiles do.
+        // Element that this thread finishes after the round; its operands load while tiles stream.
         const int e = int(threadIdx.x) & (n_each - 1), of = int(threadIdx.x) >> (is_glu ? 3 : 4);
         const int row = of & (n_group - 1), round = of / n_group;
         const int number = Position::panel_at((first + round) * TEAM + Position::rank());
@@ -162,9 +160,8 @@ __device__ __forceinline__ void compute_rounds(Stream<T, U, TEAM>& stream, const
     }
 }
 
-// IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
-// divide the slices; halves stay in registers. OWN: rows that each block prepares for itself, if not zero: it is sooner
-// for two, for four it is not.
+// X_IN_REGISTERS: one tile per slice and a number of tiles that divides 16, so a warp has the same columns in all
+// panels. FUSED_ROWS: rows that each block prepares itself, 0: cooperative; faster for two rows, slower for four.
 template <class T, class U, bool X_IN_REGISTERS, int TEAM, int FUSED_ROWS>
 __device__ __forceinline__ void linear_rows8(const Batch* batch, int kind, const Matrix (&all)[3],
                                              const SmallBatch& input, const EpilogueParams& epi) {
@@ -176,14 +173,14 @@ __device__ __forceinline__ void linear_rows8(const Batch* batch, int kind, const
     constexpr int N = Position::N;
     typedef SumBuffers<X_IN_REGISTERS, TEAM> Buffers;
 
-    // Shared: reductions and barriers in 1 KB each, sums, halves of the block's slices if they are not kept, rings.
+    // Shared memory: reductions and mbarriers (1 KB each), sums, x of the block's slices if not in registers, rings.
     float* reduced = reinterpret_cast<float*>(shared);
     float* sums = reinterpret_cast<float*>(shared + 2048);
     u8* x_f16 = reinterpret_cast<u8*>(sums + Buffers::N_BUFFERS * Buffers::BUFFER);
     const int n_mine = n_tiles / N_SLICES * N + (n_tiles % N_SLICES + TEAM - 1) / TEAM;
     Stream<T, U, TEAM> stream(all, n_tiles, warp, lane);
     stream.start(shared, x_f16 + (X_IN_REGISTERS && FUSED_ROWS == 0 ? 0 : n_mine * 512 * n_group), input.n_stages);
-    u32 arrived = 0;  // barriers of halves that come tile by tile; there is room for 112
+    u32 arrived = 0;  // mbarriers of x, one per tile; at most 112
 #if WOOLLY_BULK
     arrived = shared_address(shared + 128);
     if (!X_IN_REGISTERS && int(threadIdx.x) < n_mine) {
@@ -211,7 +208,8 @@ __device__ __forceinline__ void linear_rows8(const Batch* batch, int kind, const
             prepare_rows<7, false>(input, n_rows, n_tiles, reduced);
     }
 
-    const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
+    // this lane's row; rows past the end repeat the last one
+    const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;
     Words4 x_registers[8];
     if constexpr (X_IN_REGISTERS && FUSED_ROWS > 0)
         load_words(x_registers, x_f16 + warp % n_tiles * 512 * FUSED_ROWS + from, 64 * FUSED_ROWS);
@@ -234,16 +232,17 @@ __device__ __forceinline__ void linear_rows8(const Batch* batch, int kind, const
 
     compute_rounds<X_IN_REGISTERS, TEAM, FUSED_ROWS>(stream, input, epi, n_rows, x_registers, x_f16 + from, arrived,
                                                      sums, reduced + 128);
-    if (TEAM > 1 && Buffers::N_BUFFERS > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more
-    // The last block leaves zeros.
+    // no block of the cluster reads shared memory of another after this
+    if (TEAM > 1 && Buffers::N_BUFFERS > 1) team_barrier<TEAM>();
+    // The last block resets the counters.
     if (FUSED_ROWS == 0 && threadIdx.x == 0 && atomicAdd(input.arrivals + 1, 1u) + 1 == gridDim.x)
         input.arrivals[0] = input.arrivals[1] = 0;
 }
 
 }  // namespace
 
-// Up to n_group rows of x, 1, 2, 4 or 8, to up to three values; `_regs` and, for two rows, `_2rows` for 1, 2, 4, 8 or
-// 16 tiles of columns in aligned fours. grid: blocks that share the strips.
+// Up to n_group (1, 2, 4 or 8) rows of x, up to three matrices. `_regs`, and `_2rows` for two rows: 1, 2, 4, 8 or 16
+// tiles of columns, a multiple of 4 columns. grid: blocks that share the panels.
 #define LINEAR_ROWS8_OF(declared, Type, Other, X_IN_REGISTERS, TEAM, FUSED_ROWS)                                       \
     declared(const Batch* batch, const u8* tiles0, int n_panels0, int n_columns, const u8* tiles1, int n_panels1,      \
              int n_stages, const u8* tiles2, int n_panels2, int n_early, int kind, int n_group, const float* x,        \
@@ -260,7 +259,7 @@ __device__ __forceinline__ void linear_rows8(const Batch* batch, int kind, const
     LINEAR_ROWS8_OF(KERNEL_THREADS(512, linear_rows8__##name##_regs), Type, Other, true, 1, 0)  \
     LINEAR_ROWS8_OF(KERNEL_CLUSTER2(512, linear_rows8__##name), Type, Other, false, PAIR, 0)
 #define LINEAR_ROWS8(name, Type) LINEAR_ROWS8_MIXED(name, Type, Type)
-// Files of mixed types have q and k of one kind and v of the other.
+// Mixed-type files have q and k of one type and v of the other.
 #define ROWS8_IS_MIXED_q4_k 1
 #define ROWS8_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE

@@ -1,11 +1,11 @@
-// Products of 17 to 64 rows on Hopper with matrices of too few rows for all multiprocessors: 128 rows of weights by NT
-// rows of activations in four blocks, of which each has four of the slices (split-K).
+// Split-K GEMM of 17 to 64 rows on Hopper, for matrices with too few rows for all multiprocessors: 128 weight rows by
+// NT activation rows over four blocks with four slices each.
 //
-// The roles of a block are those of linear_wgmma.cu. Its consumers keep the sums of their slices in registers; then
-// each thread takes the sum of the slices before from the same thread of the block before, adds its own in order, and
-// hands it to the next block; the last one stores it. Within a pair that goes through shared memory. Between the pairs
-// it goes through memory, and says itself that it is there: no sum is NOTHING_LEFT, which is what a thread puts back.
-// So nothing waits for a fence, and no kernel has to add up slices.
+// Roles of a block are those of linear_wgmma.cu. Consumers keep the sums of their slices in registers. Each thread
+// receives the running sum from the same thread of the previous block, adds its slices in order, and sends it to the
+// next block; the last one stores it. Within a cluster the sum goes through distributed shared memory. Between clusters
+// it goes through global memory and is its own ready flag: the sentinel NOT_WRITTEN, which no sum can be, means "not
+// written", and the reader restores it. So there is no fence and no reduction kernel.
 #include "linears/fused_prepare.cuh"
 
 #if WOOLLY_HOPPER
@@ -13,9 +13,9 @@
 namespace {
 
 constexpr int TEAM = 4, SLICES_PER_BLOCK = N_SLICES / TEAM;
-constexpr u32 NOT_WRITTEN = 0xFFFFFFFFu;  // a number that no sum is: those that are none are 0x7FFFFFFF
+constexpr u32 NOT_WRITTEN = 0xFFFFFFFFu;  // a NaN that arithmetic never produces: its NaNs are 0x7FFFFFFF
 
-// Four sums that a block before may leave at any time.
+// Loads four sums that the previous block may write at any time.
 __device__ __forceinline__ float4 load_handoff(const float4* from) {
 #ifdef WOOLLY_EMULATED
     return *from;
@@ -33,13 +33,13 @@ __device__ __forceinline__ bool is_written(float4 v) {
            __float_as_uint(v.z) != NOT_WRITTEN && __float_as_uint(v.w) != NOT_WRITTEN;
 }
 
-// The epilogue of an item: what it needs beside the sum is asked for before that is there.
+// Epilogue of an item; its factors, biases and residuals load before the sum arrives.
 template <int NT>
 struct ChainEpilogue {
     Matrix m;
     OutputRows o;
     float residual[NT / 2];
-    const float* inv_scale;  // of the warp
+    const float* inv_scale;  // [NT], of the warp
     bool is_there;
 
     __device__ __forceinline__ ChainEpilogue(const Matrix (&all)[3], const Item& item, int warp, int lane,
@@ -75,7 +75,7 @@ struct ChainEpilogue {
     }
 };
 
-// The larger of two kinds of tiles.
+// The tile type with more bytes.
 template <class T, class U, bool = (Tile<T>::bytes >= Tile<U>::bytes)>
 struct LargerTile {
     typedef T Type;
@@ -85,7 +85,7 @@ struct LargerTile<T, U, false> {
     typedef U Type;
 };
 
-// What all roles of a block know. The third matrix has tiles of U, the others of T.
+// State shared by all roles of a block. The third matrix has tile type U, the others T.
 template <class T, class U, int NT>
 struct SplitKRoles {
     typedef typename LargerTile<T, U>::Type L;
@@ -97,11 +97,11 @@ struct SplitKRoles {
     const Matrix (&all)[3];
     const EpilogueParams& epi;
     const Items& items;
-    float4* handoff;  // [round][block][NT / 8][256]: what a second pair finds
+    float4* handoff;  // [round][block][NT / 8][256]: sums received from another cluster
     int lane, warp, rank, first_tile, end_tile;
 
-    // What comes from the other block of the pair, [NT / 8][256]; behind it a barrier of each warp that it is there,
-    // and one that the other block has read what the warp sent.
+    // Sums from the other block of the cluster, [NT / 8][256]; followed by two mbarriers per warp: received, and
+    // consumed by the other block.
     __device__ __forceinline__ float4* inbox() const {
         return reinterpret_cast<float4*>(rings.rest() + 8 * NT) + threadIdx.x;
     }
@@ -119,28 +119,29 @@ struct SplitKRoles {
     template <class F>
     __device__ __forceinline__ void each_item(F&& f) const {
         const int team = int(blockIdx.x) / TEAM, n_teams = int(gridDim.x) / TEAM;
-        const int n_all = team < n_teams ? items.n_w_blocks : 0;  // none for a pair that is no whole team
+        // none for a cluster that is not part of a complete team
+        const int n_all = team < n_teams ? items.n_w_blocks : 0;
 #pragma unroll 1
         for (int i = team, round = 0; i < n_all; i += n_teams, round++) f(Item(items, i, 0), round);
     }
-    // What a block finds, of this thread.
+    // Sums received by this thread of `block`.
     __device__ __forceinline__ float4* handoff_at(int round, int block) const {
         return handoff + u64(round * int(gridDim.x) + block) * (NT * 32) + threadIdx.x;
     }
-    // Producer of tiles.
+    // Tile producer.
     __device__ __forceinline__ void copy_tiles() const {
         const u64 policy = evict_first_policy();
         PipelineState pipe = {rings.n_tile_stages, 0, 1};
         each_item([&](const Item& item, int) {
             const Matrix m = matrix_at(all, item.which);
             const int n_bytes = IS_MIXED && item.which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
-            // Past the last strip: reload it; the results are discarded.
+            // Past the last panel: reload it; its results are discarded.
             const u8* from = m.tiles + u64(min(item.w_block * 8 + (lane & 7), m.n_panels - 1)) * n_tiles * n_bytes;
             for (int tile = first_tile; tile < end_tile; tile++)
                 rings.copy_tiles(pipe, from + u64(tile) * n_bytes, lane, policy, n_bytes);
         });
     }
-    // Producer of rows.
+    // Row producer.
     __device__ __forceinline__ void copy_rows() const {
         const u64 policy = evict_last_policy();
         PipelineState pipe = {rings.n_row_stages, 0, 1};
@@ -150,7 +151,7 @@ struct SplitKRoles {
         });
     }
 
-    // The sum of a slice.
+    // Accumulates one slice.
     template <class Type>
     __device__ __forceinline__ void multiply(Consumer<Type, NT, L>& consumer, float (&acc)[NT / 2], int slice) const {
         int is_added = 0, before = -1;
@@ -171,7 +172,7 @@ struct SplitKRoles {
                 if (before >= 0) free_rows(before);
                 before = consumer.row.stage;
                 consumer.row.advance();
-                // While this runs, what follows is opened.
+                // Unpack the next fragments while wgmma runs.
                 if (k64 < 3) {
                     consumer.unpack(k64 + 1);
                 } else {
@@ -188,7 +189,7 @@ struct SplitKRoles {
         if (lane == 0) mbarrier_arrive(rings.rows_free(stage));
     }
 
-    // Consumers: products, the sum of all slices, and the epilogue.
+    // Consumers: products, running sum, and the epilogue.
     __device__ __forceinline__ void consume() const {
         PipelineState row = {rings.n_row_stages, 0, 0}, tile = {rings.n_tile_stages, 0, 0};
         each_item([&](const Item& item, int round) {
@@ -237,7 +238,7 @@ struct SplitKRoles {
         add_slices();
         tail.store(sum, n_rows, epi);
     }
-    // Sums of the slices before, if there are any.
+    // Receives the sum of the previous slices; zero for the first block.
     __device__ __forceinline__ void receive_sum(float (&sum)[NT / 2], int round) const {
         if (rank == 0) {
 #pragma unroll
@@ -273,7 +274,7 @@ struct SplitKRoles {
         for (int i = 0; i < NT / 8; i++) __stcg(from + i * 256, make_float4(none, none, none, none));
     }
     __device__ __forceinline__ void send_sum(const float (&sum)[NT / 2], int round) const {
-        if (rank % 2 == 0) mbarrier_wait(consumed(warp), round & 1 ^ 1);  // what it sent before
+        if (rank % 2 == 0) mbarrier_wait(consumed(warp), round & 1 ^ 1);  // the previous send was consumed
         const u32 there = shared_address(inbox());
         float4* const to = handoff_at(round, int(blockIdx.x) + 1);
 #pragma unroll
@@ -337,8 +338,8 @@ __device__ __forceinline__ void linear_splitk(const Batch* batch, int kind, cons
 
 }  // namespace
 
-// grid: teams of two pairs of blocks. Up to NT rows, of at least 16 tiles of columns; `left`: NOTHING_LEFT between
-// kernels; other arguments as those of linear_wgmma.cu.
+// grid: teams of two clusters. Up to NT rows, at least 16 tiles of columns. `handoff` holds NOT_WRITTEN between
+// kernels; other arguments as in linear_wgmma.cu.
 #define LINEAR_SPLITK(name, Type, Other, NT)                                                                     \
     KERNEL_CLUSTER2(384, linear_splitk__##name##_##NT)                                                           \
     (const Batch* batch, int kind, u16* x, float* inv_scales, int x_stride, int n_columns, MATRIX(0), MATRIX(1), \
@@ -352,7 +353,7 @@ __device__ __forceinline__ void linear_splitk(const Batch* batch, int kind, cons
     }
 #define LINEAR_SPLITKS(name, Type) LINEAR_SPLITK(name, Type, Type, 32) LINEAR_SPLITK(name, Type, Type, 64)
 #define LINEAR_SPLITKS_OF(name, Type) LINEAR_SPLITKS(name, Type)
-// Files of mixed types have q and k of one kind and v of the other.
+// Mixed-type files have q and k of one type and v of the other.
 #define SPLITK_IS_MIXED_q4_k 1
 #define SPLITK_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE

@@ -1,9 +1,9 @@
-// What stands around the products of many rows, and products with matrices of f32.
+// Support kernels of the GEMM kernels (prepare, reduce, norm, GLU), and products with f32 matrices.
 #include "linears/linears.cuh"
 
-// Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
-// each row's power of two. One block for each row. A row that STAGED holds is put in order in shared memory: the
-// columns of a thread lie in pieces of four bytes.
+// Prepares rows for the GEMM kernels: norm, f16 in the order of prepared_at, and the inverse scale of each row. One
+// block per row. Rows of up to MAX_STAGED columns are reordered in shared memory, since a thread's columns end up in
+// 4-byte pieces.
 template <int FOURS_PER_THREAD, int PER_THREAD>
 __device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
                                         float eps, int n_columns, int n_stride, u16* prepared, float* inv_scales) {
@@ -38,15 +38,15 @@ KERNEL_BOUNDS(128, 6, linear_prepare)
  u16* prepared, float* inv_scales) {
     prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, inv_scales);
 }
-// The same of rows of more than 4096 columns.
+// Same, for rows of more than 4,096 columns.
 KERNEL_BOUNDS(256, 2, linear_prepare_long)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* inv_scales) {
     prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, inv_scales);
 }
 
-// Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128
-// rows, matrix after matrix. grid: columns by 128, rows.
+// Reduces the slices in `parts`: [slice][n_stride rows][n_packed], where n_packed counts panels in groups of 128 rows,
+// matrix after matrix. grid: (columns / 128, rows).
 KERNEL_THREADS(128, linear_reduce)
 (const Batch* batch, int kind, const float* parts, const float* inv_scales, int n_width, int panel_bytes, MATRIX(0),
  MATRIX(1), MATRIX(2), EPILOGUE_PARAMS) {
@@ -85,7 +85,7 @@ KERNEL_THREADS(128, linear_reduce)
     m.y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), y) : y;
 }
 
-// Rows normed, as f32. One block for each row.
+// RMSNorm to f32, one block per row.
 KERNEL_THREADS(512, linear_norm)
 (const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
@@ -103,8 +103,8 @@ KERNEL_THREADS(512, linear_norm)
         y[u64(row) * n_columns + k] = __fmul_rn(__fmul_rn(__ldcg(from + k), scale), norm[k]);
 }
 
-// A matrix of f32: a warp takes one of its rows times up to 8 rows of activations; lane l adds up columns l, l + 32,
-// ... grid: rows of the matrix by 8, rows by 8, heads.
+// f32 matrix: a warp multiplies one weight row with up to 8 activation rows; lane l accumulates columns l, l + 32, ...
+// grid: (weight rows / 8, rows / 8, heads).
 KERNEL_THREADS(256, linear_f32)
 (const Batch* batch, int kind, const float* x, int x_stride, int n_columns, const float* w, const float* bias, float* y,
  int y_stride, int n_out, EPILOGUE_PARAMS) {
@@ -135,7 +135,7 @@ KERNEL_THREADS(256, linear_f32)
     }
 }
 
-// act(a) * b of values that two kernels made. grid: columns by 256, rows.
+// GLU of two values: act(a) * b. grid: (columns / 256, rows).
 KERNEL(linear_glu)
 (const Batch* batch, int kind, const float* a, const float* b, float* y, int n_columns, int gate, float limit) {
     const int column = int(blockIdx.x) * 256 + int(threadIdx.x), row = blockIdx.y;

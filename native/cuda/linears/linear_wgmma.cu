@@ -1,13 +1,12 @@
-// Products of many rows on Hopper: 128 rows of weights by NT rows of activations in a block.
+// GEMM on Hopper: 128 weight rows by NT activation rows per block.
 //
-// Two groups of four warps, the consumers, open tiles in registers, as the operand A of wgmma, over prepared rows in
-// shared memory; one warp copies tiles, another rows (wgmma_pipeline.cuh). The sum of a slice and the sum of slices
-// each have their registers. Blocks work in pairs, with other rows of weights and the same rows of activations: each
-// copies half of these, for both.
+// Two consumer warpgroups unpack tiles into registers as operand A of wgmma; prepared rows in shared memory are operand
+// B; one warp copies tiles, another rows (wgmma_pipeline.cuh). The sum of a slice and the sum over slices have separate
+// registers. Clusters of two blocks share activation rows: each block copies half of them for both.
 //
-// If a matrix has too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in
-// `parts`, which linear_reduce adds up (split-K). If it has more, but not for whole rounds of all, the last items are
-// dealt by slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
+// If a matrix has too few rows for all multiprocessors, blocks take part of the slices each and leave the sums in
+// `parts` for linear_reduce (split-K). If the items do not fill complete rounds, the last ones are distributed by
+// slices (stream-K): a cluster starts an item, hands over its sum, and the next cluster continues.
 #include "linears/fused_prepare.cuh"
 #include "linears/stream_k.cuh"
 
@@ -15,7 +14,7 @@
 
 namespace {
 
-// A part's item for one block of the pair. Behind the last rows of weights: those again, for results nobody stores.
+// Item of one block of the cluster. Past the last weight rows it repeats them; those results are not stored.
 struct PairItem : Item {
     bool is_stored;
     __device__ __forceinline__ PairItem(const Items& items, int number, int n_in, int pair, int rank)
@@ -26,7 +25,7 @@ struct PairItem : Item {
                    rank) {}
 };
 
-// Where a warp of a block leaves the sum of an item that it began. Each has a flag, which is zero between kernels.
+// Sum that a warp hands over for an unfinished item. Each has a flag, zero between kernels.
 template <int NT>
 __device__ __forceinline__ float4* handoff_at(float* parts, int block, int warp) {
     return reinterpret_cast<float4*>(parts) + (block * 8 + warp) * (NT * 4) + (threadIdx.x & 31);
@@ -40,7 +39,7 @@ __device__ __forceinline__ void send_sum(const float (&sum)[NT / 2], float* part
     __syncwarp();
     if ((threadIdx.x & 31) == 0) store_release(flags + blockIdx.x * 8 + warp, 1);
 }
-// Goes on from what the pair before left.
+// Continues from the sum of the previous cluster.
 template <int NT>
 __device__ __forceinline__ void receive_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
     u32* flag = flags + (blockIdx.x - 2) * 8 + warp;
@@ -57,7 +56,7 @@ __device__ __forceinline__ void receive_sum(float (&sum)[NT / 2], float* parts, 
     }
 }
 
-// What all roles of a block know.
+// State shared by all roles of a block.
 template <class T, int NT>
 struct WgmmaRoles {
     const Rings<T, NT>& rings;
@@ -71,7 +70,7 @@ struct WgmmaRoles {
     const Items& items;
     int lane, warp, rank;
 
-    // Producer of tiles.
+    // Tile producer.
     __device__ __forceinline__ void copy_tiles(StreamKScheduler& scheduler) const {
         const u64 policy = items.n_x_blocks > 1 ? evict_last_policy() : evict_first_policy();
         PipelineState pipe = {rings.n_tile_stages, 0, 1};
@@ -79,7 +78,7 @@ struct WgmmaRoles {
         while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
             const Matrix m = matrix_at(all, item.which);
-            // Past the last strip: reload it; the results are discarded.
+            // Past the last panel: reload it; its results are discarded.
             const u8* from =
                 m.tiles + u64(min(item.w_block * 8 + (lane & 7), m.n_panels - 1)) * n_tiles * Tile<T>::bytes;
             const int end = slice_start(part.end, n_tiles);
@@ -87,7 +86,7 @@ struct WgmmaRoles {
                 rings.copy_tiles(pipe, from + u64(tile) * Tile<T>::bytes, lane, policy);
         }
     }
-    // Producer of rows.
+    // Row producer.
     __device__ __forceinline__ void copy_rows(StreamKScheduler& scheduler) const {
         const u64 policy = evict_last_policy();
         PipelineState pipe = {rings.n_row_stages, 0, 1};
@@ -102,7 +101,7 @@ struct WgmmaRoles {
         rings.drain_rows(pipe);
     }
 
-    // The sum of a slice. `last`: the last tile of the part.
+    // Accumulates one slice. `last`: last tile of the range.
     __device__ __forceinline__ void multiply(Consumer<T, NT>& consumer, float (&acc)[NT / 2], int slice,
                                              int last) const {
         int is_added = 0, before = -1;
@@ -121,7 +120,7 @@ struct WgmmaRoles {
                 if (before >= 0) consumer.free_rows(before);
                 before = consumer.row.stage;
                 consumer.row.advance();
-                // While this runs, what follows is opened.
+                // Unpack the next fragments while wgmma runs.
                 if (k64 < 3) {
                     consumer.unpack(k64 + 1);
                 } else {
@@ -137,16 +136,16 @@ struct WgmmaRoles {
             for (int i = 0; i < NT / 2; i++) acc[i] = 0;
         }
     }
-    // Consumers: products, and the epilogue.
+    // Consumers: products and epilogue.
     __device__ __forceinline__ void consume(StreamKScheduler& scheduler) const {
         constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
         Consumer<T, NT> consumer(rings, lane, warp);
-        // Inverses of the powers of an item's rows, of each warp by itself.
+        // Inverse scales of the item's rows, one copy per warp.
         float* inv_scale = rings.rest() + warp * NT;
         WorkRange part;
         while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
-            // Those of few rows wait in registers until they are needed.
+            // Few of them stay in registers until the epilogue.
             constexpr bool SCALES_IN_REGISTERS = NT <= 64;
             float scale_registers[SCALES_IN_REGISTERS ? (NT + 31) / 32 : 1];
             __syncwarp();
@@ -227,14 +226,14 @@ __device__ __forceinline__ void linear_wgmma(const Batch* batch, int kind, const
         }
         roles.consume(scheduler);
     }
-    // Copies of one block go to the other, too.
+    // The blocks of a cluster write to each other's shared memory.
     cluster_sync();
     if (is_fused) reset_arrivals(fused);
 }
 
 }  // namespace
 
-// grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+// grid: clusters of two blocks that share the work items. x: prepared rows, x_stride rows per 64-column block.
 #define LINEAR_WGMMA(name, Type, NT)                                                                              \
     KERNEL_CLUSTER2(384, linear_wgmma__##name##_##NT)                                                             \
     (const Batch* batch, int kind, u16* x, float* inv_scales, int x_stride, int n_columns, MATRIX(0), MATRIX(1),  \
@@ -254,7 +253,7 @@ __device__ __forceinline__ void linear_wgmma(const Batch* batch, int kind, const
 #define LINEAR_WGMMAS_OF(name, Type) LINEAR_WGMMAS(name, Type)
 #define LINEAR_WGMMA_160(name, Type) LINEAR_WGMMA(name, Type, 160)
 #define LINEAR_WGMMA_160_OF(name, Type) LINEAR_WGMMA_160(name, Type)
-// No GPU has shared memory for such tiles beside 160 rows.
+// These tiles and 160 rows together exceed the shared memory of every GPU.
 #define WGMMA_IS_TOO_LARGE_f16 1
 #define WGMMA_IS_TOO_LARGE_q8_0 1
 #define WGMMA_IS_TOO_LARGE_wide 1

@@ -1,4 +1,4 @@
-// How bits stand in the blocks of a file, and the exponents that the factors of rows are chosen by.
+// Bit fields of GGUF blocks, and exponents for the choice of row factors.
 #pragma once
 
 #include "weights/tile.cuh"
@@ -22,22 +22,23 @@ __device__ __forceinline__ u32 bits_of(float f) {
     } both = {f};
     return both.u;
 }
-// 2^e, e from -126 to 127
+// 2^e for e in [-126, 127]
 __device__ __forceinline__ float power_of_two(int e) { return float_of(u32(e + 127) << 23); }
-// The exponent of a power of two.
+// Exponent of a power of two.
 __device__ __forceinline__ int exponent_of(float x) { return int(bits_of(x) >> 23) - 127; }
-// The least e with |x| < 2^e, plus `more`. Infinite scales count as the largest: their weights are no numbers anyway.
+// Least e with |x| < 2^e, plus `more`. Infinite and NaN scales count as the largest: their weights are not finite
+// anyway.
 __device__ __forceinline__ int limit_of(float x, int more) {
     const int e = int(bits_of(x) >> 23 & 255u);
     return bits_of(x) << 1 == 0 ? NO_LIMIT : (e == 255 ? 17 : e == 0 ? -125 : e - 126) + more;
 }
 __device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
 
-// Nibbles of 32 columns: the low ones are columns 0 to 15.
+// Nibbles of a 32-column block: columns 0 to 15 are the low ones.
 __device__ __forceinline__ u32 nibble_of_32(const u8* p, int k) { return p[k & 15] >> (k >> 4 << 2) & 15; }
 __device__ __forceinline__ u32 fifth_of_32(const u8* p, int k) { return p[k >> 3] >> (k & 7) & 1; }
 
-// Scales and minima of Q4_K and Q5_K.
+// 6-bit scales and minima of Q4_K and Q5_K.
 __device__ __forceinline__ u32 scale_k4(const u8* s, int g) {
     return g < 4 ? s[g] & 63u : (s[g + 4] & 15u) | u32(s[g - 4] >> 6) << 4;
 }

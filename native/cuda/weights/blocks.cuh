@@ -1,11 +1,12 @@
-// Blocks of weight types as they lie in a file. `Kind` is the tile that a type is packed as. `quant(b, k, points)`
-// gives the bits of column k of a block as tiles keep them (points: the type's codebook, if it has one), `scale(b, k)`
-// and `minimum(b, k)` what these are multiplied by and what is added, as f32. `limit(b)`: the least exponent that the
-// row's factor must have so that no number of the block is too large for a half in the tile. `Element` is the rule by
-// which a single number is read (elements.cuh). What they mean is woolly/quant/decode.py, the oracle.
+// GGUF blocks of the weight types; woolly/quant/decode.py is the oracle. Members of Block<T>:
+// - Kind: tile type that T is packed as
+// - quant(b, k, points): bits of column k as stored in tiles (points: codebook of the type, if any)
+// - scale(b, k), minimum(b, k): multiplier and offset, f32
+// - limit(b): least exponent of the row factor with which all weights of the block fit f16
+// - Element: decoder of a single weight (elements.cuh)
 //
-// A type is a Block and a row in the list at the end. A Kind that is neither the type's own nor Wide has a row of
-// _ALIKE in woolly/runtime/cuda/tiles.py.
+// To add a type, add a Block and a row in the list at the end. A Kind other than the type itself or Wide needs a row in
+// _ALIKE of woolly/runtime/cuda/tiles.py.
 #pragma once
 
 #include "weights/elements.cuh"
@@ -27,14 +28,14 @@ struct Block<BF16> {
     typedef F16 Kind;
     static constexpr int bytes = 2, columns = 1;
     __device__ static float number(const u8* b) { return float_of(half_word(b) << 16); }
-    // The largest of a row is below 2^15.
+    // Scales the row's largest weight below 2^15.
     __device__ static int limit(const u8* b) {
         const float x = number(b);
         return (bits_of(x) & 0x7f800000u) == 0x7f800000u ? NO_LIMIT : limit_of(x, -15);
     }
 };
 
-// With one half in front that is the scale of 32 columns.
+// f16 scale of 32 columns at the start of the block.
 template <class T, int BYTES>
 struct Scaled32 {
     typedef T Kind;
@@ -42,7 +43,7 @@ struct Scaled32 {
     __device__ static float scale(const u8* b, int) { return half_at(b); }
     __device__ static int limit(const u8* b) { return limit_of(half_at(b), 8); }
 };
-// And one behind it that is added.
+// And an f16 offset after it.
 template <class T, int BYTES>
 struct Shifted32 : Scaled32<T, BYTES> {
     __device__ static float minimum(const u8* b, int) { return half_at(b + 2); }
@@ -82,26 +83,26 @@ struct Block<Q5_1> : Shifted32<Q5_1, 24> {
         return nibble_of_32(b + 8, k) | fifth_of_32(b + 4, k) << 4;
     }
 };
-// A power of two, of any size that a float has.
+// E8M0 scale: a power of two over the complete f32 range.
 template <>
 struct Block<MXFP4> {
     typedef Block<MXFP4> Element;
     typedef MXFP4 Kind;
     static constexpr int bytes = 17, columns = 32, scale_columns = 32;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 1, k); }
-    // As a half, for a row with this exponent.
+    // Scale as f16, relative to the row's exponent.
     __device__ static u32 scale(const u8* b, int, int exponent) {
         const int e = b[0] - 127 + 14 - exponent;
         return e < -24 ? 0 : float_to_half(power_of_two(e));
     }
     __device__ static int limit(const u8* b) { return b[0] - 128; }
     __device__ static float value(const u8* b, int c, const u8* points) {
-        // Half of 2^(e - 127); exponents 0 and 1 give subnormal numbers.
+        // 2^(e - 127) / 2; exponents 0 and 1 give subnormals.
         const u32 e = b[0], scale = e < 2 ? 0x00200000u << e : (e - 1) << 23;
         return __fmul_rn(float_of(scale), float(elements::e2m1(quant(b, c, points))));
     }
 };
-// Scales of 16 columns are E4M3 without a sign; 127 means 0, as in ggml.
+// Scales of 16 columns are unsigned E4M3; code 127 means 0, as in ggml.
 template <>
 struct Block<NVFP4> {
     typedef Block<NVFP4> Element;
@@ -116,10 +117,10 @@ struct Block<NVFP4> {
         const float value = float(e ? mantissa + 8 : mantissa) * power_of_two((e ? e : 1) - 10);
         return float_to_half(value * power_of_two(14 - exponent));
     }
-    // One for all: scales are below 2^9 and above 2^-10.
+    // Constant: scales are below 2^9 and above 2^-10.
     __device__ static int limit(const u8*) { return 7; }
     __device__ static float value(const u8* b, int c, const u8* points) {
-        // Half of an E4M3 number, of which the top bit has no meaning; the code 127 means 0.
+        // Half of an E4M3 number whose sign bit is ignored; code 127 means 0.
         const int code = b[c / 16], exponent = code >> 3 & 15, mantissa = code & 7;
         const int fraction = exponent == 0 ? mantissa : mantissa + 8, power = (exponent == 0 ? 1 : exponent) - 11;
         const float scale = code == 127 ? 0.0f : float(fraction) * power_of_two(power);
@@ -155,7 +156,7 @@ struct Block<Q6_K> {
         const u32 low = b[64 * n + (quarter & 1) * 32 + l] >> (quarter >> 1) * 4 & 15;
         return low | u32(b[128 + 32 * n + l] >> 2 * quarter & 3) << 4;
     }
-    // The byte of group g, plus 128; what it is multiplied by.
+    // factor: scale of group g, plus 128; unit: its multiplier.
     __device__ static u32 factor(const u8* b, int g) { return b[192 + g] ^ 0x80u; }
     __device__ static float unit(const u8* b) { return half_at(b + 208); }
     __device__ static int limit(const u8* b) { return limit_of(unit(b), 15); }
@@ -170,7 +171,7 @@ struct Block<Q3_K> {
     }
     __device__ static u32 factor(const u8* b, int g) {
         const u32 low = g < 8 ? b[96 + g] & 15u : u32(b[88 + g] >> 4);
-        return (low | u32(b[104 + (g & 3)] >> 2 * (g >> 2) & 3) << 4) + 96;  // minus 32 plus 128
+        return (low | u32(b[104 + (g & 3)] >> 2 * (g >> 2) & 3) << 4) + 96;  // -32 + 128
     }
     __device__ static float unit(const u8* b) { return half_at(b + 108); }
     __device__ static int limit(const u8* b) { return limit_of(unit(b), 13); }
@@ -204,7 +205,7 @@ struct Block<IQ4_XS> {
     __device__ static int limit(const u8* b) { return limit_of(half_at(b), 13); }
 };
 
-// X(name in kernels, name here)
+// X(name in kernels, type)
 // clang-format off
 #define USUAL_BLOCKS(X) \
     X(f16, F16) \

@@ -1,6 +1,6 @@
-// Blocks whose quants are points of a codebook, and ternary ones. All are packed as tiles of 8-bit quants with a scale
-// for 16 columns, 9 bits for a weight: what they are worth in memory is lost on the device, their values are not.
-// Codebooks lie as woolly/quant/codebooks.py has them: points of 8 or 4 signed bytes.
+// Codebook (IQ1, IQ2, IQ3) and ternary (TQ) blocks. All are packed losslessly as tiles of 8-bit quants with a scale per
+// 16 columns: 9 bits per weight on the device. Codebooks have the layout of woolly/quant/codebooks.py: entries of 8 or
+// 4 signed bytes.
 #pragma once
 
 #include "weights/blocks.cuh"
@@ -15,19 +15,19 @@ struct IQ1_M;
 struct TQ1_0;
 struct TQ2_0;
 
-// LIMIT: for the largest sub-scale.
+// LIMIT: exponent of the largest sub-scale.
 template <int BYTES, int LIMIT>
 struct Rare {
     typedef Wide Kind;
     static constexpr int bytes = BYTES, columns = 256;
     __device__ static int limit(const u8* b) { return limit_of(half_at(b), LIMIT); }
 };
-// A point's number in the tile: signed, plus 128.
+// Codebook value with sign, plus 128.
 __device__ __forceinline__ u32 signed_point(u8 point, u32 is_negative) {
     const int value = int(point ^ 0x80u) - 128;
     return u32((is_negative & 1 ? -value : value) + 128);
 }
-// The sign of column k % 8: the number of negative ones is even, so that seven bits give the eighth.
+// Sign of column k % 8: the number of negative signs is even, so seven bits determine the eighth.
 __device__ __forceinline__ u32 sign_of_seven(u32 seven, int k) {
     u32 parity = seven & 127;
     parity ^= parity >> 4;
@@ -93,7 +93,7 @@ struct Block<IQ3_S> : Rare<110, 13> {
         return half_at(b) * odd(b[106 + (k >> 6)] >> (k >> 5 & 1) * 4 & 15);
     }
 };
-// Eight times the points, plus 1 or minus 1.
+// 8 * value +- 1 (delta).
 template <>
 struct Block<IQ1_S> : Rare<50, 9> {
     typedef elements::Scaled<IQ1_S, 128> Element;
@@ -106,7 +106,7 @@ struct Block<IQ1_S> : Rare<50, 9> {
         return half_at(b) * 0.125f * odd(half_word(b + 34 + 2 * (k >> 5)) >> 12 & 7);
     }
 };
-// The half is spread over the top nibbles of the four half words of sub-scales.
+// The f16 scale is spread over the top nibbles of the four sub-scale words.
 template <>
 struct Block<IQ1_M> : Rare<56, 9> {
     typedef elements::Scaled<IQ1_M, 128> Element;
@@ -125,8 +125,8 @@ struct Block<IQ1_M> : Rare<56, 9> {
     }
     __device__ static int limit(const u8* b) { return limit_of(unit(b), 9); }
 };
-// Ternary quants, one more than the value: 32 times the value in the tile, which makes the most of a half's range.
-// In TQ1_0 base 3; the next digit is what 3 times the byte carries.
+// Ternary quants are value + 1; the tile stores 32 * value, which uses the f16 range best. TQ1_0 packs base-3 digits:
+// multiplying the byte by 3 carries out the next one.
 template <>
 struct Block<TQ1_0> : Rare<54, 3> {
     typedef elements::Scaled<TQ1_0, 128> Element;

@@ -1,6 +1,5 @@
-// How a number of a file comes of its block: `value(block, column, points)` is what woolly/quant/decode.py gives, to
-// the bit. Block<T> names its rule as `Element`, or has a `value` of its own. Each product and sum rounds by itself, so
-// none may be fused. `points` are the type's codebook, if it has one.
+// Decoders of single weights: value(block, column, points) equals woolly/quant/decode.py bit for bit. Block<T> names
+// its decoder as `Element`, or has a `value` of its own. Products and sums are rounded separately, never fused.
 #pragma once
 
 #include "weights/bits.cuh"
@@ -23,7 +22,7 @@ __device__ inline int iq4(u32 q) {
     const signed char values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     return values[q];
 }
-// Twice the values of E2M1, so that they are whole.
+// Twice the E2M1 value: an integer.
 __device__ inline int e2m1(u32 q) {
     const int size = q & 7, value = size < 5 ? size : size == 5 ? 6 : size == 6 ? 8 : 12;
     return q & 8 ? -value : value;
@@ -41,7 +40,7 @@ template <class T>
 struct Number : Sized<T> {
     __device__ static float value(const u8* b, int, const u8*) { return Block<T>::number(b); }
 };
-// The quant less ZERO, times the scale.
+// (quant - ZERO) * scale
 template <class T, int ZERO>
 struct Scaled : Sized<T> {
     __device__ static float value(const u8* b, int c, const u8* points) {
@@ -61,7 +60,7 @@ struct NonLinear : Sized<T> {
         return __fmul_rn(float(iq4(Block<T>::quant(b, c, points))), Block<T>::scale(b, c));
     }
 };
-// With a factor of 16 columns, which tiles keep plus 128, and a unit of all.
+// Scale factor per 16 columns (stored plus 128) times a unit per block.
 template <class T, int ZERO>
 struct Grouped : Sized<T> {
     __device__ static float value(const u8* b, int c, const u8* points) {
@@ -69,7 +68,7 @@ struct Grouped : Sized<T> {
         return times(Block<T>::unit(b), factor, int(Block<T>::quant(b, c, points)) - ZERO);
     }
 };
-// Q4_K and Q5_K.
+// Q4_K and Q5_K: 6-bit scales and minima.
 template <class T>
 struct Nested : Sized<T> {
     __device__ static float value(const u8* b, int c, const u8* points) {

@@ -1,14 +1,14 @@
-// Rows of tables: of each token, of each position, of each type of text.
+// Embedding lookups: tokens, learned positions, token types.
 #include "weights/blocks_rare.cuh"
 
-// Blocks of (rows, chunks of columns).
+// grid: (rows, chunks of columns).
 template <class Element>
 __device__ inline float element_of(const u8* table, const u8* points, int row, int column, int width) {
     const u8* const start = table + (long long)row * (width / Element::columns) * Element::bytes;
     return Element::value(start + (column / Element::columns) * Element::bytes, column % Element::columns, points);
 }
 
-// y = the row of the token.
+// y = table[token]
 template <class Element>
 __device__ inline void embed(const Batch* b, const u8* table, const u8* points, float* y, int width) {
     const int row = blockIdx.x;
@@ -18,7 +18,7 @@ __device__ inline void embed(const Batch* b, const u8* table, const u8* points, 
         y[(long long)row * width + c] = element_of<Element>(table, points, token, c, width);
 }
 
-// y = x + the row of the position.
+// y = x + table[position]
 template <class Element>
 __device__ inline void embed_position(const Batch* b, const u8* table, const u8* points, const float* x, float* y,
                                       int width, int kind) {
@@ -43,7 +43,7 @@ __device__ inline void embed_position(const Batch* b, const u8* table, const u8*
 TABLES_OF(f32, elements::F32)
 ALL_BLOCKS(TABLES)
 
-// y = x + the first row of the table; after a token `separator`, if it is not 0, plus the second.
+// y = x + table[0], or + table[1] after a `separator` token (0: none).
 KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
     __shared__ int is_companion;
     const int row = blockIdx.x;

@@ -1,16 +1,15 @@
-// Packing: blocks of a file to tiles. First the factors of rows, then a warp for each tile.
+// Packs GGUF blocks into tiles: measure_* chooses the row factors, pack_* writes one tile per warp.
 //
-// The rows of a source go to a matrix's rows in one of three orders: 0: as they are; 1: to the first eight of each
-// strip of 16; 2: to the other eight, into tiles that order 1 has made. So gate and up of a feature are rows g and g
-// + 8.
+// Source rows map to packed rows in one of three orders: 0: unchanged; 1: to the first eight rows of each 16-row panel;
+// 2: to the other eight, into tiles that order 1 has written. So gate and up of a feature are rows g and g + 8.
 #include "weights/pack_k.cuh"
 
-// Along y: matrices that are alike, `source_rows` rows apart in the source and 16 `packed_step` bytes when packed.
+// blockIdx.y selects the matrix: source_rows rows apart in the source, 16 * packed_step bytes when packed.
 template <class T>
 struct Source {
     const u8* at;
-    int source_rows, n_rows, n_blocks, order;  // of a matrix
-    // The source's row that goes to a packed row, null if none does.
+    int source_rows, n_rows, n_blocks, order;  // per matrix
+    // Source row of a packed row; null if there is none.
     __device__ const u8* row(int packed) const {
         const int half = packed >> 3 & 1;
         const int row = order == 0 ? packed : packed / 16 * 8 + packed % 8;
@@ -19,7 +18,7 @@ struct Source {
     }
 };
 
-// A warp for each packed row.
+// One warp per packed row.
 template <class T>
 __device__ void measure(const Source<T>& source, int n_panels, float* factors, int packed_step) {
     const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x & 31;

@@ -1,34 +1,34 @@
-// How a lane's part of each kind of tile is made of blocks; the layouts are those of tile.cuh.
+// Packing of blocks into the tile layouts of tile.cuh, lane by lane.
 #pragma once
 
 #include "weights/blocks_rare.cuh"
 
-// The blocks of one row within a tile.
+// Blocks of one row within a tile.
 struct Line {
-    const u8* at;  // null: there is no such row
+    const u8* at;  // null: past the last row
     int first, n_blocks;
-    int exponent;  // of the row's factor
+    int exponent;  // of the row factor
     const u8* points;
     template <class T>
     __device__ const u8* block(int i) const {
         return at == nullptr || first + i >= n_blocks ? nullptr : at + u64(first + i) * Block<T>::bytes;
     }
-    // What stands at a place of the tile; 0 if there is no such column.
+    // Quant at a place of the tile; 0 past the last column.
     template <class T>
     __device__ u32 quant(int place) const {
         const int k = column_at(place);
         const u8* b = block<T>(k / Block<T>::columns);
         return b == nullptr ? 0 : Block<T>::quant(b, k % Block<T>::columns, points);
     }
-    // x / 2^exponent * 2^more
+    // x * 2^(more - exponent)
     __device__ float scaled(float x, int more) const { return x * power_of_two(more - exponent); }
 };
 
-// A tile in the making: what a lane puts into it.
+// Tile being written, as one lane sees it.
 struct Out {
     u8* tile;
     int lane;
-    bool is_companion;  // the other rows are there
+    bool is_companion;  // second pass: merge with the rows written before
     __device__ int g() const { return lane >> 2; }
     __device__ int t() const { return lane & 3; }
     __device__ void put(int at, u32 word) const {
@@ -37,10 +37,10 @@ struct Out {
     }
 };
 
-// The lines of a lane: of row g and of row g + 8.
+// Rows g and g + 8 of a lane.
 #define LINES const Line &a, const Line &b
 
-// Bytes of quants, as open_bytes reads them.
+// 8-bit quants, as read by unpack_bytes.
 template <class T>
 __device__ void put_bytes(const Out& out, LINES) {
     for (int k16 = 0; k16 < 16; ++k16)
@@ -52,7 +52,7 @@ __device__ void put_bytes(const Out& out, LINES) {
                 line.quant<T>(k) | line.quant<T>(k + 1) << 8 | line.quant<T>(k + 8) << 16 | line.quant<T>(k + 9) << 24);
         }
 }
-// The low four bits of quants, as nibble_word reads them.
+// Low four bits of the quants, as read by nibble_word.
 template <class T>
 __device__ void put_nibbles(const Out& out, LINES) {
     for (int k16 = 0; k16 < 16; ++k16) {
@@ -66,7 +66,7 @@ __device__ void put_nibbles(const Out& out, LINES) {
         out.put((k16 >> 2) * 512 + out.lane * 16 + (k16 & 3) * 4, word);
     }
 }
-// The fifth bits, as fifth_bits reads them.
+// Fifth bits, as read by fifth_bits.
 template <class T>
 __device__ void put_fifths(const Out& out, int at, LINES) {
     for (int i = 0; i < 4; ++i) {
@@ -80,7 +80,7 @@ __device__ void put_fifths(const Out& out, int at, LINES) {
         out.put(at + out.lane * 16 + 4 * i, word);
     }
 }
-// The low two bits of quants, as pair_word reads them.
+// Low two bits of the quants, as read by pair_word.
 template <class T>
 __device__ void put_pairs(const Out& out, LINES) {
     for (int k16 = 0; k16 < 16; k16 += 2) {
@@ -94,7 +94,7 @@ __device__ void put_pairs(const Out& out, LINES) {
         out.put((k16 >> 3) * 512 + out.lane * 16 + (k16 >> 1 & 3) * 4, word);
     }
 }
-// The third bits of quants: of mma j of four at bits 0, 1, 8, 9, the operands two bits apart.
+// Third bits of the quants: mma j of four at bits 0, 1, 8, 9; operands two bits apart.
 template <class T>
 __device__ void put_thirds(const Out& out, int at, LINES) {
     for (int i = 0; i < 4; ++i) {
@@ -109,8 +109,8 @@ __device__ void put_thirds(const Out& out, int at, LINES) {
     }
 }
 
-// Scales of `columns` columns, of each lane those of its quarter of the tile, times 2^24; row g + 8's have fields
-// 2^`higher` times larger. IS_MINIMUM: what is added, as it is.
+// Scales of `columns`-wide groups in this lane's quarter of the tile, times 2^24. The fields of row g + 8 are
+// 2^`higher` times larger. IS_MINIMUM: the offset, unscaled.
 template <class T, bool IS_MINIMUM>
 __device__ u32 scale_pair(LINES, int k, int higher) {
     float pair[2] = {0, 0};
@@ -131,7 +131,7 @@ __device__ void put_scales(const Out& out, int at, int columns, LINES, int highe
     for (int i = 0; i < n; ++i)
         out.put(at + out.lane * 4 * n + 4 * i, scale_pair<T, false>(a, b, columns * (n * out.t() + i), higher));
 }
-// Groups of 16 columns with a factor of a byte, of each lane the four of its quarter, rows g and g + 8 in turn.
+// 8-bit factors of this lane's four 16-column groups, rows g and g + 8 interleaved.
 template <class T>
 __device__ void put_factors(const Out& out, int at, LINES) {
     const u8 *first = a.block<T>(0), *second = b.block<T>(0);
@@ -153,7 +153,7 @@ __device__ void put_units(const Out& out, int at, LINES, int higher) {
                                        second == nullptr ? 0 : b.scaled(Block<T>::unit(second), 24 - higher)));
 }
 
-// Pack<kind of tile>::tile<type of blocks>
+// Pack<tile type>::tile<block type>
 template <class Kind>
 struct Pack;
 
@@ -209,7 +209,7 @@ struct Pack<Q5_0> {
 };
 template <>
 struct Pack<Q4_1> {
-    // Scales of two groups, and what is added.
+    // Scales and offsets of two groups.
     template <class T>
     __device__ static void shifted(const Out& out, int at, LINES) {
         for (int i = 0; i < 2; ++i) {

@@ -1,12 +1,12 @@
-// Tiles of types in super-blocks of 256 columns.
+// Packing of the K-quant types (super-blocks of 256 columns).
 #pragma once
 
 #include "weights/pack.cuh"
 
 template <>
 struct Pack<Q4_K> {
-    // Scales and minima of the two groups of lane t, six bits each from bits 4 and 20 on; blocks begin with d, dmin and
-    // 12 bytes of factors.
+    // 6-bit scales and minima of the two groups of lane t, from bits 4 and 20 up. A block starts with d, dmin and 12
+    // bytes of factors.
     template <class T>
     __device__ static u32 factors(const Line& line, int t) {
         const u8* block = line.block<T>(0);
@@ -14,7 +14,7 @@ struct Pack<Q4_K> {
         return scale_k4(block + 4, 2 * t) << 4 | minimum_k4(block + 4, 2 * t) << 20 |
                scale_k4(block + 4, 2 * t + 1) << 10 | minimum_k4(block + 4, 2 * t + 1) << 26;
     }
-    // 64 d for fields of 2^-24 or 2^-20, 64 dmin as it is.
+    // 64 d, for fields worth 2^-24 or 2^-20, and 64 dmin.
     template <class T>
     __device__ static u32 units(const Line& line, int more) {
         const u8* block = line.block<T>(0);

@@ -1,10 +1,10 @@
-// Tiles of types with a float scale for each 32 columns (16 in NVFP4).
+// Tiles of types with a float scale per 32 columns (16 in NVFP4).
 #pragma once
 
 #include "weights/tile.cuh"
 
-// Nibbles, fifth bits of each lane (512 bytes) if there are any, and scales. MINUS: what is subtracted, for fields of
-// row g and of row g + 8. With minima, which are added, a lane has those of groups 2t and 2t + 1 after its scales.
+// Nibbles, fifth bits (512 bytes) if any, scales. MINUS: zero points of rows g and g + 8, in units of the fields. With
+// minima (added), a lane has those of groups 2t and 2t + 1 after its scales.
 template <bool HAS_FIFTH, bool HAS_MINIMA, u32 MINUS>
 struct Nibbles32 {
     static constexpr int quants = HAS_FIFTH ? 2560 : 2048, bytes = quants + (HAS_MINIMA ? 512 : 256);
@@ -49,8 +49,8 @@ struct Tile<Q5_0> : Nibbles32<true, false, 0x81008010u> {};  // minus 16
 template <>
 struct Tile<Q5_1> : Nibbles32<true, true, 0> {};
 
-// Nibbles that index a table, in an order of their own: from the lowest, row g of places 2t and 2t + 1, row g + 8 of
-// the same; the upper half word the places 8 on. Scales as in Q8_0.
+// Nibbles that index the IQ4_NL table: in the low half word, row g of places 2t and 2t + 1, then row g + 8; in the high
+// half word the places 8 on. Scales as in Q8_0.
 template <>
 struct Tile<IQ4_NL> {
     static constexpr int bytes = 2048 + 256;
@@ -73,8 +73,8 @@ struct Tile<IQ4_NL> {
     }
 };
 
-// E2M1: sign and three bits that, at bits 15 and 11 to 9, are a half, 2^-14 times the number. Those of the four
-// operands stand at 15 and 9, 14 and 6, 13 and 3, 12 and 0 of each half word. Scales for 16 or 32 columns.
+// E2M1: sign at bit 15 and three bits at 11 to 9 form an f16 of 2^-14 times the value. Bits of the four operands are at
+// 15 and 9, 14 and 6, 13 and 3, 12 and 0 of each half word. Scales per 16 or 32 columns.
 template <int COLUMNS>
 struct E2M1Tile {
     static constexpr int n = COLUMNS == 16 ? 4 : 2, bytes = 2048 + 128 * n;

@@ -1,9 +1,9 @@
-// Tiles of types in super-blocks of 256 columns: integer scales of groups, and one or two halves for all.
+// Tiles of K-quant types: integer scales of groups, and one or two f16 per super-block.
 #pragma once
 
 #include "weights/tile.cuh"
 
-// (x & mask) | bits, in one instruction.
+// (x & mask) | bits in one lop3.
 __device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
 #ifdef WOOLLY_EMULATED
     return (x & mask) | bits;
@@ -14,10 +14,10 @@ __device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
 #endif
 }
 
-// 2048 bytes of nibbles; 64 of units, 64 d and 64 dmin of rows g and g + 8, which make the fields weights; 128 of
-// factors, a word of lane (g, t): of row g in bits 4 to 9 and 20 to 25 scale and minimum of group 2t, in bits 10 to 15
-// and 26 to 31 of group 2t + 1. Of row g + 8 it has bits 4 to 7 and 20 to 23 in the other 8; the two bytes above them
-// come last, 64 of all lanes. So no lane waits for what another holds.
+// 2,048 bytes of nibbles; 64 bytes of units (64 d and 64 dmin of rows g and g + 8); 192 bytes of factors. The factor
+// word of lane (g, t) has scale and minimum of row g in bits 4 to 9 and 20 to 25 (group 2t), 10 to 15 and 26 to 31
+// (group 2t + 1); its other 8 bits, 0 to 3 and 16 to 19, are bits 4 to 7 and 20 to 23 of row g + 8, whose remaining two
+// bytes come last (64 for all lanes). No lane needs a shuffle.
 template <>
 struct Tile<Q4_K> {
     static constexpr int bytes = 2048 + 256;
@@ -33,7 +33,7 @@ struct Tile<Q4_K> {
         const u32 second = (first & 0x000f000fu) << 4 | pick_bytes(upper, 0, 0x1404);
         const u32 unit_a = units.x, unit_b = units.y;
         Scales s;
-        // The six bits under an exponent are 1 + factor / 64: one fma gives the factor times the unit.
+        // The six bits below the exponent of 1.0 are 1 + factor / 64: one fma gives factor * unit.
         s.a[0] = half_fma(and_or(first, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
         s.a[1] = half_fma(and_or(first >> 6, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
         s.b[0] = half_fma(and_or(second, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
@@ -54,7 +54,7 @@ struct Tile<Q4_K> {
     }
 };
 
-// As Q4_K, with 512 bytes of fifth bits between nibbles and scales, a word of each lane for four mma.
+// As Q4_K, with 512 bytes of fifth bits before the scales: a word per lane for four mma.
 template <>
 struct Tile<Q5_K> {
     static constexpr int bytes = 2048 + 512 + 256;
@@ -80,9 +80,9 @@ struct Tile<Q5_K> {
     }
 };
 
-// 2048 bytes of low nibbles; 1024 of upper pairs, a word for each two mma; 256 of scales plus 128 (of lane (g, t) those
-// of groups 4t to 4t + 3, rows g and g + 8 in turn); 32 of d, rows g and g + 8 in a word; 96 that are free, because
-// copies of whole lines are faster.
+// 2,048 bytes of low nibbles; 1,024 of upper bit pairs, a word per two mma; 256 of scales plus 128 (of lane (g, t)
+// groups 4t to 4t + 3, rows g and g + 8 interleaved); 32 of d, rows g and g + 8 per word; 96 of padding: copies of
+// complete cache lines are faster.
 template <>
 struct Tile<Q6_K> {
     static constexpr int bytes = 2048 + 1024 + 256 + 128;
@@ -94,7 +94,7 @@ struct Tile<Q6_K> {
     __device__ __forceinline__ static Scales scales_at(const u8* factors, int lane) {
         const Words2 w = *reinterpret_cast<const Words2*>(factors + lane * 8);
         const u32 d = *reinterpret_cast<const u32*>(factors + 256 + (lane >> 2) * 4);
-        const u32 minus = 0xe480e480u;  // -(1024 + 128): a byte under 0x64 is 1024 more
+        const u32 minus = 0xe480e480u;  // -(1024 + 128): a byte below the exponent 0x64 reads as 1024 more
         Scales s;
         s.pairs[0] = half_mul(half_add(pick_bytes(w.x, 0x64646464u, 0x4140), minus), d);
         s.pairs[1] = half_mul(half_add(pick_bytes(w.x, 0x64646464u, 0x4342), minus), d);
@@ -120,17 +120,17 @@ struct Tile<Q6_K> {
     }
 };
 
-// Pairs of bits: word k16 / 2 % 4 of 16 bytes for eight mma, the low byte of each half word for the even one: rows g
-// and g + 8 of place 2t, then of place 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is
-// stored 4 times smaller, and scales are 16 times smaller for the later places.
+// Bit pairs: word k16 / 2 % 4 of a 16-byte load serves two mma, the low byte of each half word for the even one: rows g
+// and g + 8 of place 2t, then of place 2t + 8. Each field is worth 4 times the previous one: the scale of row g + 8 is
+// stored 4 times smaller, and the later places use a 16 times smaller scale.
 __device__ __forceinline__ u32 pair_word(const u8* tile, int lane, int k16) {
     const u32 v = select_word(*reinterpret_cast<const Words4*>(tile + (k16 >> 3) * 512 + lane * 16), k16 >> 1 & 3);
     return k16 & 1 ? v >> 8 : v;
 }
 constexpr u32 SIXTEENTHS = 0x2c002c00u;
 
-// 1024 bytes of pairs; 256 of factors, scale low and minimum high, in the order of Q6_K; 64 of units, 16 d of rows
-// g and g + 8 and then 16 dmin; 64 that are free.
+// 1,024 bytes of bit pairs; 256 of factors (scale low, minimum high) in the order of Q6_K; 64 of units, 16 d of rows g
+// and g + 8, then 16 dmin; 64 of padding.
 template <>
 struct Tile<Q2_K> {
     static constexpr int bytes = 1024 + 256 + 128;
@@ -145,7 +145,7 @@ struct Tile<Q2_K> {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 both = pick_bytes(i < 2 ? w.x : w.y, 0, i & 1 ? 0x4342 : 0x4140);
-            // As in Q4_K: four bits under an exponent are 1 + factor / 16.
+            // As in Q4_K: four bits below the exponent of 1.0 are 1 + factor / 16.
             s.pairs[i] = half_fma((both << 6 & 0x03c003c0u) | 0x3c003c00u, units.x, half_negated(units.x));
             s.minus[i] =
                 half_negated(half_fma((both << 2 & 0x03c003c0u) | 0x3c003c00u, units.y, half_negated(units.y)));
@@ -163,7 +163,7 @@ struct Tile<Q2_K> {
     }
 };
 
-// 1024 bytes of pairs; 512 of third bits, a word of each lane for four mma; 256 of scales plus 128 in the order of
+// 1,024 bytes of bit pairs; 512 of third bits, a word per lane for four mma; 256 of scales plus 128 in the order of
 // Q6_K; 32 of d.
 template <>
 struct Tile<Q3_K> {
