@@ -15,9 +15,8 @@ from woolly.gguf import GGUFWriter
 from woolly.multimodal import EncoderInput, ProcessedItem
 from woolly.quant import GGMLType
 
-SIDE = 8  # patches of a side of the trained image
+SIDE, TEXT = 8, 64  # patches of a side of the trained image; width of the text model
 N_PATCH = 3 * PATCH**2
-TEXT = 64  # width of the text model
 
 
 @dataclass(frozen=True)

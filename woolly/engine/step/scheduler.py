@@ -1,4 +1,4 @@
-"""The Scheduler: which rows of which requests run in the next step."""
+"""Scheduler: selects the requests, and the rows of each, that run in the next step."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Scheduler:
     the fewest tokens left, so a short prompt need not wait for a long one. A step that completes a short prompt is
     not filled up with rows of the long one, which would delay the short one's first token.
 
-    Requests of one group, as the n answers to one prompt, take places in turn with those of others. A request whose
-    group has no place takes that of a group with several, so none waits for all n answers of another.
+    Groups, such as the n answers to one prompt, run round-robin. If a group has no running request, it preempts one
+    of a group that has several.
 
-    A request is admitted when the cache has pages for its context; further pages are taken one by one. If none is
-    free, the last running request is preempted: it frees its pages and is computed again later. The first request is
-    never preempted and each request fits alone, so every request ends.
+    A request is admitted when the cache has pages for its context, and allocates further pages one by one. If none is
+    free, the last running request is preempted: it frees its pages and is recomputed later. The first request is
+    never preempted and each request fits alone, so every request finishes.
     """
 
     def __init__(
         self, pages: PagePool, slots: SlotPool, visible_pages: VisiblePages, *, chunk: int, max_running: int
     ) -> None:
-        """`slots` are those of a model with recurrent state (`Snapshots` needs some for each request), or none."""
+        """Take the `slots` of a model with recurrent state (`Snapshots` needs some per request), or none."""
         self.visible_pages = visible_pages
         self.pages = pages
-        self.chunk = chunk  # most rows in one step
+        self.chunk = chunk  # maximum rows of a step
         self.max_running = min(max_running, chunk)  # each request that generates needs a row
         self.slots = slots
         self.snapshots = Snapshots(slots, pages.index, self.max_running) if slots.n_slots else None

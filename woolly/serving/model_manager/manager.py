@@ -73,10 +73,7 @@ class ModelManager:
         return tuple(self._loaded.values())
 
     def ready(self, name: str | None = None, only_allowed: bool = False) -> ModelSlot | None:
-        """Returns the loaded model of a name, None if it is not loaded; without a name, the one that was used last.
-
-        `only_allowed`: of those that the account that asks may use.
-        """
+        """Return the loaded model of a name, by default the last used; `only_allowed`: among the account's models."""
         slots = [slot for slot in self._loaded.values() if slot.state == "ready"]
         slots = [slot for slot in slots if not only_allowed or is_allowed(slot.info)]
         if name is not None:
@@ -99,10 +96,7 @@ class ModelManager:
         return self.main is not None or bool(await self._resolver.usable())
 
     async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Returns a model by name; "loaded" and "current" mean the one used last.
-
-        None means the default one: of those that can do what is asked, if there are any.
-        """
+        """Return a model by name; "loaded" and "current" mean the last used, None the default with the capability."""
         return self._with_state(await self._resolver.find(name, capability))
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
