@@ -3,7 +3,7 @@
 import numpy as np
 
 from woolly.runtime import Ranking
-from woolly.sampling.head import RowHead
+from woolly.sampling.top_logits import TopLogits
 
 
 def head_of(row, n):
@@ -12,7 +12,7 @@ def head_of(row, n):
     with np.errstate(all="ignore"):
         total = float(np.exp(row.astype(np.float64) - row.max()).sum())
     is_sound = bool((row <= np.finfo(np.float32).max).all())
-    return RowHead(ids, row[ids], len(row), total, is_sound, row.copy)
+    return TopLogits(ids, row[ids], len(row), total, is_sound, row.copy)
 
 
 class Ranking256:

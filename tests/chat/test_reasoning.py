@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from woolly.chat.reasoning import REASONING_MARKS, ReasoningMarks, ReasoningSplitter, find_reasoning
+from woolly.chat.reasoning import REASONING_MARKS, ReasoningFormat, ReasoningSplitter, find_reasoning
 
-THINK = ReasoningMarks("<think>", "</think>")
+THINK = ReasoningFormat("<think>", "</think>")
 
 # whether the prompt has opened it, the answer, its reasoning, its text
 CASES = [
@@ -55,7 +55,7 @@ def test_without_markers_everything_is_text():
 def test_template_shows_its_markers_and_prompt_whether_they_are_open():
     assert find_reasoning("{{ '<think>\\n' }}") == THINK
     assert find_reasoning("content.split('</think>')") == THINK
-    assert find_reasoning("[THINK]") == ReasoningMarks("[THINK]", "[/THINK]")
+    assert find_reasoning("[THINK]") == ReasoningFormat("[THINK]", "[/THINK]")
     assert find_reasoning("{{ messages }}") is None
     assert THINK.is_open("<|im_start|>assistant\n<think>\n")
     assert not THINK.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")

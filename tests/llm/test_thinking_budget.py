@@ -165,11 +165,11 @@ def test_reasoning_can_be_ended_immediately(llms):
     sampler = request.sampler
     for _ in range(3):
         sampler.next(begun.tokenizer.encode("x", add_special=False)[0])
-    assert sampler.forced == () and sampler.end_thought()
+    assert sampler.forced == () and sampler.end_reasoning()
     assert begun.tokenizer.decode(list(sampler.forced)) == "</think>"
     for token in sampler.forced:
         sampler.next(token)
-    assert not sampler.end_thought()  # it is over
+    assert not sampler.end_reasoning()  # it is over
 
 
 def test_plain_completion_has_no_reasoning(llms):

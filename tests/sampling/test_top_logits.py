@@ -7,9 +7,9 @@ import pytest
 
 from tests.cases.heads import head_of
 from woolly.errors import ModelError, RequestError
-from woolly.sampling import Sampler, SamplingParams, usual
+from woolly.sampling import Sampler, SamplingParams, fast_chain
+from woolly.sampling.fast_chain import choose_batch
 from woolly.sampling.samplers.top_p import TopP
-from woolly.sampling.usual import choose_together
 
 N_VOCAB = 3000
 N_STEPS = 12
@@ -67,9 +67,9 @@ def taken(params, given):
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 @pytest.mark.parametrize("name", PARAMS)
 def test_top_logits_of_any_length_give_what_the_row_gives(name, spread):
-    given, n_head = PARAMS[name]
+    given, n_top_logits = PARAMS[name]
     params = SamplingParams(seed=7, **given)
-    assert Sampler(params).n_head == n_head
+    assert Sampler(params).n_top_logits == n_top_logits
     whole = rows(spread)
     want = taken(params, whole)
     for n in (params.logprobs or 1, 45, 104, 256, N_VOCAB):
@@ -84,7 +84,7 @@ def test_top_logits_of_any_length_give_what_the_row_gives(name, spread):
 
 @pytest.mark.parametrize("name", ["greedy", "default", "top_p", "min_p", "penalties", "bans", "log-probabilities"])
 def test_requested_top_logits_are_usually_enough(name):
-    given, n_head = PARAMS[name]
+    given, n_top_logits = PARAMS[name]
     asked = []
 
     def ask():
@@ -93,7 +93,7 @@ def test_requested_top_logits_are_usually_enough(name):
 
     sampler = Sampler(SamplingParams(seed=3, **given), prompt=[1, 2, 3])
     for row in rows(2.0)[::4]:
-        sampler.next(replace(head_of(row, n_head), whole=ask))
+        sampler.next(replace(head_of(row, n_top_logits), whole=ask))
     # The last token of a share is in doubt now and then.
     assert len(asked) <= (1 if name == "top_p" else 0)
 
@@ -101,7 +101,7 @@ def test_requested_top_logits_are_usually_enough(name):
 @pytest.mark.parametrize("given", WHOLE, ids=lambda given: "-".join(given))
 def test_other_samplers_read_all_logits(given):
     params = SamplingParams(seed=7, **given)
-    assert Sampler(params).n_head == 0
+    assert Sampler(params).n_top_logits == 0
     whole = rows(2.0)[:2]
     assert taken(params, [head_of(row, 256) for row in whole]) == taken(params, whole)
 
@@ -131,7 +131,7 @@ def test_min_tokens_ban_applies_to_top_logits_too():
     row[[4, 9]] = 50, 49
     for given in (row, head_of(row, 8)):
         sampler = Sampler(SamplingParams(temperature=0, min_tokens=2), Words())
-        assert sampler.n_head == 3
+        assert sampler.n_top_logits == 3
         tokens = [sampler.next(given).token for _ in range(3)]
         assert tokens[0] == tokens[1] == row.argsort()[-3] and tokens[2] == 4
 
@@ -146,7 +146,7 @@ def test_probability_near_a_rounding_limit_is_not_decided_by_top_logits():
         for p in (share, np.nextafter(share, np.float32(0)), np.nextafter(share, np.float32(1))):
             params = SamplingParams(seed=1, top_k=0, min_p=0.0, top_p=float(min(p, 0.99)), temperature=5.0)
             assert taken(params, [head_of(row, 256)] * 3) == taken(params, [row] * 3)
-    assert TopP(0.5, 0)._of_head(head_of(row, 256)) == 1
+    assert TopP(0.5, 0)._of_top_logits(head_of(row, 256)) == 1
 
 
 def test_bans_outside_the_top_logits_change_their_probabilities():
@@ -202,7 +202,7 @@ def test_other_chains_run_step_by_step(given):
 
 @pytest.mark.parametrize("few", [0, 100])
 def test_batched_samplers_choose_like_each_alone(few, monkeypatch):
-    monkeypatch.setattr(usual, "_FEW", few)
+    monkeypatch.setattr(fast_chain, "_FEW", few)
     random = np.random.RandomState(4)
     asked = [
         {"top_k": int(k), "top_p": float(p), "min_p": float(q), "temperature": float(t), "min_keep": int(keep)}
@@ -226,7 +226,7 @@ def test_batched_samplers_choose_like_each_alone(few, monkeypatch):
         heads = [head_of(row, 64) for row in given]
         ids, logits = np.array([head.ids for head in heads]), np.array([head.logits for head in heads])
         chains = [sampler.chooses_alike(row) for sampler, row in zip(together, ids, strict=True)]
-        tokens = choose_together(chains, ids, logits, False)
+        tokens = choose_batch(chains, ids, logits, False)
         assert [i for i, token in enumerate(tokens) if token is None] == [
             *(i for i, one in enumerate(asked[:40]) if one["top_k"] > 64 or i == 5),
             *(41, 42, 43, 44, 45, 46, 47, 48, 49),

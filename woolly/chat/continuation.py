@@ -11,7 +11,7 @@ from woolly.chat.message import Message, TextPart
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.chat.reasoning import ReasoningMarks
+    from woolly.chat.reasoning import ReasoningFormat
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Continuation:
     is_reasoning: bool  # the text is reasoning that has not ended
 
     @classmethod
-    def of(cls, messages: Sequence[Message], marks: ReasoningMarks | None) -> Continuation:
+    def of(cls, messages: Sequence[Message], marks: ReasoningFormat | None) -> Continuation:
         """Reads the last message; a text that begins with the start mark of reasoning holds reasoning."""
         last = messages[-1]
         if last.role != "assistant" or last.calls:

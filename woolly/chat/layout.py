@@ -22,7 +22,7 @@ from woolly.chat.media import (
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
-from woolly.chat.reasoning import EFFORTS, ReasoningMarks, ReasoningSplitter, find_reasoning
+from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter, find_reasoning
 from woolly.chat.results import place_results
 from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.tools.format import Format, find_format
@@ -30,7 +30,7 @@ from woolly.chat.tools.marks import mark_ids, marks_of
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.prompt import describe_tools, knows_tools
 from woolly.errors import RequestError
-from woolly.sampling.thought import ThoughtMarks
+from woolly.sampling.reasoning_budget import ReasoningMarkers
 
 if TYPE_CHECKING:
     from woolly.chat.request import ChatRequest
@@ -50,11 +50,11 @@ class Layout:
     params: SamplingParams  # those of the request, with the grammar that tools or a schema need
     choice: ToolChoice
     format: Format | None  # None: calls are text
-    marks: ReasoningMarks | None  # None: reasoning is text
+    marks: ReasoningFormat | None  # None: reasoning is text
     shown: frozenset[int]  # control tokens that are text to a reader
     is_reasoning: bool = False  # the answer begins within reasoning
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
-    thought: ThoughtMarks | None = None  # of the reasoning that an answer may begin with
+    reasoning_markers: ReasoningMarkers | None = None  # of the reasoning that an answer may begin with
     media: tuple[MediaPlaceholder, ...] = ()  # with their places in the text, in order
     beginning: Beginning | None = field(default=None, compare=False, repr=False)
 
@@ -112,7 +112,7 @@ def lay_out(
         mark_ids(tokenizer, shown_marks),
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
-        None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
+        None if marks is None else _reasoning_markers(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_placeholders(text, items, modalities) if items and modalities is not None else (),
         Beginning(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
     )
@@ -153,7 +153,7 @@ def _render(
     request: ChatRequest,
     template: ChatTemplate,
     tokenizer: Tokenizer,
-    marks: ReasoningMarks | None,
+    marks: ReasoningFormat | None,
     *,
     begins_answer: bool = True,
 ) -> tuple[str, bool]:
@@ -195,7 +195,7 @@ def _with_marks(request: ChatRequest, template: ChatTemplate, modalities: Modali
     return replace(request, messages=tuple(insert_placeholders(request.messages, template, modalities)))
 
 
-def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningMarks | None) -> ChatRequest:
+def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningFormat | None) -> ChatRequest:
     """Returns the request with the budget that its effort means, and without thoughts if their budget is 0."""
     effort, params = request.reasoning.effort, request.params
     if marks is None:
@@ -207,20 +207,22 @@ def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningMarks | None
     return request
 
 
-def _thought(marks: ReasoningMarks, tokenizer: Tokenizer, *, is_open: bool, may_call: bool) -> ThoughtMarks:
+def _reasoning_markers(
+    marks: ReasoningFormat, tokenizer: Tokenizer, *, is_open: bool, may_call: bool
+) -> ReasoningMarkers:
     after, answer = (marks.again, marks.answer) if marks.has_channels else ("", "")
     shown = tuple(sorted(mark_ids(tokenizer, marks.tokens)))
-    return ThoughtMarks(marks.start, marks.end, after, answer, shown, is_open, may_call)
+    return ReasoningMarkers(marks.start, marks.end, after, answer, shown, is_open, may_call)
 
 
-def _must_close(request: ChatRequest, source: str, marks: ReasoningMarks) -> bool:
+def _must_close(request: ChatRequest, source: str, marks: ReasoningFormat) -> bool:
     """Return True if the prompt must end with an empty thought: none is wanted, and the template has no switch."""
     is_off = request.reasoning.effort == "none" and not marks.has_channels
     return is_off and not re.search(r"\benable_thinking\b", source)
 
 
 def _structure(
-    request: ChatRequest, format: Format | None, marks: ReasoningMarks | None, is_open: bool, tokenizer: Tokenizer
+    request: ChatRequest, format: Format | None, marks: ReasoningFormat | None, is_open: bool, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """Returns the grammar that tools or a schema ask for, as a field of SamplingParams."""
     choice, schema = request.tools, request.schema

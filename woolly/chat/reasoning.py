@@ -12,7 +12,7 @@ _SPACE = frozenset(" \t\r\n")
 
 
 @dataclass(frozen=True)
-class ReasoningMarks:
+class ReasoningFormat:
     """The text before and after a model's reasoning."""
 
     start: str
@@ -41,7 +41,7 @@ class ReasoningMarks:
 
 # In the order in which a template is searched for them.
 REASONING_MARKS = (
-    ReasoningMarks(  # gpt-oss
+    ReasoningFormat(  # gpt-oss
         "<|channel|>analysis<|message|>",
         "<|end|>",
         ("<|channel|>", "<|message|>"),
@@ -49,22 +49,22 @@ REASONING_MARKS = (
         answer="<|channel|>final<|message|>",
         has_channels=True,
     ),
-    ReasoningMarks("<think>", "</think>", ("<think>", "<response>"), answer="<response>", answer_end="</response>"),
-    ReasoningMarks("<think>", "</think>"),
-    ReasoningMarks("[THINK]", "[/THINK]"),
-    ReasoningMarks("<seed:think>", "</seed:think>"),
+    ReasoningFormat("<think>", "</think>", ("<think>", "<response>"), answer="<response>", answer_end="</response>"),
+    ReasoningFormat("<think>", "</think>"),
+    ReasoningFormat("[THINK]", "[/THINK]"),
+    ReasoningFormat("<seed:think>", "</seed:think>"),
     *(
-        ReasoningMarks(
+        ReasoningFormat(
             "<|START_THINKING|>", "<|END_THINKING|>", (f"<|START_{word}|>",), "", f"<|START_{word}|>", f"<|END_{word}|>"
         )
         for word in ("RESPONSE", "TEXT")  # Command R7B and A, and later ones
     ),
-    ReasoningMarks("<|channel>thought", "<channel|>"),  # Gemma 4
-    ReasoningMarks("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+    ReasoningFormat("<|channel>thought", "<channel|>"),  # Gemma 4
+    ReasoningFormat("Here is my thought process:", "Here is my response:"),  # Granite 3.2
 )
 
 
-def find_reasoning(template: str) -> ReasoningMarks | None:
+def find_reasoning(template: str) -> ReasoningFormat | None:
     """Returns the marks that a chat template's source contains."""
     return next((marks for marks in REASONING_MARKS if marks.are_in(template)), None)
 
@@ -83,7 +83,7 @@ class ReasoningSplitter:
     Reasoning is at the start of an answer or nowhere; space around it is dropped. Without marks all is text.
     """
 
-    def __init__(self, marks: ReasoningMarks | None, *, is_open: bool = False) -> None:
+    def __init__(self, marks: ReasoningFormat | None, *, is_open: bool = False) -> None:
         """`is_open`: the prompt ends with the start mark."""
         self._marks = marks
         self._state = self._pass if marks is None else self._inside if is_open else self._before

@@ -229,7 +229,7 @@ class Fleet:
         with self._lock:
             replica.heard = now = time.monotonic()
             kind = message.kind
-            if kind in ("step", "rows", "progress", "thought"):
+            if kind in ("step", "rows", "progress", "reasoning"):
                 self._advance(replica, message, now)
             elif kind == "pong":
                 replica.figures, theirs = read_figures(message)

@@ -89,7 +89,12 @@ class FleetLLM(LLM):
         requests = super()._requests(ids, params, options)
         for request in requests:
             self._forwarded[request] = ForwardedOptions(
-                options.score_only, options.shown, options.salt, options.thought, options.n_shared, options.thought_ends
+                options.score_only,
+                options.shown,
+                options.salt,
+                options.reasoning_markers,
+                options.n_shared,
+                options.reasoning_ends,
             )
         return requests
 
@@ -122,23 +127,23 @@ class _FleetDriver(EngineDriver):
             if (pending := self._pending.get(request)) is not None:
                 self._fleet.cancel(pending)
 
-    def end_thoughts(self, requests: Sequence[Request]) -> bool:
+    def end_reasoning(self, requests: Sequence[Request]) -> bool:
         """As for one engine. A replica that takes an answer over ends its thought after the same token.
 
         RequestError if no replica computes it at the moment, or it does not reply.
         """
         answers = [one for request in requests if isinstance(one := self._pending.get(request), PendingAnswer)]
-        asked = [one for one in answers if self._end_thought(one)]
+        asked = [one for one in answers if self._end_reasoning(one)]
         until = time.monotonic() + _PATIENCE
-        replies = [one.wait_for_thought(max(0.0, until - time.monotonic())) for one in asked]
+        replies = [one.wait_for_reasoning_end(max(0.0, until - time.monotonic())) for one in asked]
         n_over = sum(one.is_over for one in answers if one not in asked)
         if None in replies or len(asked) + n_over < len(requests):
             raise RequestError("no replica says whether the thought has ended: it is being moved, or busy; try again")
         return any(replies)
 
-    def _end_thought(self, pending: PendingAnswer) -> bool:
+    def _end_reasoning(self, pending: PendingAnswer) -> bool:
         """Asks its replica to end the thought; False if none computes it, or one repeats what another one chose."""
-        message = pending.end_thought_message()  # made first: a replica that takes over later does not know its id
+        message = pending.end_reasoning_message()  # made first: a replica that takes over later does not know its id
         return not pending.is_repeating and self._fleet.send(pending, message)
 
     def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_rows, read_step, read_thought_end
+from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_reasoning_end, read_rows, read_step
 from woolly.cluster.routing import Ticket
 from woolly.cluster.wire import write_marks, write_params
 from woolly.engine import Chunk, Request
@@ -21,7 +21,7 @@ from woolly.engine.threads.driver import Listener
 from woolly.errors import ModelError
 from woolly.plan import Pooling
 from woolly.runtime import PAGE_SIZE
-from woolly.sampling.thought import ThoughtMarks
+from woolly.sampling.reasoning_budget import ReasoningMarkers
 from woolly.wire import BadMessage, WireMessage
 
 
@@ -32,9 +32,9 @@ class ForwardedOptions:
     score_only: bool = False
     shown: frozenset[int] = frozenset()
     salt: bytes = b""
-    thought: ThoughtMarks | None = None
+    reasoning_markers: ReasoningMarkers | None = None
     n_shared: int = 0
-    thought_ends: Sequence[int] = ()
+    reasoning_ends: Sequence[int] = ()
 
 
 class PendingRequest(ABC):
@@ -80,10 +80,10 @@ class PendingAnswer(PendingRequest):
         self._listener = listener
         self._forwarded = forwarded
         self._params = write_params(request.params, request.sampler.seed)
-        self.thought_ends = tuple(
-            forwarded.thought_ends
+        self.reasoning_ends = tuple(
+            forwarded.reasoning_ends
         )  # tokens of the answer after which a thought was ended by name
-        self._thought_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
+        self._reasoning_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
         self.n_tokens = len(request.prompt)
@@ -107,9 +107,9 @@ class PendingAnswer(PendingRequest):
             "score_only": self._forwarded.score_only,
             "shown": sorted(self._forwarded.shown),
             "salt": self._forwarded.salt.hex(),
-            "thought": write_marks(self._forwarded.thought),
+            "reasoning": write_marks(self._forwarded.reasoning_markers),
             "shared": self._forwarded.n_shared,
-            "thought_ends": self.thought_ends,
+            "reasoning_ends": self.reasoning_ends,
         }
         return WireMessage("add", fields)
 
@@ -118,15 +118,15 @@ class PendingAnswer(PendingRequest):
         """True while the replica replays tokens of another replica; reasoning must not be ended there."""
         return self._n_tokens < len(self.request.output)
 
-    def end_thought_message(self) -> WireMessage:
+    def end_reasoning_message(self) -> WireMessage:
         """Return the message that ends the reasoning block; the replica replies with the token index."""
-        self._thought_ended = queue.SimpleQueue()  # a reply that came too late is none to this question
-        return WireMessage("end_thought", {"id": self.id})
+        self._reasoning_ended = queue.SimpleQueue()  # a reply that came too late is none to this question
+        return WireMessage("end_reasoning", {"id": self.id})
 
-    def wait_for_thought(self, seconds: float) -> bool | None:
+    def wait_for_reasoning_end(self, seconds: float) -> bool | None:
         """Return True if the reasoning was ended, False if the answer ended, None after the timeout."""
         try:
-            return self._thought_ended.get(timeout=seconds)
+            return self._reasoning_ended.get(timeout=seconds)
         except queue.Empty:
             return None
 
@@ -137,11 +137,11 @@ class PendingAnswer(PendingRequest):
 
     def take(self, message: WireMessage) -> bool:
         """Apply a step: compare replayed tokens, append new ones and deliver them. Or the end of a reasoning block."""
-        if message.kind == "thought":
-            at = read_thought_end(message, self.request.max_tokens)
-            if at is not None and at not in self.thought_ends:
-                self.thought_ends = (*self.thought_ends, at)
-            self._thought_ended.put(at is not None)
+        if message.kind == "reasoning":
+            at = read_reasoning_end(message, self.request.max_tokens)
+            if at is not None and at not in self.reasoning_ends:
+                self.reasoning_ends = (*self.reasoning_ends, at)
+            self._reasoning_ended.put(at is not None)
             return False
         step = self._read(message)
         request, end = self.request, step.end
@@ -208,7 +208,7 @@ class PendingAnswer(PendingRequest):
 
     def _is_done(self) -> None:
         self.is_over = True
-        self._thought_ended.put(False)  # no replica replies for an answer that is over
+        self._reasoning_ended.put(False)  # no replica replies for an answer that is over
 
     def _deliver(self) -> None:
         chunk = Chunk.take(self.request)

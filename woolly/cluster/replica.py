@@ -70,7 +70,7 @@ class Replica:
             "ping": self._do_ping,
             "add": self._do_add,
             "cancel": self._do_cancel,
-            "end_thought": self._do_end_thought,
+            "end_reasoning": self._do_end_reasoning,
             "pool": self._do_pool,
             "cancel_pooling": self._do_cancel_pooling,
         }
@@ -172,9 +172,9 @@ class Replica:
                 score_only=message["score_only"],
                 shown=frozenset(message["shown"]),
                 salt=bytes.fromhex(message["salt"]),
-                thought=read_marks(message.get("thought")),
+                reasoning_markers=read_marks(message.get("reasoning")),
                 n_shared=message.get("shared", 0),
-                thought_ends=message["thought_ends"],
+                reasoning_ends=message["reasoning_ends"],
                 group=message["group"],
                 replay_tokens=message["replay_tokens"],
             )
@@ -204,22 +204,22 @@ class Replica:
         if found and self._llm is not None:
             self._llm.driver.cancel(found)
 
-    def _do_end_thought(self, message: Mapping[str, Any]) -> None:
+    def _do_end_reasoning(self, message: Mapping[str, Any]) -> None:
         """Ends the thought of an answer; the engine's thread says where before it computes another token."""
         id = message["id"]
         request = self._requests.get(id)
 
         def end(_: Any) -> None:
             at = None
-            if request is not None and request.finish_reason is None and request.sampler.end_thought():
-                at = request.sampler.thought_ends[-1]
-            self._link.send(WireMessage("thought", {"id": id, "at": at}))
+            if request is not None and request.finish_reason is None and request.sampler.end_reasoning():
+                at = request.sampler.reasoning_ends[-1]
+            self._link.send(WireMessage("reasoning", {"id": id, "at": at}))
 
         def ask() -> None:
             try:
                 self._model().driver.call(end)
             except WoollyError:  # the model is closed: the front moves the answer
-                self._link.send(WireMessage("thought", {"id": id, "at": None}))
+                self._link.send(WireMessage("reasoning", {"id": id, "at": None}))
 
         self._pool.submit(ask)  # a step may take a while, and the link must be heard
 

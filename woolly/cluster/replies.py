@@ -85,7 +85,7 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
     )
 
 
-def read_thought_end(message: WireMessage, most: int | None) -> int | None:
+def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
     """Returns after how many tokens a thought was ended; None if there was none. BadMessage for no such number."""
     if (at := message.fields.get("at")) is None:
         return None

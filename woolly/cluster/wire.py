@@ -10,7 +10,7 @@ from woolly import errors
 from woolly.errors import RequestError, WoollyError
 from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
-from woolly.sampling.thought import ThoughtMarks
+from woolly.sampling.reasoning_budget import ReasoningMarkers
 
 PROTOCOL = 5  # raised when a message changes its meaning; a replica with another one is refused
 
@@ -39,14 +39,14 @@ def read_params(written: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def write_marks(marks: ThoughtMarks | None) -> dict[str, Any] | None:
+def write_marks(marks: ReasoningMarkers | None) -> dict[str, Any] | None:
     """Returns the marks of reasoning as JSON has them."""
     return None if marks is None else asdict(marks)
 
 
-def read_marks(written: Mapping[str, Any] | None) -> ThoughtMarks | None:
+def read_marks(written: Mapping[str, Any] | None) -> ReasoningMarkers | None:
     """Returns the marks that `write_marks` wrote."""
-    return None if written is None else ThoughtMarks(**{**written, "shown": tuple(written["shown"])})
+    return None if written is None else ReasoningMarkers(**{**written, "shown": tuple(written["shown"])})
 
 
 def write_logprobs(logprobs: Sequence[TokenLogprob]) -> list[Any]:

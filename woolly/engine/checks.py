@@ -110,8 +110,8 @@ class RequestChecks:
                 ids if said is None else tuple(said),
                 self._constraint(params, beside),
                 options.index,
-                options.thought,
-                options.thought_ends,
+                options.reasoning_markers,
+                options.reasoning_ends,
             ),
             detokenizer=StreamDetokenizer(
                 self._tokenizer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.engine.opening.hooks import Hook
     from woolly.engine.request import Request
-    from woolly.sampling.thought import ThoughtMarks
+    from woolly.sampling.reasoning_budget import ReasoningMarkers
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class RequestOptions:
     hooks: Mapping[str | int, Hook] | None = None  # by the step that they read (step_names.py)
     score_only: bool = False  # generates nothing
     shown: frozenset[int] = frozenset()  # control tokens that become text
-    thought: ThoughtMarks | None = None  # of the reasoning that the answer may begin with
-    thought_ends: Sequence[int] = ()  # tokens of the answer after which reasoning is ended: it was, in one cut off
+    reasoning_markers: ReasoningMarkers | None = None  # of the reasoning that the answer may begin with
+    reasoning_ends: Sequence[int] = ()  # tokens of the answer after which reasoning is ended: it was, in one cut off
     salt: bytes = b""  # cached pages are shared by requests of an equal one
     group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
     n_shared: int = 0  # first tokens that other requests are likely to begin with: a system prompt with its tools

@@ -144,7 +144,9 @@ class RequestMaker:
         if cut is not None and not layout.media:  # a cut would go through an image
             ids = cut([id for id in ids if isinstance(id, int)])
         shared = 0 if before else self._n_shared(layout, ids)  # what was cut off at the start is not alike
-        settings = RequestOptions(shown=layout.shown, thought=layout.thought, n_shared=shared, **options)
+        settings = RequestOptions(
+            shown=layout.shown, reasoning_markers=layout.reasoning_markers, n_shared=shared, **options
+        )
         try:
             return self._requests(ids, layout.params, settings)
         except RequestError as error:

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from woolly._native import draw, largest, logs, weigh
 
 if TYPE_CHECKING:
-    from woolly.sampling.head import RowHead
+    from woolly.sampling.top_logits import TopLogits
 
 
 class NoCandidateError(Exception):
     """A row without a token to choose: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
 
 
-class ShortHeadError(Exception):
+class TooFewLogitsError(Exception):
     """What a sampler leaves depends on tokens outside of the head. Never leaves a Sampler."""
 
 
@@ -43,13 +43,13 @@ class Candidates:
         self.sorted = False  # the largest logit first
         self._owned = owned
         # The head that these are of, until a sampler leaves tokens of the head alone. Logits may only be lowered.
-        self.head: RowHead | None = None
+        self.head: TopLogits | None = None
         self.is_sum_known = (
-            True  # whether `RowHead.total` is that of the whole row, also after edits outside of the head
+            True  # whether `TopLogits.total` is that of the whole row, also after edits outside of the head
         )
 
     @classmethod
-    def of_head(cls, head: RowHead) -> Candidates:
+    def of_top_logits(cls, head: TopLogits) -> Candidates:
         """The whole vocabulary, of which the head alone is known."""
         self = cls(head.logits)
         self.ids, self.n_vocab, self.head = head.ids, head.n_vocab, head
@@ -112,7 +112,7 @@ class Candidates:
         """Sorts, and keeps the first n."""
         if self.head is not None:
             if min(n, self.n_vocab) > self.n_certain():
-                raise ShortHeadError
+                raise TooFewLogitsError
             self.head = None
             self.take(slice(n))
             self.sorted = True
@@ -137,7 +137,7 @@ class Candidates:
     def peak(self) -> int:
         """The place of the largest logit, the first of equals."""
         if self.head is not None and self.n_certain() == 0:
-            raise ShortHeadError
+            raise TooFewLogitsError
         if self.sorted or self.head is not None:
             return 0
         place = int(self.logits.argmax())

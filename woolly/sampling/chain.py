@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from woolly.sampling.choosers import Draw, Greedy, Mirostat
-from woolly.sampling.head import MAX_HEAD_TOKENS
+from woolly.sampling.fast_chain import FastChain
 from woolly.sampling.registry import SamplerContext, SamplerStep, find_sampler
-from woolly.sampling.usual import UsualChain
+from woolly.sampling.top_logits import MAX_TOP_LOGITS
 
 if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
@@ -24,7 +24,7 @@ class Chain:
     def __init__(self, params: SamplingParams, context: SamplerContext) -> None:
         self.steps: list[SamplerStep] = []
         self.chooser: _Chooser = Greedy()
-        self.usual: UsualChain | None = None
+        self.usual: FastChain | None = None
         self.is_read = params.post_sampling_probs  # somebody reads what the steps leave
         for name in ("temperature",) if params.mirostat else params.samplers:
             if name == "temperature" and params.temperature <= 0.0 and params.dynatemp_range == 0.0:
@@ -37,7 +37,7 @@ class Chain:
             self.chooser = Mirostat(params.mirostat, params.mirostat_tau, params.mirostat_eta, context.seed)
         else:
             self.chooser = Draw(context.seed)
-            self.usual = None if self.is_read else UsualChain.of(self.steps, self.chooser)
+            self.usual = None if self.is_read else FastChain.of(self.steps, self.chooser)
 
     @property
     def is_greedy(self) -> bool:
@@ -45,24 +45,24 @@ class Chain:
         return isinstance(self.chooser, Greedy)
 
     @property
-    def alone(self) -> UsualChain | Greedy | None:
+    def alone(self) -> FastChain | Greedy | None:
         """What stands for the whole chain; None if several do."""
         if isinstance(self.chooser, Greedy):
             return None if self.steps or self.is_read else self.chooser
         return self.usual
 
     @property
-    def n_head(self) -> int:
+    def n_top_logits(self) -> int:
         """Tokens of a head that mostly decide what is chosen; 0: only the whole row does."""
         n_lowered = 0
         for step in self.steps:
-            n: int = getattr(step, "n_head", 0)
+            n: int = getattr(step, "n_top_logits", 0)
             if n:
-                return min(n + n_lowered, MAX_HEAD_TOKENS) if n <= MAX_HEAD_TOKENS else 0
+                return min(n + n_lowered, MAX_TOP_LOGITS) if n <= MAX_TOP_LOGITS else 0
             if not getattr(step, "only_lowers", False):
                 return 0
-            n_lowered = MAX_HEAD_TOKENS
-        return min(1 + n_lowered, MAX_HEAD_TOKENS) if self.is_greedy else 0
+            n_lowered = MAX_TOP_LOGITS
+        return min(1 + n_lowered, MAX_TOP_LOGITS) if self.is_greedy else 0
 
     def choose(self, candidates: Candidates) -> int:
         """Runs the samplers, and takes a token."""

@@ -13,7 +13,7 @@ from woolly._native import largest, log_sum_exp
 from woolly.errors import ModelError
 
 if TYPE_CHECKING:
-    from woolly.sampling.head import RowHead
+    from woolly.sampling.top_logits import TopLogits
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
     return TokenLogprob(token, float(logits[token]) - total, tuple(top))
 
 
-def head_log_probabilities(head: RowHead, token: int, n_top: int) -> TokenLogprob:
+def top_log_probabilities(head: TopLogits, token: int, n_top: int) -> TokenLogprob:
     """The same from a head of at least n_top tokens; the row is read for a token outside of it, or for its sum."""
     if math.isnan(head.total):
         return log_probabilities(head.whole(), token, n_top)

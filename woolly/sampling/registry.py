@@ -26,8 +26,8 @@ class SamplerContext:
 class SamplerStep(Protocol):
     """One sampler of one sequence.
 
-    A class may have `n_head`: how many of the likeliest tokens mostly decide what it leaves, which it then takes from
-    a head; and `only_lowers`: whether it lowers logits and does nothing else. Without either, whole rows are read.
+    Optional attributes: `n_top_logits`, the number of top logits that usually decide its result; `only_lowers`,
+    true if it only lowers logits. Without either, it reads all logits of a row.
     """
 
     @classmethod

@@ -13,21 +13,21 @@ from woolly._native import mask
 from woolly.errors import CallbackError, ModelError, RequestError
 from woolly.sampling.bias import LogitBias
 from woolly.sampling.callbacks import call_processor, call_sampler
-from woolly.sampling.candidates import Candidates, NoCandidateError, ShortHeadError
+from woolly.sampling.candidates import Candidates, NoCandidateError, TooFewLogitsError
 from woolly.sampling.chain import Chain
 from woolly.sampling.choosers import Greedy
-from woolly.sampling.head import MAX_HEAD_TOKENS, Row, RowHead
 from woolly.sampling.history import History
-from woolly.sampling.left_over import left_over
-from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
+from woolly.sampling.logprobs import TokenLogprob, log_probabilities, top_log_probabilities
+from woolly.sampling.post_sampling import post_sampling_logprob
+from woolly.sampling.reasoning_budget import ReasoningBudget, ReasoningMarkers
 from woolly.sampling.registry import SamplerContext
 from woolly.sampling.seeds import draw_seed
-from woolly.sampling.thought import Thought, ThoughtMarks
+from woolly.sampling.top_logits import MAX_TOP_LOGITS, Row, TopLogits
 
 if TYPE_CHECKING:
     from woolly.grammar import Constraint
+    from woolly.sampling.fast_chain import FastChain
     from woolly.sampling.params import SamplingParams
-    from woolly.sampling.usual import UsualChain
     from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]
@@ -53,13 +53,13 @@ class Sampler:
         prompt: Sequence[int] = (),
         constraint: Constraint | None = None,
         index: int = 0,
-        thought: ThoughtMarks | None = None,
-        thought_ends: Sequence[int] = (),
+        reasoning_markers: ReasoningMarkers | None = None,
+        reasoning_ends: Sequence[int] = (),
     ) -> None:
         """`index` says which of a request's `n` answers this is: each has a seed of its own.
 
-        `thought` are the marks of the reasoning that the answer may begin with; `thought_ends` repeats each
-        `end_thought` after its number of tokens of the answer.
+        `reasoning_markers` are those of the reasoning that the answer may begin with; `reasoning_ends` repeats each
+        `end_reasoning` after its number of tokens of the answer.
         """
         first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
@@ -69,14 +69,16 @@ class Sampler:
         self._bias = LogitBias(params, tokenizer)
         self.constraint = constraint
         self._tokenizer = tokenizer
-        self._marks = thought
-        self._thought = None if params.reasoning_budget is None else self._new_thought(params.reasoning_budget)
-        self.thought_ends = tuple(thought_ends)  # tokens of the answer after which a thought was ended by name
+        self._marks = reasoning_markers
+        self._reasoning = (
+            None if params.reasoning_budget is None else self._new_reasoning_budget(params.reasoning_budget)
+        )
+        self.reasoning_ends = tuple(reasoning_ends)  # tokens of the answer after which a thought was ended by name
         self._chain = Chain(params, SamplerContext(self._history, tokenizer, self.seed))
-        self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
-        self._alone = self._chain.alone if self.n_head and params.logprobs is None else None
-        if 0 in self.thought_ends:
-            self.end_thought()
+        self.n_top_logits = self._n_top_logits()  # tokens of a head that mostly suffice; 0: whole rows are read
+        self._alone = self._chain.alone if self.n_top_logits and params.logprobs is None else None
+        if 0 in self.reasoning_ends:
+            self.end_reasoning()
 
     def next(self, row: Row) -> Choice:
         """Chooses a token after a row of logits, which is left as it is, and goes on from there.
@@ -88,44 +90,44 @@ class Sampler:
             return Choice(row)
         params = self._params
         if (forced := self._next_forced()) is not None:
-            whole = None if params.logprobs is None else row.whole() if isinstance(row, RowHead) else row
+            whole = None if params.logprobs is None else row.whole() if isinstance(row, TopLogits) else row
             self._go_on(forced)
             return Choice(forced, None if whole is None else self._forced_logprob(whole, forced))
-        head = row if isinstance(row, RowHead) and row.is_sound and self.n_head else None
+        head = row if isinstance(row, TopLogits) and row.is_sound and self.n_top_logits else None
         chosen = None if head is None else self._from_head(head)
-        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, RowHead) else row)
+        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, TopLogits) else row)
         logprob = None
         if params.logprobs is not None:
             if params.post_sampling_probs:
-                logprob = left_over(candidates, token, params.logprobs, is_greedy=self._chain.is_greedy)
+                logprob = post_sampling_logprob(candidates, token, params.logprobs, is_greedy=self._chain.is_greedy)
             elif head is not None:
-                logprob = head_log_probabilities(head, token, params.logprobs)
+                logprob = top_log_probabilities(head, token, params.logprobs)
             else:
-                logprob = log_probabilities(row.whole() if isinstance(row, RowHead) else row, token, params.logprobs)
+                logprob = log_probabilities(row.whole() if isinstance(row, TopLogits) else row, token, params.logprobs)
         self._go_on(token)
         return Choice(token, logprob)
 
     @property
     def forced(self) -> Sequence[int]:
         """The tokens that it chooses next whatever the rows are: the end of a thought that is cut off."""
-        return () if self._thought is None else self._thought.forced
+        return () if self._reasoning is None else self._reasoning.forced
 
-    def end_thought(self) -> bool:
+    def end_reasoning(self) -> bool:
         """Ends the thought that the answer is in with the next token; whether it is in one."""
         n_output = len(self._history) - self._n_prompt
-        if self._thought is None and self._marks is not None:
-            self._thought = self._new_thought(2**63)
+        if self._reasoning is None and self._marks is not None:
+            self._reasoning = self._new_reasoning_budget(2**63)
             for token in self._history.last(n_output).tolist() if n_output else ():
-                if self._thought is not None:
-                    self._thought.saw(token)
-        if self._thought is None or not self._thought.end():
+                if self._reasoning is not None:
+                    self._reasoning.saw(token)
+        if self._reasoning is None or not self._reasoning.end():
             return False
-        if n_output not in self.thought_ends:  # where thoughts are in channels another one may follow
-            self.thought_ends = (*self.thought_ends, n_output)
+        if n_output not in self.reasoning_ends:  # where thoughts are in channels another one may follow
+            self.reasoning_ends = (*self.reasoning_ends, n_output)
         return True
 
     @property
-    def device_chain(self) -> UsualChain | Greedy | None:
+    def device_chain(self) -> FastChain | Greedy | None:
         """What alone chooses the next token from most heads; None if there may be more to do."""
         return None if self.constraint is not None or self.forced else self._alone
 
@@ -134,7 +136,7 @@ class Sampler:
         """Tokens that the next choice makes less likely by name; of a sampler that reads heads none gets likelier."""
         return self._bias.lowered(len(self._history) - self._n_prompt)
 
-    def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> UsualChain | Greedy | None:
+    def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> FastChain | Greedy | None:
         """What alone chooses the next token from a head of these tokens; None if there is more to do.
 
         `is_lowered` says whether any of them may be among those that are `lowered`.
@@ -153,27 +155,27 @@ class Sampler:
         self._history.append(token)
         if self.constraint is not None:
             self.constraint.accept(token)
-        if self._thought is not None:
-            self._thought.saw(token)
-            if self._thought.is_over and not self._thought.forced:
-                self._thought = self._marks = None
-        if self.thought_ends and len(self._history) - self._n_prompt in self.thought_ends:
-            self.end_thought()
+        if self._reasoning is not None:
+            self._reasoning.saw(token)
+            if self._reasoning.is_over and not self._reasoning.forced:
+                self._reasoning = self._marks = None
+        if self.reasoning_ends and len(self._history) - self._n_prompt in self.reasoning_ends:
+            self.end_reasoning()
 
-    def _new_thought(self, budget: int) -> Thought | None:
+    def _new_reasoning_budget(self, budget: int) -> ReasoningBudget | None:
         params, tokenizer = self._params, self._tokenizer
         if self._marks is None or tokenizer is None:
             return None
-        return Thought(self._marks, tokenizer, budget, params.reasoning_budget_message or "")
+        return ReasoningBudget(self._marks, tokenizer, budget, params.reasoning_budget_message or "")
 
     def _next_forced(self) -> int | None:
         """The token that must come next; None if it is chosen."""
         if not self.forced:
             return None
-        assert self._thought is not None
-        token = self._thought.forced[0]
+        assert self._reasoning is not None
+        token = self._reasoning.forced[0]
         if self.constraint is not None and not self.constraint.words()[token >> 5] >> np.uint32(token & 31) & 1:
-            self._thought.refuse()
+            self._reasoning.refuse()
             return None
         return token
 
@@ -182,19 +184,19 @@ class Sampler:
             return TokenLogprob(token, 0.0, ((token, 0.0),) if self._params.logprobs else ())
         return log_probabilities(logits, token, self._params.logprobs or 0)
 
-    def _head_size(self) -> int:
-        params, n = self._params, self._chain.n_head
+    def _n_top_logits(self) -> int:
+        params, n = self._params, self._chain.n_top_logits
         n_lowered = self._bias.n_lowered
         if n == 0 or n_lowered is None or params.logits_processors or params.custom_sampler is not None:
             return 0
-        if (params.logprobs or 0) > MAX_HEAD_TOKENS:
+        if (params.logprobs or 0) > MAX_TOP_LOGITS:
             return 0
-        n = MAX_HEAD_TOKENS if self.constraint is not None else min(n + n_lowered, MAX_HEAD_TOKENS)
+        n = MAX_TOP_LOGITS if self.constraint is not None else min(n + n_lowered, MAX_TOP_LOGITS)
         return max(n, params.logprobs or 0)
 
-    def _from_head(self, head: RowHead) -> tuple[int, Candidates] | None:
+    def _from_head(self, head: TopLogits) -> tuple[int, Candidates] | None:
         """The token and what was left to choose from; None if the head does not decide it."""
-        candidates = Candidates.of_head(head)
+        candidates = Candidates.of_top_logits(head)
         n_output = len(self._history) - self._n_prompt
         try:
             candidates.is_sum_known = not (self._bias.acts(n_output) or math.isnan(head.total))
@@ -206,7 +208,7 @@ class Sampler:
                 candidates.editable()[is_allowed == 0] = -np.inf
             with np.errstate(all="ignore"):
                 return self._chain.choose(candidates), candidates
-        except (NoCandidateError, ShortHeadError):
+        except (NoCandidateError, TooFewLogitsError):
             return None  # no random number is drawn before the candidates are known
 
     def _from_row(self, logits: Float32) -> tuple[int, Candidates]:

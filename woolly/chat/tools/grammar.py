@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.grammar.json_schema import prepare_schema
 
 if TYPE_CHECKING:
-    from woolly.chat.reasoning import ReasoningMarks
+    from woolly.chat.reasoning import ReasoningFormat
     from woolly.chat.tools.format import Format
     from woolly.chat.tools.tool import Tool, ToolChoice
     from woolly.tokens import Tokenizer
@@ -29,7 +29,7 @@ def call_grammar(
     format: Format,
     tokenizer: Tokenizer,
     *,
-    marks: ReasoningMarks | None = None,
+    marks: ReasoningFormat | None = None,
     is_open: bool = False,
     answer: Mapping[str, Any] | None = None,
 ) -> str:
@@ -52,7 +52,7 @@ def call_grammar(
 
 
 def answer_grammar(
-    schema: Mapping[str, Any], tokenizer: Tokenizer, *, marks: ReasoningMarks, is_open: bool = False
+    schema: Mapping[str, Any], tokenizer: Tokenizer, *, marks: ReasoningFormat, is_open: bool = False
 ) -> str:
     """Returns Lark for JSON of a schema, after any reasoning."""
     grammar = _Grammar(tokenizer)
@@ -98,7 +98,7 @@ class _Grammar:
         """Returns what matches a mark that ends calls; nothing if it ends the answer, as a stop token does."""
         return "" if mark_ids(self._tokenizer, [mark]) & self._tokenizer.stop_ids else self.mark(mark)
 
-    def finish(self, marks: ReasoningMarks | None, is_open: bool) -> str:
+    def finish(self, marks: ReasoningFormat | None, is_open: bool) -> str:
         if marks is None:
             start = "reply"
         else:

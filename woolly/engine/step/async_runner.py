@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from woolly.engine.pooling import PoolingRunner
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Span, Work
-    from woolly.sampling.usual import UsualChain
+    from woolly.sampling.fast_chain import FastChain
 
 # A mispredicted token costs two steps, which about ten correct ones save. Exponential back-off: each miss within _SOON
 # tokens of the last one doubles the pause of the request, in tokens.
@@ -181,7 +181,7 @@ class AsyncRunner(Runner):
             turns=turns_after(requests, positions),
         )
         self._step = _QueuedStep({request: i for i, request in enumerate(requests)}, positions, tables, batch)
-        return NextStep(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))
+        return NextStep(batch, np.array(picks, PICK), max(request.sampler.n_top_logits for request in requests))
 
 
 def _pause(request: Request) -> None:
@@ -191,7 +191,7 @@ def _pause(request: Request) -> None:
     request.async_from = len(request.output) + request.async_pause
 
 
-def _pick(chain: UsualChain | Greedy, row: int) -> tuple[float, float, float, float, int, int, int]:
+def _pick(chain: FastChain | Greedy, row: int) -> tuple[float, float, float, float, int, int, int]:
     """Return a row of PICK."""
     if isinstance(chain, Greedy):
         return 0.0, 0.0, 0.0, 1.0, 0, 0, row

@@ -14,7 +14,7 @@ from woolly.sampling.logprobs import log_probabilities
 
 if TYPE_CHECKING:
     from woolly.engine.request import FinishReason, Request
-    from woolly.sampling.head import Row
+    from woolly.sampling.top_logits import Row
 
 Float32 = npt.NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from woolly.sampling.head import Row, kept
+from woolly.sampling.top_logits import Row, copy_row
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
@@ -45,7 +45,7 @@ class HeldRows:
 
     def hold(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Keeps a copy of the rows for the next step."""
-        self._rows[request] = [kept(row) for row in rows], drafts
+        self._rows[request] = [copy_row(row) for row in rows], drafts
 
     def forget(self, request: Request) -> None:
         """Drops the rows of a request that has ended."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.engine.step.runner import Runner
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Span, Work
-    from woolly.sampling.head import Row
+    from woolly.sampling.top_logits import Row
 
 
 class OutputProcessor:

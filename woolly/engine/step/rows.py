@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from woolly.sampling.head import Row, RowHead
-from woolly.sampling.usual import choose_together
+from woolly.sampling.fast_chain import choose_batch
+from woolly.sampling.top_logits import Row, TopLogits
 
 if TYPE_CHECKING:
     from woolly.runtime import Ranking
@@ -72,7 +72,7 @@ class RankedRows:
         if (token := self._tokens[i]) is not None:
             return token
         ids, logits = self._ranking.ids[i], self._ranking.logits[i]
-        return RowHead(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
+        return TopLogits(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
         """Chooses for several rows in the time of a few."""
@@ -86,7 +86,7 @@ class RankedRows:
             None if sampler is None or not is_sound[i] else sampler.chooses_alike(ids[i], is_lowered[i])
             for i, sampler in enumerate(samplers)
         ]
-        self._tokens = choose_together(chains, ids, self._ranking.logits, ids.shape[1] == self._n_vocab)
+        self._tokens = choose_batch(chains, ids, self._ranking.logits, ids.shape[1] == self._n_vocab)
 
     def _whole(self, i: int) -> Float32:
         row: Float32 = self._ranking.rows(i, i + 1)[0]

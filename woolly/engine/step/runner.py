@@ -95,15 +95,15 @@ class Runner:
 
     def _rows(self, work: Work, batch: Batch, first: int) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
-        n_head = 0
+        n_top_logits = 0
         for span in work.spans:
-            if span.is_complete and span.request.sampler.n_head > n_head:
-                n_head = span.request.sampler.n_head
-        if n_head == 0 or self._ranks is None:
+            if span.is_complete and span.request.sampler.n_top_logits > n_top_logits:
+                n_top_logits = span.request.sampler.n_top_logits
+        if n_top_logits == 0 or self._ranks is None:
             self.meanwhile()
             return WholeRows(self.compute(batch, first))
         self._check()
-        ranking = self._rank(self._ranks, work, batch, n_head, first)
+        ranking = self._rank(self._ranks, work, batch, n_top_logits, first)
         self._check()
         return RankedRows(ranking, self._n_vocab)
 

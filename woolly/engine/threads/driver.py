@@ -102,9 +102,9 @@ class EngineDriver:
             if self._post(lambda _: done.set()):
                 done.wait()
 
-    def end_thoughts(self, requests: Sequence[Request]) -> bool:
+    def end_reasoning(self, requests: Sequence[Request]) -> bool:
         """Ends the thoughts that answers are in, with their next token; whether any of them is in one."""
-        return self.call(lambda _: sum(request.sampler.end_thought() for request in requests) > 0)
+        return self.call(lambda _: sum(request.sampler.end_reasoning() for request in requests) > 0)
 
     def complete(
         self, groups: Sequence[Sequence[Request]], on_finish: Callable[[Request], None] | None = None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.sampling.candidates import Candidates, ShortHeadError
-from woolly.sampling.head import MAX_HEAD_TOKENS
+from woolly.sampling.candidates import Candidates, TooFewLogitsError
 from woolly.sampling.registry import SamplerContext, sampler
+from woolly.sampling.top_logits import MAX_TOP_LOGITS
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -20,7 +20,7 @@ class MinP:
     """Keeps what is at least p times as likely as the likeliest."""
 
     keeps_likeliest = True
-    n_head = MAX_HEAD_TOKENS
+    n_top_logits = MAX_TOP_LOGITS
 
     def __init__(self, p: float, min_keep: int) -> None:
         self.log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))
@@ -39,7 +39,7 @@ class MinP:
         n = int(np.count_nonzero(keep))
         if candidates.head is not None and n >= self.min_keep:
             if len(keep) < candidates.n_vocab and candidates.head.logits[-1] >= least:
-                raise ShortHeadError
+                raise TooFewLogitsError
             candidates.keep_in_order(n)
         elif candidates.sorted or n < self.min_keep:
             candidates.keep_largest(max(n, self.min_keep))

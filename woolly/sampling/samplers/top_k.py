@@ -22,7 +22,7 @@ class TopK:
     k: int
 
     @property
-    def n_head(self) -> int:
+    def n_top_logits(self) -> int:
         """It reads the k likeliest."""
         return self.k
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly._native import weigh
-from woolly.sampling.candidates import Candidates, ShortHeadError
-from woolly.sampling.head import MAX_HEAD_TOKENS, RowHead
+from woolly.sampling.candidates import Candidates, TooFewLogitsError
 from woolly.sampling.registry import SamplerContext, sampler
+from woolly.sampling.top_logits import MAX_TOP_LOGITS, TopLogits
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -24,7 +24,7 @@ class TopP:
     """Keeps the shortest head of the sorted candidates whose probabilities reach p (nucleus sampling)."""
 
     keeps_likeliest = True
-    n_head = MAX_HEAD_TOKENS
+    n_top_logits = MAX_TOP_LOGITS
 
     def __init__(self, p: float, min_keep: int) -> None:
         self.p = np.float32(p)
@@ -39,8 +39,8 @@ class TopP:
         """Sorts only the head if the head reaches p."""
         if candidates.head is not None:
             if candidates.logits is not candidates.head.logits or not candidates.is_sum_known:
-                raise ShortHeadError  # the sum of the whole row is another
-            candidates.keep_largest(self._of_head(candidates.head))
+                raise TooFewLogitsError  # the sum of the whole row is another
+            candidates.keep_largest(self._of_top_logits(candidates.head))
             return
         if candidates.sorted:
             candidates.keep_largest(self._head(np.cumsum(candidates.probabilities())))
@@ -58,7 +58,7 @@ class TopP:
         candidates.take(places[: self._head(reached)])
         candidates.sorted = True
 
-    def _of_head(self, head: RowHead) -> int:
+    def _of_top_logits(self, head: TopLogits) -> int:
         """How many to keep, if the row's sum in float32, from first to last, leaves no doubt.
 
         That sum is not known. Each addition is off by no more than what is added, and by no more than half a unit of
@@ -73,7 +73,7 @@ class TopP:
             self._head(np.cumsum(weights / np.float32(total))) for total in (head.total - doubt, head.total + doubt)
         )
         if least != most:
-            raise ShortHeadError
+            raise TooFewLogitsError
         return least
 
     def _head(self, reached: npt.NDArray[np.float32]) -> int:

@@ -92,10 +92,10 @@ class RunningRequest(AsyncIterator[Chunk]):
         if any(request.finish_reason is None for request in self._requests):
             self._driver.cancel(self._requests)
 
-    async def end_thoughts(self) -> bool:
+    async def end_reasoning(self) -> bool:
         """Ends the thoughts that the answers are in; whether any is in one."""
         going = [request for request in self._requests if request.finish_reason is None]
-        return await asyncio.to_thread(self._driver.end_thoughts, going)
+        return await asyncio.to_thread(self._driver.end_reasoning, going)
 
     async def watch(self, seconds: float) -> None:
         """Cancels the answers if no token of a prompt or an answer is computed for that long; waiting counts.

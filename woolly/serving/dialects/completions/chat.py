@@ -300,7 +300,7 @@ def figures(head: ReplyContext) -> dict[str, Any]:
 def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
     """Returns tokens and times of answers that have ended, with the tokens of their thoughts if there are any."""
     found = figures(head)
-    if thoughts := [choice.thought for choice in choices if choice.thought]:
+    if thoughts := [choice.reasoning_markers for choice in choices if choice.reasoning_markers]:
         n_thought = sum(head.count_thoughts(thought) for thought in thoughts)
         found["usage"]["completion_tokens_details"] = {"reasoning_tokens": n_thought}
     return found

@@ -40,7 +40,7 @@ async def control(body: Control, request: Request) -> dict[str, Any]:
     for running in generator.running:
         if running.reply_id == body.id and running.owner == owner:
             try:
-                return {"id": body.id, "success": await running.end_thoughts()}
+                return {"id": body.id, "success": await running.end_reasoning()}
             except RequestError as error:
                 raise to_api_error(error, {}) from error
     raise ApiError(404, "not_found", f"no answer under way has the id {body.id[:80]!r}", param="id")

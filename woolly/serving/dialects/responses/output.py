@@ -31,7 +31,7 @@ class Output:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
         self.items: list[Data] = []
         self.end: Finished | None = None
-        self.thought = ""  # all of it
+        self.reasoning_markers = ""  # all of it
         self._open: Data | None = None  # the last item, while it grows
         self._texts: list[str] = []  # of the open item
         self._logprobs: list[Data] = []
@@ -53,7 +53,7 @@ class Output:
         if item is None:
             return []
         text, self._texts = "".join(self._texts), []
-        told = {"message": self._end_message, "reasoning": self._end_thought}.get(item["type"], self._end_call)(
+        told = {"message": self._end_message, "reasoning": self._end_reasoning}.get(item["type"], self._end_call)(
             item, text
         )
         if item["type"] != "custom_tool_call":
@@ -117,8 +117,8 @@ class Output:
             self._part("response.content_part.done", part, item=item),
         ]
 
-    def _end_thought(self, item: Data, text: str) -> list[Data]:
-        self.thought += text
+    def _end_reasoning(self, item: Data, text: str) -> list[Data]:
+        self.reasoning_markers += text
         if self._form.has_sealed:
             item["encrypted_content"] = encode_reasoning(text)
         if self._form.has_summary:

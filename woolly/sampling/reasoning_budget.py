@@ -1,4 +1,4 @@
-"""The Thought: counts the tokens of a model's reasoning, and ends it when they are as many as it may have.
+"""Reasoning budget: counts the tokens of a model's reasoning, and ends it at the limit.
 
 The tokens that end a thought take the place of the model's choice. They follow from the tokens before them alone, so
 that batches, replays and replicas write the same answer; a reader sees the mark as if the model had written it.
@@ -13,7 +13,7 @@ from woolly.tokens import StreamDetokenizer, Tokenizer
 
 
 @dataclass(frozen=True)
-class ThoughtMarks:
+class ReasoningMarkers:
     """What begins and ends a model's reasoning."""
 
     start: str
@@ -25,14 +25,14 @@ class ThoughtMarks:
     may_call: bool = False  # a call may follow in place of an answer
 
 
-class Thought:
+class ReasoningBudget:
     """Follows one answer token by token.
 
     A thought is at the start of an answer. Where `marks.answer` tells thoughts and answers apart, as in the channels of
     gpt-oss, another one may follow; all of them share one budget.
     """
 
-    def __init__(self, marks: ThoughtMarks, tokenizer: Tokenizer, budget: int, message: str = "") -> None:
+    def __init__(self, marks: ReasoningMarkers, tokenizer: Tokenizer, budget: int, message: str = "") -> None:
         """`message` comes before the end of a thought that is cut off."""
         self._marks = marks
         self._tokenizer = tokenizer

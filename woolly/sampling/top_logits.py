@@ -1,4 +1,4 @@
-"""The RowHead: the likeliest tokens of a row, from which most samplers choose as they would from the whole row."""
+"""Top logits of a row, enough for most samplers to choose the token that the complete row gives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 
 # Tokens of the longest head.
-MAX_HEAD_TOKENS = 256
+MAX_TOP_LOGITS = 256
 
 
 @dataclass(slots=True)
-class RowHead:
+class TopLogits:
     """Tokens and logits, the largest first, equal ones by id; and what is known of all others."""
 
     ids: npt.NDArray[np.int32]
@@ -26,16 +26,16 @@ class RowHead:
     whole: Callable[[], Float32]  # the row itself
 
 
-# What a sampler chooses from. A token if it has chosen already, with those of other rows (`usual.choose_together`).
-Row = Float32 | RowHead | int
+# What a sampler chooses from. A token if it has chosen already, with those of other rows (`fast_chain.choose_batch`).
+Row = Float32 | TopLogits | int
 
 
-def kept(row: Row) -> Row:
+def copy_row(row: Row) -> Row:
     """A copy, for later: the memory of a row is that of the next step's rows, too."""
     if isinstance(row, int):
         return row
-    if not isinstance(row, RowHead):
+    if not isinstance(row, TopLogits):
         copy: Float32 = row.copy()
         return copy
     whole = row.whole().copy()
-    return RowHead(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)
+    return TopLogits(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)

@@ -1,4 +1,4 @@
-"""Left over: the probabilities with which a token was drawn, after all samplers."""
+"""Post-sampling probabilities: log-probabilities after all samplers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
 
 
-def left_over(candidates: Candidates, token: int, n_top: int, *, is_greedy: bool) -> TokenLogprob:
+def post_sampling_logprob(candidates: Candidates, token: int, n_top: int, *, is_greedy: bool) -> TokenLogprob:
     """Returns the log-probability of a token among the candidates, and those of the n_top likeliest that have any."""
     if is_greedy:
         return TokenLogprob(token, 0.0, ((token, 0.0),)[:n_top])
