@@ -12,9 +12,9 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import Terminal, woolly
 from tests.store.hub import Hub
 from woolly.cli.app import app
-from woolly.cli.start import memory, offer, suggestion
-from woolly.cli.start.memory import Start, default_model, read_start, remember
-from woolly.machine.fit import Room
+from woolly.cli.first_run import model_offer, recommendation, state_file
+from woolly.cli.first_run.state_file import FirstRunState, default_model, read_state, save_state
+from woolly.machine.capacity import Capacity
 
 REPO = "org/wool-GGUF"
 TAG = {"repo": REPO, "quant": "Q4_K_M", "architecture": "granite", "parameters": 10**6, "size": 10**6, "licence": "MIT"}
@@ -129,7 +129,7 @@ def test_chosen_model_is_the_default_of_run_chat_and_launch(home, hub):
     place = home / "models" / "hf" / REPO
     place.mkdir(parents=True)
     (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
-    remember(model="wool:1m")
+    save_state(model="wool:1m")
     assert default_model() == "wool:1m"
     assert json.loads(woolly("run", "Hi", "-n", "2", "--json"))["model"].endswith("wool-Q4_K_M.gguf")
     assert "wool-Q4_K_M.gguf" in woolly("launch", "claude", "--dry-run", "--url", "127.0.0.1:9")
@@ -159,7 +159,7 @@ def test_ctrl_c_during_a_download_says_how_to_resume(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("woolly.store.pull", pull)
-    download = offer.Download("wool:1m")
+    download = model_offer.Download("wool:1m")
     assert begun.wait(60)
     monkeypatch.setattr(threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -168,15 +168,15 @@ def test_ctrl_c_during_a_download_says_how_to_resume(monkeypatch, capsys):
 
 
 def test_remembered_choice_survives_damage_and_read_only_folder(home, monkeypatch):
-    assert read_start() == Start()
-    remember(model="wool:1m")
-    assert read_start().model == "wool:1m" and not read_start().is_settled
+    assert read_state() == FirstRunState()
+    save_state(model="wool:1m")
+    assert read_state().model == "wool:1m" and not read_state().is_settled
     for text in ("{", "[]", '{"has_answered": 1, "model": 3, "unreached": 0}'):
         (home / "start.json").write_text(text)
-        assert read_start() == Start()
-    monkeypatch.setattr(memory, "_file", lambda: home / "catalogue.json" / "start.json")
-    remember(model="smollm2")
-    assert read_start() == Start()
+        assert read_state() == FirstRunState()
+    monkeypatch.setattr(state_file, "_file", lambda: home / "catalogue.json" / "start.json")
+    save_state(model="smollm2")
+    assert read_state() == FirstRunState()
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_remembered_choice_survives_damage_and_read_only_folder(home, monkeypatc
 def test_best_model_that_is_fast_and_fits_is_suggested(tmp_path, monkeypatch, gigabytes_per_second, memory_gb, name):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     memory_bytes = int(memory_gb * 10**9)
-    monkeypatch.setattr(suggestion, "room_here", lambda: Room(memory_bytes, memory_bytes, 10**12))
-    monkeypatch.setattr(suggestion, "_bandwidth", lambda n_bytes: gigabytes_per_second * 1e9)
-    found = suggestion.suggest()
+    monkeypatch.setattr(recommendation, "machine_capacity", lambda: Capacity(memory_bytes, memory_bytes, 10**12))
+    monkeypatch.setattr(recommendation, "_bandwidth", lambda n_bytes: gigabytes_per_second * 1e9)
+    found = recommendation.recommend()
     assert (found and found.name) == name
     assert found is None or (
         found.is_fast == (gigabytes_per_second > 2) and found.minutes.endswith("at 100 Mbit/s") and not found.is_here
@@ -205,7 +205,7 @@ def test_best_model_that_is_fast_and_fits_is_suggested(tmp_path, monkeypatch, gi
 
 def test_unresponsive_hub_is_waited_for_at_most_two_seconds(home, monkeypatch):
     waits = []
-    monkeypatch.setattr(offer._Reached, "within", lambda self, seconds: waits.append(seconds) or False)
-    monkeypatch.setattr(offer, "_is_answered", lambda: True)
-    assert offer.offer() is None and waits == [2.0]
-    assert offer.offer() is None and waits == [2.0]  # nor is it asked again at once
+    monkeypatch.setattr(model_offer._Reached, "within", lambda self, seconds: waits.append(seconds) or False)
+    monkeypatch.setattr(model_offer, "_is_answered", lambda: True)
+    assert model_offer.offer() is None and waits == [2.0]
+    assert model_offer.offer() is None and waits == [2.0]  # nor is it asked again at once

@@ -22,6 +22,6 @@ def test_ctrl_c_of_the_agent_does_not_reach_the_server(flag, tmp_path, monkeypat
         monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", flag, raising=False)
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(server, "_health", lambda url: "ok")
-    with server.started(["woolly"], "http://127.0.0.1:1", tmp_path / "log", None):
+    with server.start_server(["woolly"], "http://127.0.0.1:1", tmp_path / "log", None):
         pass
     assert (given["start_new_session"], given["creationflags"]) == (True, flag or 0)

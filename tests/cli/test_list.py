@@ -126,9 +126,9 @@ def test_list_has_the_catalogue_and_the_architectures(folder):
 
 def test_catalogue_marks_models_too_large_for_this_machine(folder, monkeypatch):
     from woolly.cli.commands import list_catalogue
-    from woolly.machine.fit import Room
+    from woolly.machine.capacity import Capacity
 
-    monkeypatch.setattr(list_catalogue, "room_here", lambda: Room(20 * 10**9, 24 * 10**9, 10**12))
+    monkeypatch.setattr(list_catalogue, "machine_capacity", lambda: Capacity(20 * 10**9, 24 * 10**9, 10**12))
     rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
     assert rows["qwen3.5:4b"] == "yes" and rows["qwen3.8:27b"] == "tight"
     assert rows["llama3.3:70b"] == rows["llama4:scout"] == rows["qwen3.8:flash-next"] == "too large"

@@ -16,7 +16,7 @@ from woolly.cli.commands.why import _screen
 from woolly.cli.parse.options import complete_model
 from woolly.cli.terminal import progress
 from woolly.cli.terminal.progress import bytes_bar, steps_bar
-from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.screen import print_table, stdout_console
 from woolly.measure.diagnosis import Limits, Run, Situation, StepGroup
 from woolly.measure.examination import Examination
 
@@ -40,7 +40,7 @@ def test_piped_table_is_complete_and_has_no_trailing_spaces(capsys):
     table = Table("name", "value", box=None, pad_edge=False)
     table.add_row("x" * 300, "a " * 100)
     table.add_row("y", "b")
-    print_table(results(), table)
+    print_table(stdout_console(), table)
     head, first, second = capsys.readouterr().out.splitlines()
     assert first == f"{'x' * 300}  {'a ' * 100}".rstrip()
     assert head.rstrip() == head
@@ -100,7 +100,7 @@ def test_why_uses_the_singular_for_one():
 
 def test_plan_is_truncated_on_a_terminal_and_complete_in_a_pipe(model, monkeypatch):
     whole = woolly("plan", model)
-    monkeypatch.setattr(plan_command, "results", lambda: terminal(40))
+    monkeypatch.setattr(plan_command, "stdout_console", lambda: terminal(40))
     cut = woolly("plan", model)
     assert len(cut.splitlines()) == len(whole.splitlines())
     for short, line in zip(cut.splitlines(), whole.splitlines(), strict=True):

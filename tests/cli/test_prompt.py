@@ -10,7 +10,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.cli.parse import prompt as prompts
-from woolly.cli.parse.prompt import model_and_prompt, naming_files
+from woolly.cli.parse.prompt import model_and_prompt, with_file_names
 from woolly.errors import RequestError, StoreError, WoollyError
 
 
@@ -194,7 +194,7 @@ def test_error_names_the_file_and_not_its_folder():
         ("images[0]: a.png is not an image", "a.png is not an image"),
         ("the prompt is empty", "the prompt is empty"),
     ):
-        with pytest.raises(RequestError) as error, naming_files(("x/a.png", "x/b.png"), ("/y/c.wav",)):
+        with pytest.raises(RequestError) as error, with_file_names(("x/a.png", "x/b.png"), ("/y/c.wav",)):
             raise RequestError(said, code="context_length", limit=3)
         assert (str(error.value), error.value.code, error.value.limit) == (shown, "context_length", 3)
 

@@ -10,9 +10,9 @@ from tests.cases.whisper import waveform, write_whisper
 from tests.multimodal.test_audio import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
+from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.parse import prompt
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
 from woolly.llm.speech import whisper
 
@@ -104,7 +104,7 @@ def test_nemo_archive_is_rejected_by_name(tmp_path, monkeypatch, words):
 def test_prompt_may_end_like_an_archive_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prompt, "_waiting_input", lambda: "")
-    assert of_checkpoint("finding.nemo") == "finding.nemo"
+    assert convert_checkpoint("finding.nemo") == "finding.nemo"
     assert prompt.model_and_prompt(["finding.nemo"], None, None) == (None, "finding.nemo")
     assert capsys.readouterr().err == "woolly: there is no file finding.nemo, so it is the prompt; -m names a model\n"
     (tmp_path / "a.mlmodel").mkdir()

@@ -20,7 +20,7 @@ from woolly.cli.parse.help import sections_of
 from woolly.cli.parse.options import ENGINE
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import DeviceError, RequestError, StoreError
 from woolly.machine import busy
 from woolly.machine.busy import Others
@@ -211,7 +211,7 @@ def test_python_dash_m_runs_the_package():
 
 
 def test_one_is_not_a_plural():
-    assert (counted(1, "token"), counted(2, "token"), counted(0, "token")) == ("1 token", "2 tokens", "0 tokens")
+    assert (plural(1, "token"), plural(2, "token"), plural(0, "token")) == ("1 token", "2 tokens", "0 tokens")
 
 
 def test_stats_name_other_running_processes(monkeypatch, model):

@@ -14,8 +14,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
+from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
@@ -274,4 +274,4 @@ def test_mutated_files_give_a_one_line_error_and_leave_nothing(name, tiny, tmp_p
 
 def test_model_file_needs_no_converter(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "woolly.convert", None)  # an import of it fails
-    assert of_checkpoint(str(tmp_path / "model.gguf")) == str(tmp_path / "model.gguf")
+    assert convert_checkpoint(str(tmp_path / "model.gguf")) == str(tmp_path / "model.gguf")

@@ -96,12 +96,12 @@ app = Group(
 
 def _out_of_memory(error: MemoryError) -> str:
     """The sentence for memory that the system refused: what was asked for, if NumPy says it, and what is left."""
-    from woolly.cli.terminal.sizes import size
+    from woolly.cli.terminal.sizes import format_size
     from woolly.machine.memory import available_memory
 
     asked = str(error) if "allocate" in str(error) else "the system refused memory"
     return (
-        f"{asked}; {size(available_memory())} are available:"
+        f"{asked}; {format_size(available_memory())} are available:"
         " a smaller --ctx, a smaller model or a higher limit (ulimit -v) would do"
     )
 

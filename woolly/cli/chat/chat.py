@@ -90,7 +90,7 @@ class Chat:
         Runs calls of tools if the person agrees, and has their results answered.
         """
         from woolly.cli.chat.tools import call_message
-        from woolly.cli.terminal.answer import EMPTY, is_assumed_in_vain
+        from woolly.cli.terminal.answer import EMPTY, is_template_missing
 
         asked: dict[str, Any] = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
         if self.images:
@@ -120,7 +120,7 @@ class Chat:
         self.read_texts.clear()
         self.images.clear()
         self.audio.clear()
-        if ended == "stop" and not calls and is_assumed_in_vain(self.llm.template, answer):
+        if ended == "stop" and not calls and is_template_missing(self.llm.template, answer):
             print_status(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
         self._print_end(ended)
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.chat.compaction import note_text
-from woolly.cli.parse.usage import near
+from woolly.cli.parse.usage import closest
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 
@@ -87,7 +87,7 @@ class Conversation:
         """Changes a setting to a value as a person types it. RequestError if the name or the value is not valid."""
         known = find_setting(name)
         if known is None:
-            hint = near(name.replace("-", "_"), {*setting_names(), *_OTHER_NAMES})
+            hint = closest(name.replace("-", "_"), {*setting_names(), *_OTHER_NAMES})
             raise RequestError(f"there is no setting {name!r}: {hint or 'there are ' + ', '.join(setting_names())}")
         name = known
         value: Any = text

@@ -14,7 +14,7 @@ import click
 from woolly.cli.chat.conversation import changed_settings, find_setting, setting_names
 from woolly.cli.parse.options import complete_model, read_text
 from woolly.cli.terminal.answer import stats_of
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _forget(chat: Chat, text: str) -> str:
             raise RequestError("there is no turn to forget")
         raise RequestError(f"a number of turns was expected, from 1 to {n_turns}, or auto or ask: /forget 1")
     chat.forget(int(text))
-    return f"{counted(int(text), 'turn')} forgotten, {chat.conversation.n_turns} left"
+    return f"{plural(int(text), 'turn')} forgotten, {chat.conversation.n_turns} left"
 
 
 def _compact(chat: Chat, text: str) -> str | None:
@@ -177,7 +177,7 @@ def _save(chat: Chat, name: str) -> str:
             raise RequestError(f"{name} exists, and is left as it is; /save! {name} writes over it")
     chat.conversation.save(path)
     chat.file = path
-    return f"saved {counted(len(chat.conversation.messages), 'message')} to {name}"
+    return f"saved {plural(len(chat.conversation.messages), 'message')} to {name}"
 
 
 def _load(chat: Chat, name: str) -> str:
@@ -186,14 +186,14 @@ def _load(chat: Chat, name: str) -> str:
     chat.conversation.load(Path(name))
     chat.file = Path(name)
     chat.forget(0)
-    return f"loaded {counted(len(chat.conversation.messages), 'message')} from {name}"
+    return f"loaded {plural(len(chat.conversation.messages), 'message')} from {name}"
 
 
 def _read(chat: Chat, name: str) -> str:
     if not name:
         raise RequestError("a file was expected, for instance: /read notes.txt")
     chat.read_texts.append(read_text("/read", Path(name).expanduser()).removesuffix("\n"))
-    return f"{name} goes before your next message ({counted(len(chat.read_texts[-1].splitlines()), 'line')})"
+    return f"{name} goes before your next message ({plural(len(chat.read_texts[-1].splitlines()), 'line')})"
 
 
 def _image(chat: Chat, name: str) -> str:
@@ -213,7 +213,7 @@ def _image(chat: Chat, name: str) -> str:
         return _video(chat, path, chat.llm.modalities)
     image = read_image(path)
     chat.images.append(str(path))
-    cost = counted(chat.llm.image_tokens(image), "token")
+    cost = plural(chat.llm.image_tokens(image), "token")
     note = f"; {image.note}" if image.note else ""
     return f"{path.name} ({image.width} x {image.height}, {cost}) goes before your next message{note}"
 
@@ -226,7 +226,7 @@ def _pdf(chat: Chat, path: Path) -> str:
     chat.images.append(str(path))
     n = sum(len(chat.llm.tokenize(page.text)) for page in pages)
     n += sum(chat.llm.image_tokens(page.image) for page in pages if page.compressed)
-    size = f"{counted(len(pages), 'page')}, {counted(n, 'token')}"
+    size = f"{plural(len(pages), 'page')}, {plural(n, 'token')}"
     return (
         f"{path.name} ({size}) goes before your next message{'' if with_images else '; the model reads its text alone'}"
     )
@@ -243,7 +243,7 @@ def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
     n_frames = sum(frame.temporal_patch_size for frame in seen.frames)
     n = count_frame_rows(seen.frames, modalities.vision)
     times = "" if sampling.is_one_item else " and their times"
-    size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')}{times}"
+    size = f"{seen.seconds:.0f} s, {plural(n_frames, 'frame')}, {plural(n, 'token')}{times}"
     return f"{path.name} ({size}) goes before your next message"
 
 
@@ -259,7 +259,7 @@ def _audio(chat: Chat, name: str) -> str:
         )
     path = Path(name).expanduser().absolute()
     audio = read_audio(path)
-    cost = counted(chat.llm.audio_tokens(audio), "token")
+    cost = plural(chat.llm.audio_tokens(audio), "token")
     chat.audio.append(str(path))
     return f"{path.name} ({audio.seconds:.1f} s, {cost}) goes before your next message"
 

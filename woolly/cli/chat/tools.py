@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from woolly.chat import ToolCall
 from woolly.cli.terminal.answer import visible
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import ToolError
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ def open_tools(path: Path, policy: str, question: Callable[[str], str] | None) -
             print_status(f"woolly: {error}")
         if question is not None:
             n_servers = len(config.servers) - len(errors)
-            print_status(
-                f"{counted(len(toolbox.tools), 'tool')} of {counted(n_servers, 'MCP server')}; /tools", dim=True
-            )
+            print_status(f"{plural(len(toolbox.tools), 'tool')} of {plural(n_servers, 'MCP server')}; /tools", dim=True)
         return Tools(toolbox, policy, question)
     except BaseException:
         toolbox.close()

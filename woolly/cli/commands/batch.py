@@ -14,7 +14,7 @@ from woolly.cli.parse.options import KV_TYPE, THREADS, WEIGHT_MEMORY, complete_m
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status, steps_bar
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def batch(
             f"woolly: stopped; what was answered is kept in {_journal(target)}: the same command goes on from there"
         )
         raise
-    print_status(f"{target}: {counted(tally.n_good, 'answer')}")
+    print_status(f"{target}: {plural(tally.n_good, 'answer')}")
     if tally.n_bad:
-        print_status(f"{failed}: {counted(tally.n_bad, 'row')} failed")
+        print_status(f"{failed}: {plural(tally.n_bad, 'row')} failed")
     if tally.n_bad and not tally.n_good:
         raise click.exceptions.Exit(1)
 
@@ -127,7 +127,7 @@ async def _run(settings: Settings, source: Path, target: Path, failed: Path) -> 
             created = int(source.stat().st_mtime)
             job = Job(app, lambda: read_rows(source), journal, created=created, on_row=on_row)
             if job.tally.n_done:
-                print_status(f"resuming after {counted(job.tally.n_done, 'row')}")
+                print_status(f"resuming after {plural(job.tally.n_done, 'row')}")
             tally = await job.run()
         write_lines(target, journal.lines(is_good=True))
         if tally.n_bad:

@@ -15,7 +15,7 @@ from woolly.cli.parse.number_list import numbers
 from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, complete_model, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import results
+from woolly.cli.terminal.screen import stdout_console
 from woolly.llm.model_options import rows_of
 from woolly.machine.busy import Others
 from woolly.store import resolve
@@ -126,9 +126,9 @@ def bench(
     most, least = max(work.n_sequences for work in works), min(options.rows() for options in settings)
     if most > least:
         raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
-    chatter = Console(stderr=True)
+    stderr_console = Console(stderr=True)
     # Drawn on demand: the thread of a spinner would take time from what is measured.
-    line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
+    line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
 
     def progress(text: str) -> None:
         if line is not None:
@@ -144,7 +144,7 @@ def bench(
         records = [replace(record, others_share=others.share) for record in records]
         progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
         records = _with_bandwidth(records)
-    write(records, output, results())
+    write(records, output, stdout_console())
 
 
 def _works(prompts: list[int], generated: list[int], depths: list[int], batch: Sequence[str]) -> list[Workload]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.terminal.screen import print_table
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.machine.busy import NOTABLE
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _markdown(records: Sequence[Record]) -> str:
     out += _facts(records)
     for record in records:
         for kinds in [record.profile] if record.profile else []:
-            out += ["", f"{record.measured.work.name}, {counted(record.threads, 'thread')}, per run:", ""]
+            out += ["", f"{record.measured.work.name}, {plural(record.threads, 'thread')}, per run:", ""]
             out += ["| step | count | us | share | MB | GB/s |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
             out += ["| " + " | ".join(row) + " |" for row in _profile_rows(kinds)]
     return "\n".join(out)
@@ -204,7 +204,7 @@ def _facts(records: Sequence[Record]) -> list[str]:
     """Lines that hold for a whole setting."""
     devices = dict.fromkeys(record.device for record in records if record.device)
     out = [f"on {' and '.join(devices)}"] if devices else []
-    out += [f"t/s: median ± standard deviation of {counted(len(records[0].measured.seconds), 'repetition')}"]
+    out += [f"t/s: median ± standard deviation of {plural(len(records[0].measured.seconds), 'repetition')}"]
     settings: dict[tuple[str, int, int, str], list[Record]] = {}
     for record in records:
         key = (record.model_filename, record.threads, record.n_ubatch, record.kv_type)
@@ -213,7 +213,7 @@ def _facts(records: Sequence[Record]) -> list[str]:
     for same in settings.values():
         one = same[0]
         parts = [Path(one.model_filename).name] if several else []
-        parts += [counted(one.threads, "thread")] if len(settings) > 1 else []
+        parts += [plural(one.threads, "thread")] if len(settings) > 1 else []
         name = f"{', '.join(parts)}: " if parts else ""
         peak = "" if one.peak_mib is None else f", peak memory {one.peak_mib:.0f} MiB"
         whose = "the GPU's bandwidth" if one.device else "read bandwidth"

@@ -16,8 +16,8 @@ from woolly.cli.parse.options import AS_JSON, complete_model, read_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import counted, size
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _list(files: Sequence[PageFile], place: Path, as_json: bool) -> None:
     for entry in by_identity.values():
         used = datetime.fromtimestamp(entry["used"]).strftime("%Y-%m-%d %H:%M")
         counts = (str(entry[name]) for name in _COUNTED)
-        table.add_row(entry["identity"], *counts, size(entry["bytes"]), used)
-    print_table(results(), table)
+        table.add_row(entry["identity"], *counts, format_size(entry["bytes"]), used)
+    print_table(stdout_console(), table)
 
 
 def _verify(files: Sequence[PageFile], as_json: bool) -> None:
@@ -110,7 +110,7 @@ def _verify(files: Sequence[PageFile], as_json: bool) -> None:
     else:
         for entry in damaged:
             click.echo(f"{entry['path']}: {entry['fault']}; removed")
-        click.echo(f"{counted(len(files) - len(damaged), 'file')} of {len(files)} whole")
+        click.echo(f"{plural(len(files) - len(damaged), 'file')} of {len(files)} whole")
 
 
 def _clear(files: Sequence[PageFile], pinned: bool, as_json: bool) -> None:
@@ -123,7 +123,7 @@ def _clear(files: Sequence[PageFile], pinned: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"removed": len(removed), "bytes": n_bytes, "kept": len(files) - len(removed)}))
     else:
-        click.echo(f"{counted(len(removed), 'file')} removed, {size(n_bytes)}")
+        click.echo(f"{plural(len(removed), 'file')} removed, {format_size(n_bytes)}")
 
 
 def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
@@ -151,7 +151,7 @@ def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
                 folder.pin(kind, digest)
     if len(kept) < len(digests):
         raise RequestError(f"{len(digests) - len(kept)} of {len(digests)} pages were not written: {folder.refusal}")
-    click.echo(f"{counted(len(kept), 'page')} pinned, of {counted(len(request.prompt), 'token')}")
+    click.echo(f"{plural(len(kept), 'page')} pinned, of {plural(len(request.prompt), 'token')}")
 
 
 def _request(llm: LLM, file: str, text: str) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from woolly.cli.chat.talk import talk
+from woolly.cli.chat.repl import run_repl
 from woolly.cli.commands.pull import pulled
+from woolly.cli.first_run.state_file import default_model
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
     ENGINE,
@@ -14,16 +15,15 @@ from woolly.cli.parse.options import (
     NAMED,
     SYSTEM,
     adapter_scales,
-    answer_limit,
     complete_fetched,
     hub_model,
     hub_option,
+    max_answer_tokens,
     model_argument,
     one_model,
 )
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
-from woolly.cli.start.memory import default_model
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
 from woolly.store import DEFAULT_MODEL, Preset
@@ -95,7 +95,7 @@ def chat(
     scales = adapter_scales(engine)
 
     def params_of(preset: Preset | None) -> SamplingParams:
-        return sampling_params(sampling, preset, max_tokens=answer_limit(max_tokens), **scales)
+        return sampling_params(sampling, preset, max_tokens=max_answer_tokens(max_tokens), **scales)
 
     params_of(None)  # refuses what is mistyped before a model is fetched
     if mcp_approve not in POLICIES:
@@ -103,7 +103,7 @@ def chat(
     name = one_model("chat", model, hub_model(named, hf_repo), default_model())
     if hf_repo is not None:
         pulled(name)
-    talk(
+    run_repl(
         name,
         params_of,
         system,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.commands.quantize_size import report_missing
+from woolly.cli.first_run.checkpoint import check_archive
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.start.checkpoint import check_archive
 from woolly.cli.terminal.progress import bytes_bar, print_status
-from woolly.cli.terminal.screen import results
-from woolly.cli.terminal.sizes import counted, duration, size
+from woolly.cli.terminal.screen import stdout_console
+from woolly.cli.terminal.sizes import format_duration, format_size, plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def convert(
         if as_json:
             click.echo(json.dumps(facts, indent=2))
         else:
-            what = f"{'would be an' if dry_run else 'an'} adapter that changes {counted(facts['tensors'], 'tensor')}"
-            results().print(f"{target}  {what}", soft_wrap=True)
+            what = f"{'would be an' if dry_run else 'an'} adapter that changes {plural(facts['tensors'], 'tensor')}"
+            stdout_console().print(f"{target}  {what}", soft_wrap=True)
         return
     if base is not None:
         raise UsageError("--base goes with --lora alone")
@@ -194,13 +194,13 @@ def _facts(draft: FileDraft, recipe: Recipe, target: Path, written: Written | No
 
 
 def _print(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> None:
-    console = results()
+    console = stdout_console()
     architecture = draft.metadata["general.architecture"]
-    console.print(f"model    {architecture}, {counted(len(recipe.changes), 'tensor')}, {recipe.mix.name}")
+    console.print(f"model    {architecture}, {plural(len(recipe.changes), 'tensor')}, {recipe.mix.name}")
     same = f"the same tokens on {draft.n_lines} lines" if draft.n_lines else "without tokenizer.json to compare with"
     console.print(f"tokens   {len(draft.metadata['tokenizer.ggml.tokens'])}, {same}")
-    console.print(f"weights  {size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each")
+    console.print(f"weights  {format_size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each")
     if written is not None:
-        console.print(f"{target}  {size(written.n_bytes)} in {duration(written.seconds)}", soft_wrap=True)
+        console.print(f"{target}  {format_size(written.n_bytes)} in {format_duration(written.seconds)}", soft_wrap=True)
     if draft.left_out:
-        print_status(f"woolly: {counted(len(draft.left_out), 'tensor')} that a model of text does not need left out")
+        print_status(f"woolly: {plural(len(draft.left_out), 'tensor')} that a model of text does not need left out")

@@ -13,9 +13,9 @@ from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, 
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status, steps_bar
-from woolly.cli.terminal.sizes import counted
-from woolly.cli.texts.embeddings_file import EmbeddingsFile, check_format, identity, json_line
-from woolly.cli.texts.sources import read_texts
+from woolly.cli.terminal.sizes import plural
+from woolly.cli.text_io.embeddings_file import EmbeddingsFile, check_format, identity, json_line
+from woolly.cli.text_io.sources import read_texts
 
 _BLOCK = 256  # texts that are lost at most if the command is ended; large enough to be sorted by length
 
@@ -78,7 +78,7 @@ def embed(
         # One that fails stops the command before any work is done.
         n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
         if n_cut:
-            print_status(f"{counted(n_cut, 'text')} of {len(texts)} cut to what the model takes")
+            print_status(f"{plural(n_cut, 'text')} of {len(texts)} cut to what the model takes")
         if output is None:
             _print(llm, texts, options)
         else:
@@ -106,7 +106,7 @@ def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path) ->
     embeddings = EmbeddingsFile(output, what, width)
     try:
         if embeddings.n_done:
-            print_status(f"resuming after {counted(embeddings.n_done, 'text')}")
+            print_status(f"resuming after {plural(embeddings.n_done, 'text')}")
         with steps_bar("embedding", "texts") as report:
             while embeddings.n_done < len(texts):
                 embeddings.append(llm.embed(texts[embeddings.n_done : embeddings.n_done + _BLOCK], **options))
@@ -115,4 +115,4 @@ def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path) ->
         embeddings.finish(texts)
     finally:
         embeddings.close()
-    print_status(f"{output}: {counted(len(texts), 'vector')} of {counted(width, 'number')}")
+    print_status(f"{output}: {plural(len(texts), 'vector')} of {plural(width, 'number')}")

@@ -9,8 +9,8 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import results
-from woolly.cli.terminal.sizes import counted, size
+from woolly.cli.terminal.screen import stdout_console
+from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -55,7 +55,8 @@ def export(
             raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
         adapters = [(open_files.enter_context(open_gguf(resolve(path))), scale) for path, scale in wanted]
         n = merge_lora(file, adapters, target, threads=threads or default_threads())
-    results().print(
-        f"{target}  {size(target.stat().st_size)}, {counted(n, 'tensor')} changed by {counted(len(wanted), 'adapter')}",
+    stdout_console().print(
+        f"{target}  {format_size(target.stat().st_size)}, {plural(n, 'tensor')} changed by"
+        f" {plural(len(wanted), 'adapter')}",
         soft_wrap=True,
     )

@@ -13,7 +13,7 @@ from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, THREADS, model_and_t
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.progress import steps_bar
-from woolly.cli.terminal.sizes import counted, duration, size
+from woolly.cli.terminal.sizes import format_duration, format_size, plural
 from woolly.errors import RequestError
 
 
@@ -81,6 +81,6 @@ def imatrix(
         click.echo(json.dumps(facts, indent=2))
         return
     click.echo(
-        f"{target}  {counted(len(matrix.entries), 'weight')}, {counted(matrix.n_chunks, 'window')} of {ctx} tokens,"
-        f" {size(target.stat().st_size)} in {duration(seconds)}"
+        f"{target}  {plural(len(matrix.entries), 'weight')}, {plural(matrix.n_chunks, 'window')} of {ctx} tokens,"
+        f" {format_size(target.stat().st_size)} in {format_duration(seconds)}"
     )

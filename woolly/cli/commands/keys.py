@@ -14,7 +14,7 @@ from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.screen import print_table, stdout_console
 
 _ACTIONS = ("list", "add", "remove")
 
@@ -112,4 +112,4 @@ def _list(file: Path, as_json: bool) -> None:
     for row in rows:
         limits = ("" if row[name] is None else str(row[name]) for name in KeyLimits.names())
         table.add_row(row["name"], "yes" if row["admin"] else "", *limits, ", ".join(row["models"]) or "all")
-    print_table(results(), table)
+    print_table(stdout_console(), table)

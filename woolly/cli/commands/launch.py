@@ -20,12 +20,12 @@ from typing import Any
 import click
 
 from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, server_at
+from woolly.cli.first_run.state_file import default_model
 from woolly.cli.launch.agents import AGENTS, Agent, Endpoint, Setup
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_fetched
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError, near
-from woolly.cli.start.memory import default_model
+from woolly.cli.parse.usage import UsageError, closest
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder
@@ -107,7 +107,7 @@ def _find(words: tuple[str, ...]) -> Agent:
         raise UsageError(f"name an agent: {', '.join(AGENTS)}")
     if words[0] not in AGENTS:
         raise UsageError(
-            f"there is no agent {words[0]!r}: {near(words[0], AGENTS) or 'there are ' + ', '.join(AGENTS)}"
+            f"there is no agent {words[0]!r}: {closest(words[0], AGENTS) or 'there are ' + ', '.join(AGENTS)}"
         )
     return AGENTS[words[0]]
 
@@ -124,7 +124,7 @@ def _endpoint(
     dry_run: bool,
 ) -> Endpoint:
     """Returns the server and the model, after warnings; a server that is started lives as long as `held`."""
-    from woolly.cli.launch.server import find_model, is_running, serve_command, started
+    from woolly.cli.launch.server import find_model, is_running, serve_command, start_server
 
     if is_running(url, key):
         if ctx is not None:
@@ -147,7 +147,7 @@ def _endpoint(
             click.echo(shlex.join(["woolly", *command[3:]]) + " &")
             _warn(agent, ctx, n_parameters)
             return Endpoint(url, _served_name(path), ctx, key)
-        held.enter_context(started(command, url, folder / "server.log", key))
+        held.enter_context(start_server(command, url, folder / "server.log", key))
         name = None
     found = find_model(url, key, name)
     _warn(agent, found["context_length"], found["parameters"])
@@ -160,7 +160,7 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
     RequestError for a model that writes nothing.
     """
     from woolly.cli.commands.pull import fetched
-    from woolly.cli.launch.server import cannot_write
+    from woolly.cli.launch.server import wrong_model_error
     from woolly.gguf import open_gguf
     from woolly.models import trace
     from woolly.store import resolve
@@ -169,7 +169,7 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
     with open_gguf(path) as file:
         plan = trace(file)
         if plan.result != "logits" or plan.transcribes:
-            raise cannot_write(name)
+            raise wrong_model_error(name)
         ctx = file.metadata.get(f"{plan.architecture}.context_length")
         n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
     return path, ctx if isinstance(ctx, int) else _CTX, n_parameters

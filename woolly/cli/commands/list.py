@@ -14,8 +14,8 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import size
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_size
 from woolly.errors import WoollyError
 from woolly.machine.blas import import_numpy
 from woolly.store import StoredModel, list_models, models_folder, quant_of
@@ -120,14 +120,19 @@ def _print(models: list[tuple[StoredModel, dict[str, Any]]], paths: bool) -> Non
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("of", no_wrap=True)
     also = [", ".join(map(shlex.quote, _other_names(model))) for model, _ in models]
-    console = results()
+    console = stdout_console()
     is_narrow = console.is_terminal  # sentences in a column of a terminal would be a word wide
     remarks = ["; ".join(_remarks(model, header, is_short=is_narrow)) for model, header in models]
     for title, shown in (("also called", any(also)), ("remark", any(remarks)), ("path", paths)):
         if shown:
             table.add_column(title, overflow="fold")
     for (model, header), others, remark in zip(models, also, remarks, strict=True):
-        row = [shlex.quote(model.name), size(model.n_bytes), header["quantization"] or "", header["architecture"] or ""]
+        row = [
+            shlex.quote(model.name),
+            format_size(model.n_bytes),
+            header["quantization"] or "",
+            header["architecture"] or "",
+        ]
         row += ["" if header["parameters"] is None else billions(header["parameters"]), model.owner]
         row += [others] * any(also) + [remark] * any(remarks) + [str(model.path)] * paths
         table.add_row(*row)

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from woolly.cli.start.room import room_here
+from woolly.cli.first_run.capacity import machine_capacity
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.screen import print_table, results
-from woolly.machine.fit import Room
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.machine.capacity import Capacity
 from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
 
 _COLUMNS = ("name", "size", "parameters", "runs here", "kind", "licence", "quantization", "architecture", "hub")
@@ -25,12 +25,12 @@ def print_catalogue(as_json: bool) -> None:
 
     from woolly.models import architectures
 
-    catalogue, runs, room = read_catalogue(), architectures(), room_here()
-    rows = list(_rows(runs, room))
+    catalogue, runs, capacity = read_catalogue(), architectures(), machine_capacity()
+    rows = list(_rows(runs, capacity))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    console = results()
+    console = stdout_console()
     # A terminal of usual width shows what a choice needs; a wide one, a pipe and --json show all.
     columns = [column for column in _COLUMNS if console.width >= _FROM.get(column, 0)]
     table = Table(box=None, pad_edge=False)
@@ -57,21 +57,21 @@ def _shown(row: dict[str, Any], column: str) -> str:
     return str(row["shown_size" if column == "size" else column.replace(" ", "_")])
 
 
-def runs_here(tag: Tag, architectures: tuple[str, ...], room: Room, *, is_here: bool = False) -> str:
+def fits_here(tag: Tag, architectures: tuple[str, ...], capacity: Capacity, *, is_here: bool = False) -> str:
     """Returns yes, tight, too large, or not yet with the architecture that Woolly lacks."""
     if tag.architecture not in architectures:
         return f"not yet ({tag.architecture})"
-    return room.fit(tag.n_bytes, is_here=is_here)
+    return capacity.fit(tag.n_bytes, is_here=is_here)
 
 
-def _rows(architectures: tuple[str, ...], room: Room) -> Iterator[dict[str, Any]]:
+def _rows(architectures: tuple[str, ...], capacity: Capacity) -> Iterator[dict[str, Any]]:
     for name, family in read_catalogue().families.items():
         for tag, entry in family.tags.items():
-            is_here = entry.n_bytes > room.disk and find_stored(f"{name}:{tag}") is not None
+            is_here = entry.n_bytes > capacity.disk and find_stored(f"{name}:{tag}") is not None
             yield {
                 "name": f"{name}:{tag}",
                 "kind": family.purpose,
-                "runs_here": runs_here(entry, architectures, room, is_here=is_here),
+                "runs_here": fits_here(entry, architectures, capacity, is_here=is_here),
                 "size": entry.n_bytes,
                 "shown_size": entry.gigabytes,
                 "estimated": entry.is_estimated,

@@ -25,7 +25,7 @@ from woolly.cli.parse.options import (
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.progress import steps_bar
-from woolly.cli.terminal.sizes import counted, duration
+from woolly.cli.terminal.sizes import format_duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ def _print(facts: dict[str, Any], result: MeanEstimate, totals: Totals | None, s
         ):
             click.echo(f"{name:<22}{value}")
     click.echo(
-        f"{counted(facts['chunks'], 'window')} of {facts['ctx']} tokens in {duration(facts['seconds'])}, "
+        f"{plural(facts['chunks'], 'window')} of {facts['ctx']} tokens in {format_duration(facts['seconds'])}, "
         f"{facts['tokens_per_second']:.0f} tokens/s",
         err=True,
     )

@@ -8,7 +8,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import MODEL, NAMED, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.screen import results
+from woolly.cli.terminal.screen import stdout_console
 from woolly.store import resolve
 
 
@@ -28,7 +28,7 @@ def plan(model: str | None, named: str | None, everything: bool, fused: bool) ->
     with open_gguf(resolve(one_model("plan", model, named))) as file:
         traced = trace(file)
         table = show(fuse(traced) if fused else traced, fold=not everything)
-    width = results().width
+    width = stdout_console().width
     lines = table.splitlines()
     click.echo("\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines))
     if any(len(line) > width for line in lines):

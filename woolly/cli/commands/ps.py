@@ -19,8 +19,8 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import size
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_size
 from woolly.errors import RequestError
 from woolly.store import WHEEL_MODELS
 
@@ -141,7 +141,7 @@ def _names(model: dict[str, Any]) -> tuple[str, list[str]]:
 def _print(url: str, models: list[dict[str, Any]], stats: dict[str, Any]) -> None:
     from rich.table import Table
 
-    console = results()
+    console = stdout_console()
     if models:
         table = Table(box=None, pad_edge=False)
         table.add_column("model", overflow="fold")
@@ -153,7 +153,9 @@ def _print(url: str, models: list[dict[str, Any]], stats: dict[str, Any]) -> Non
             state = "loaded" if model.get("loaded") else "not loaded"
             n = f"{model['parameters'] / 1e6:.0f}M"
             name, others = _names(model)
-            table.add_row(name, state, size(model["size_bytes"]), str(model["context_length"]), n, ", ".join(others))
+            table.add_row(
+                name, state, format_size(model["size_bytes"]), str(model["context_length"]), n, ", ".join(others)
+            )
         print_table(console, table)
     else:
         click.echo(f"no model is loaded at {url}; the first request loads one", err=True)

@@ -15,7 +15,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import NAMED, complete_pullable, model_argument, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.progress import bytes_bar, chatter, print_status
+from woolly.cli.terminal.progress import bytes_bar, print_status, stderr_console
 from woolly.errors import StoreError, UnsupportedError
 from woolly.store.catalogue.families import own_catalogue
 
@@ -57,7 +57,7 @@ def pull(
     name = one_model("pull", model, named, store.DEFAULT_MODEL)
     if reason := _cannot_run(name):
         click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
-    print(pull_with_progress(name, chatter(), sha256, with_projector=not no_mmproj, with_draft=draft))
+    print(pull_with_progress(name, stderr_console(), sha256, with_projector=not no_mmproj, with_draft=draft))
 
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
@@ -119,7 +119,7 @@ def fetched(name: str) -> str | Path:
         return store.resolve(name)
     if reason := _cannot_run(name):
         raise UnsupportedError(f"{reason}; `woolly list --architectures` lists those that it runs")
-    return pull_with_progress(name, chatter())
+    return pull_with_progress(name, stderr_console())
 
 
 def pulled(name: str) -> str:
@@ -127,7 +127,7 @@ def pulled(name: str) -> str:
     try:
         store.resolve(name)
     except StoreError:
-        pull_with_progress(name, chatter())
+        pull_with_progress(name, stderr_console())
     return name
 
 

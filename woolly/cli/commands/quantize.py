@@ -15,9 +15,9 @@ from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import bytes_bar, print_status
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import counted, duration
-from woolly.cli.terminal.sizes import size as sized
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_duration, plural
+from woolly.cli.terminal.sizes import format_size as sized
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -203,7 +203,7 @@ def _facts(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool)
 def _print(recipe: Recipe, target: Path, summary: Summary | None, verbose: bool) -> None:
     from rich.table import Table
 
-    console = results()
+    console = stdout_console()
     if verbose:
         listed = Table("tensor", "from", "to", box=None, pad_edge=False)
         listed.add_column("size", justify="right")
@@ -220,10 +220,11 @@ def _print(recipe: Recipe, target: Path, summary: Summary | None, verbose: bool)
     if summary is not None:
         rate = recipe.n_bytes_before / max(summary.seconds, 1e-9) / 1e6
         console.print(
-            f"{summary.path}  {sized(summary.n_bytes)} in {duration(summary.seconds)} ({rate:.0f} MB/s)", soft_wrap=True
+            f"{summary.path}  {sized(summary.n_bytes)} in {format_duration(summary.seconds)} ({rate:.0f} MB/s)",
+            soft_wrap=True,
         )
     if recipe.n_misfits:
         print_status(
-            f"woolly: larger types stand in for {recipe.mix.type.name} in {counted(recipe.n_misfits, 'tensor')}, whose"
+            f"woolly: larger types stand in for {recipe.mix.type.name} in {plural(recipe.n_misfits, 'tensor')}, whose"
             f" rows are no multiple of {recipe.mix.type.block_size}"
         )

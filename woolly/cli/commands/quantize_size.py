@@ -14,8 +14,8 @@ import click
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.progress import bytes_bar, print_status, steps_bar
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import size
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_size
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def quantize_to_size(
     report_missing(imatrix, recipe)
     n_bytes = picked.best.n_bytes + overhead
     if not dry_run:
-        with bytes_bar(f"{file.path.name} to {size(n_bytes)}") as progress:
+        with bytes_bar(f"{file.path.name} to {format_size(n_bytes)}") as progress:
             summary = quantize_file(file, recipe, target, threads=threads, progress=progress, imatrix=imatrix)
         n_bytes = summary.n_bytes
     if plot is not None:
@@ -172,7 +172,7 @@ def _facts(picked: Picked, recipe: Recipe, target: Path, n_bytes: int, overhead:
 def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: bool) -> None:
     from rich.table import Table
 
-    console = results()
+    console = stdout_console()
     shown = Table("file", box=None, pad_edge=False)
     for title in ("size", "KL", "same top", "KL held out"):
         shown.add_column(title, justify="right")
@@ -183,7 +183,7 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
         judged = held or candidate.loss
         shown.add_row(
             ("> " if candidate is picked.best else "  ") + candidate.name,
-            size(candidate.n_bytes + overhead),
+            format_size(candidate.n_bytes + overhead),
             f"{candidate.loss.kl:.5f}",
             f"{candidate.loss.same_top:.1%}",
             "" if held is None else f"{held.kl:.5f}",
@@ -193,7 +193,7 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
     if picked.best.name != "picked":
         print_status(f"woolly: no choice lost less than {picked.best.name}, so that is what is written")
     verb = "would be" if dry_run else ""
-    console.print(" ".join(f"{target} {verb} {size(n_bytes)}".split()), soft_wrap=True)
+    console.print(" ".join(f"{target} {verb} {format_size(n_bytes)}".split()), soft_wrap=True)
 
 
 def _bar(kl: float, others: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, one_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.texts.sources import read_texts
+from woolly.cli.text_io.sources import read_texts
 
 
 @command(

@@ -7,7 +7,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_model
 from woolly.cli.parse.parameter import Argument
-from woolly.cli.terminal.sizes import size
+from woolly.cli.terminal.sizes import format_size
 from woolly.store import remove_model
 
 
@@ -19,4 +19,4 @@ def rm(names: tuple[str, ...]) -> None:
         if removed.link_to is not None:
             click.echo(f"removed the link {removed.name}; its file stays: {removed.link_to}")
         else:
-            click.echo(f"removed {removed.name} ({size(removed.n_bytes)})")
+            click.echo(f"removed {removed.name} ({format_size(removed.n_bytes)})")

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.commands.pull import fetched, pulled
+from woolly.cli.first_run.checkpoint import convert_checkpoint
+from woolly.cli.first_run.model_offer import hint, next_steps, offer
+from woolly.cli.first_run.multimodal import check_files, find_projector
+from woolly.cli.first_run.state_file import default_model
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
     ANSWER,
@@ -18,22 +22,18 @@ from woolly.cli.parse.options import (
     MAX_TOKENS,
     SYSTEM,
     adapter_scales,
-    answer_limit,
     complete_fetched,
     hub_model,
     hub_option,
+    max_answer_tokens,
     structure,
 )
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt, name_and_words, naming_files
+from woolly.cli.parse.prompt import missing_prompt, model_and_prompt, split_model_and_prompt, with_file_names
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.start.checkpoint import of_checkpoint
-from woolly.cli.start.memory import default_model
-from woolly.cli.start.multimodal import check_files, find_projector
-from woolly.cli.start.offer import hint, next_steps, offer
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.machine.blas import import_numpy
 from woolly.store import DEFAULT_MODEL, Preset
 
@@ -130,8 +130,8 @@ def run(
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
-    from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
-    from woolly.cli.terminal.transcript import check_transcript, find_transcribing, transcribe
+    from woolly.cli.terminal.answer import EMPTY, Timing, is_template_missing, show_plain, stats_of
+    from woolly.cli.terminal.transcript import check_transcript, find_transcriber, transcribe
     from woolly.llm import LLM
 
     if raw and (image or audio):
@@ -142,7 +142,7 @@ def run(
     scales = adapter_scales(engine)
 
     def params_of(preset: Preset | None) -> SamplingParams:
-        limits = {"max_tokens": answer_limit(max_tokens), "stop": stop, **scales}
+        limits = {"max_tokens": max_answer_tokens(max_tokens), "stop": stop, **scales}
         return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
 
     params_of(None)  # refuses what is mistyped before a model is fetched
@@ -150,10 +150,10 @@ def run(
     model = hub_model(model, hf_repo)
     if model is not None and hf_repo is not None:
         pulled(model)
-    model = of_checkpoint(model) if model is not None else None
-    words = words if model is not None else (*map(of_checkpoint, words[:1]), *words[1:])
+    model = convert_checkpoint(model) if model is not None else None
+    words = words if model is not None else (*map(convert_checkpoint, words[:1]), *words[1:])
     first, *others = (model, *words) if model is not None else (*words, None)
-    if find_transcribing(first):
+    if find_transcriber(first):
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
@@ -169,15 +169,15 @@ def run(
         advice = "choose whisper:base or parakeet" if timed and not translate else "say it in the prompt"
         raise UsageError(f"--{typed} is for speech-to-text models; {advice}")
     if image or audio:
-        asked = name_and_words(list(words), model, prompt)[0] or default_model()
+        asked = split_model_and_prompt(list(words), model, prompt)[0] or default_model()
         engine = {**engine, "mmproj": find_projector(asked, image, audio, engine.get("mmproj"))}
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:
-            raise UsageError(lacks_prompt(name or DEFAULT_MODEL))
-        from woolly.cli.chat.talk import talk
+            raise UsageError(missing_prompt(name or DEFAULT_MODEL))
+        from woolly.cli.chat.repl import run_repl
 
-        talk(name or default_model(), params_of, system, engine)
+        run_repl(name or default_model(), params_of, system, engine)
         return
 
     def answer(path: str | Path) -> None:
@@ -203,7 +203,7 @@ def run(
                 click.echo(json.dumps({**facts, **timing.facts(complete)}, indent=2))
             else:
                 ended = show_plain(stream, timing)
-            if not raw and is_assumed_in_vain(llm.template, stream.completion.text):
+            if not raw and is_template_missing(llm.template, stream.completion.text):
                 print_status(f"woolly: {EMPTY}; --raw continues the text")
             n_answer = len(stream.completion.token_ids)
             if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
@@ -213,7 +213,7 @@ def run(
                 verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty())
             ):
                 print_status(
-                    f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more"
+                    f"woolly: the answer is cut after {plural(params.max_tokens or 0, 'token')}; -n asks for more"
                 )
             if verbose:
                 print_status(stats_of(timing.facts(stream.completion)))
@@ -223,7 +223,7 @@ def run(
     asks = asks and not image and not audio
     better = offer() if asks else None
     name = name or default_model()
-    with naming_files(image, audio):
+    with with_file_names(image, audio):
         answer(fetched(name))
     if better is not None:
         path = better.wait()

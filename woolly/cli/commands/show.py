@@ -15,8 +15,8 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, NAMED, model_argument, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import counted, size
+from woolly.cli.terminal.screen import print_table, stdout_console
+from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError, StoreError, WoollyError
 from woolly.machine.blas import import_numpy
 from woolly.machine.busy import NOTABLE, Others
@@ -106,7 +106,7 @@ def _images(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
 
 def _image_text(images: dict[str, Any]) -> str:
     place = "CPU" if images["runs_on"] == "cpu" else "GPU"
-    return f"{size(images['bytes'])}, {images['type']}, on the {place}"
+    return f"{format_size(images['bytes'])}, {images['type']}, on the {place}"
 
 
 def _identity(path: Path) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) -> dict[str, Any]:
     from woolly import _native
-    from woolly.cli.commands.show_gpu import find_card, on_card
+    from woolly.cli.commands.show_gpu import detect_gpu, estimate_on_gpu
     from woolly.engine import default_ctx, describe_draft
     from woolly.llm.speculation import own_draft
     from woolly.machine.memory import available_memory
@@ -136,7 +136,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
     gpu: dict[str, Any] = {}
     try:
         plan = trace(file, ctx=ctx)
-        card, reason = find_card()
+        card, reason = detect_gpu()
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, kv_type, left)
         # Packed weights are as large as the file's.
@@ -148,7 +148,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
         total, available = weights + cache, available_memory()
         memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
         memory["fits"] = total <= available
-        gpu = {"unused": reason} if card is None else on_card(card, file, plan, ctx, kv_type)
+        gpu = {"unused": reason} if card is None else estimate_on_gpu(card, file, plan, ctx, kv_type)
         drafts = {} if own is None else {"drafts": "mtp"}
     except RequestError:
         raise
@@ -227,9 +227,9 @@ def _print(facts: dict[str, Any]) -> None:
     from woolly.cli.commands.show_gpu import describe_gpu
     from woolly.models import transcribes
 
-    console = results()
+    console = stdout_console()
     form = f"GGUF v{facts['version']}" if facts["version"] else "whisper.cpp's form"
-    console.print(f"{_printable(facts['path'])}  ({form}, {size(facts['file_bytes'])})")
+    console.print(f"{_printable(facts['path'])}  ({form}, {format_size(facts['file_bytes'])})")
     metadata = Table(box=None, pad_edge=False)
     longest = max((len(key) for key in facts["metadata"]), default=0)
     metadata.add_column("metadata", overflow="fold", no_wrap=longest < console.width * 2 // 3)
@@ -240,7 +240,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["tensors"]:
         tensors = Table("tensors", "count", "size", box=None, pad_edge=False)
         for name, entry in facts["tensors"].items():
-            tensors.add_row(name, str(entry["count"]), size(entry["bytes"]))
+            tensors.add_row(name, str(entry["count"]), format_size(entry["bytes"]))
         console.print()
         print_table(console, tensors)
     if "tensor_list" in facts:
@@ -265,23 +265,23 @@ def _print(facts: dict[str, Any]) -> None:
     memory = facts["memory"]
     if "total" in memory:
         console.print(
-            f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
-            f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])}"
-            + (f", for images {size(memory['tower'])})" if "tower" in memory else ")")
+            f"memory at {memory['ctx']} tokens  {format_size(memory['total'])}"
+            f" (weights {format_size(memory['weights'])}, KV cache {format_size(memory['kv_cache'])}"
+            + (f", for images {format_size(memory['tower'])})" if "tower" in memory else ")")
         )
         gpu, speed = facts["gpu"], facts["speed"]
         verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"
-        available = f"{size(memory['available'])} are available"
+        available = f"{format_size(memory['available'])} are available"
         console.print(
             f"here  fits the GPU; beside it {available}" if gpu.get("fits") else f"here  {verdict}; {available}"
         )
         console.print(f"gpu  {describe_gpu(gpu)}")
-        given = f"memory gave {speed['bandwidth_gbs']:.1f} GB/s to {counted(speed['threads'], 'thread')} just now"
+        given = f"memory gave {speed['bandwidth_gbs']:.1f} GB/s to {plural(speed['threads'], 'thread')} just now"
         if gpu.get("bandwidth_gbs") and gpu["weights"]:
             given = f"the GPU's memory gives {gpu['bandwidth_gbs']:,.0f} GB/s" + ("" if gpu["fits"] else f", {given}")
         console.print(
             f"speed  at most {speed['most_tokens_per_second']:.1f} tokens/s for one answer: each token reads"
-            f" {size(speed['bytes_per_token'])}, and {given}"
+            f" {format_size(speed['bytes_per_token'])}, and {given}"
         )
         if speed["others_share"] is not None and speed["others_share"] >= NOTABLE:
             console.print(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from woolly.cli.terminal.sizes import size
+from woolly.cli.terminal.sizes import format_size
 from woolly.errors import DeviceError, WoollyError
 from woolly.gguf import GGUFFile
 from woolly.plan import Plan
 from woolly.runtime import Gpu, Options, find_gpu, plan_placement
 
 
-def find_card() -> tuple[Gpu | None, str]:
+def detect_gpu() -> tuple[Gpu | None, str]:
     """The GPU that `auto` takes; None and the reason if there is none."""
     try:
         return find_gpu(), ""
@@ -19,7 +19,7 @@ def find_card() -> tuple[Gpu | None, str]:
         return None, error.fault
 
 
-def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None = None) -> dict[str, Any]:
+def estimate_on_gpu(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None = None) -> dict[str, Any]:
     """Describe the GPU and the part of the model that fits it with a cache of `ctx` tokens."""
     facts: dict[str, Any] = {
         "name": card.name,
@@ -50,5 +50,5 @@ def describe_gpu(gpu: dict[str, Any]) -> str:
     if "name" not in gpu:
         return f"none: {gpu['unused']}"
     driver = f" ({gpu['driver']})" if gpu.get("driver") else ""
-    name = f"{gpu['name']}, {gpu['level']}{driver}, {size(gpu['free'])} of {size(gpu['total'])} free"
+    name = f"{gpu['name']}, {gpu['level']}{driver}, {format_size(gpu['free'])} of {format_size(gpu['total'])} free"
     return f"{name}; not used: {gpu['unused']}" if "unused" in gpu else f"{name}; {gpu['placement']}"

@@ -12,7 +12,7 @@ from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, ask, models_of, s
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument
-from woolly.cli.parse.usage import near
+from woolly.cli.parse.usage import closest
 from woolly.errors import RequestError
 
 # Seconds that requests which still run may take.
@@ -33,7 +33,7 @@ def stop(name: str | None, url: str, api_key: str | None, api_key_file: Path | N
     if name is not None:
         named = [known for known, model in loaded.items() if name in (known, *model.get("aliases", ()))]
         if not named:
-            hint = near(name, loaded) or (f"loaded are {', '.join(loaded)}" if loaded else "no model is")
+            hint = closest(name, loaded) or (f"loaded are {', '.join(loaded)}" if loaded else "no model is")
             raise RequestError(f"{name!r} is not loaded at {url}: {hint}")
         loaded = {known: loaded[known] for known in named}
     for known in loaded:

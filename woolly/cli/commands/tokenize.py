@@ -12,7 +12,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -61,7 +61,7 @@ def tokenize(
     else:
         for token in ids:
             click.echo(f"{token:>7}  {_quoted(tokenizer.token_bytes(token))}")
-        click.echo(counted(len(ids), "token"), err=True)
+        click.echo(plural(len(ids), "token"), err=True)
 
 
 def _piece(data: bytes) -> str:

@@ -12,7 +12,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.screen import print_table, stdout_console
 from woolly.errors import RequestError
 
 
@@ -51,4 +51,4 @@ def usage(
     table = Table(*(name.replace("_", " ") for name in rows[0]), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    print_table(results(), table)
+    print_table(stdout_console(), table)

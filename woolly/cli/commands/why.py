@@ -26,8 +26,8 @@ from woolly.cli.parse.options import (
 )
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.screen import results
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.screen import stdout_console
+from woolly.cli.terminal.sizes import plural
 
 if TYPE_CHECKING:
     from woolly.measure.diagnosis import Advice, Run
@@ -90,9 +90,9 @@ def why(
         raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run at once")
     if plot is not None and not plot.parent.is_dir():
         raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
-    chatter = Console(stderr=True)
+    stderr_console = Console(stderr=True)
     # Drawn on demand: the thread of a spinner would take time from what is measured.
-    line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
+    line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
     with line or nullcontext():
         found = examine(
             model,
@@ -106,7 +106,9 @@ def why(
     if plot is not None:
         plot.write_text(_plot(found), encoding="utf-8")
     click.echo(
-        json.dumps(_as_json(found), indent=2) if as_json else "\n".join(_screen(found, min(_COLUMNS, results().width)))
+        json.dumps(_as_json(found), indent=2)
+        if as_json
+        else "\n".join(_screen(found, min(_COLUMNS, stdout_console().width)))
     )
 
 
@@ -125,7 +127,7 @@ def _screen(found: Examination, width: int) -> list[str]:
     titled = [
         (f"prompt, {s.prompt.name}", s.prompt),
         (f"one answer, {s.one.name}", s.one),
-        (f"{counted(s.several.n_tokens, 'answer')}, {s.several.name}", s.several),
+        (f"{plural(s.several.n_tokens, 'answer')}, {s.several.name}", s.several),
     ]
     n_beside = max(1, (width - _NAME) // _CELL)
     for i in range(0, len(titled), n_beside):
@@ -141,7 +143,7 @@ def _screen(found: Examination, width: int) -> list[str]:
 
 def _machine(found: Examination) -> list[str]:
     """Describe the device and its limits."""
-    s, rows = found.situation, counted(found.many, "row")
+    s, rows = found.situation, plural(found.many, "row")
     if found.device:
         driver = f" ({found.driver})" if found.driver else ""
         return [
@@ -150,7 +152,7 @@ def _machine(found: Examination) -> list[str]:
             f"arithmetic  {found.main_type} {found.rate_many / 1e9:,.1f} billion products/s ({rows}), in its cache",
         ]
     return [
-        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
+        f"{found.cpu}, {s.threads} of {plural(s.cores, 'core')}, kernels {s.level}",
         f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
         f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"
         f" ({rows}), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",

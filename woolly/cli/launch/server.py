@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from woolly.cli.commands.ps import ask, models_of
-from woolly.cli.parse.usage import near
+from woolly.cli.parse.usage import closest
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 
@@ -58,10 +58,10 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
         for model in runnable:
             if {name, stem, f"{stem}.gguf"} & {model["name"], *model.get("aliases", ())}:
                 if model not in usable:
-                    raise cannot_write(name)
+                    raise wrong_model_error(name)
                 return model
         known = [str(model["name"]) for model in usable]
-        hint = near(name, known) or f"it has {', '.join(known) or 'none'}"
+        hint = closest(name, known) or f"it has {', '.join(known) or 'none'}"
         raise RequestError(f"the server at {url} has no model {name!r}: {hint}; another --url starts a server for it")
     chosen = [model for model in usable if model.get("loaded")] or usable
     if len(chosen) != 1:
@@ -70,7 +70,7 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
     return chosen[0]
 
 
-def cannot_write(name: str) -> RequestError:
+def wrong_model_error(name: str) -> RequestError:
     """Returns the refusal of a model that agents have no use for."""
     return RequestError(
         f"{name} embeds, ranks or transcribes and cannot chat: an agent needs a chat model, such as qwen3:8b",
@@ -88,7 +88,7 @@ def serve_command(model: str, url: str, ctx: int | None, cache_disk: str | None 
 
 
 @contextmanager
-def started(command: Sequence[str], url: str, log: Path, key: str | None) -> Iterator[None]:
+def start_server(command: Sequence[str], url: str, log: Path, key: str | None) -> Iterator[None]:
     """Runs a server while the block runs. RequestError with the last line of its log if it does not start."""
     environment = {**os.environ, **({"WOOLLY_API_KEY": key} if key else {})}
     with log.open("wb") as out:

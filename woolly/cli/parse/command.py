@@ -17,7 +17,7 @@ import click
 from woolly.cli.parse.help import write_commands, write_sections
 from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
 from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
-from woolly.cli.parse.usage import UsageError, given_twice, no_command, no_option, sentence
+from woolly.cli.parse.usage import UsageError, duplicate_value, format_error, unknown_command, unknown_option
 from woolly.errors import RequestError, WoollyError
 
 
@@ -72,7 +72,7 @@ class Command(click.Command):
             # The Tab key asks about lines that are not finished: they are not refused.
             rest = super().parse_args(ctx, args if ctx.resilient_parsing else self._translated(ctx, args))
         except click.UsageError as error:
-            raise sentence(error, ctx) from None
+            raise format_error(error, ctx) from None
         if rest and not ctx.resilient_parsing:
             raise self.too_many(ctx, " ".join(rest))
         return rest
@@ -135,7 +135,7 @@ class Command(click.Command):
                     click.echo(f"woolly: {notice}", err=True)
                 continue
             elif name not in options and re.fullmatch(r"-[A-Za-z][A-Za-z-]+", name):
-                raise no_option(ctx, name, options)  # click would read -nope as -n with the value ope
+                raise unknown_option(ctx, name, options)  # click would read -nope as -n with the value ope
             out.append(name + equals + value)
             if name not in options and name[:2] in options and not options[name[:2]].is_flag:  # -n5
                 name, spelled, value, equals = name[:2], name[:2], name[2:], "="
@@ -153,7 +153,7 @@ class Command(click.Command):
             meant = str(name in option.opts) if option.is_flag else value
             before = given.setdefault(str(option.name), (meant, whole))
             if before[0] != meant and not option.multiple:
-                raise given_twice(ctx.command_path, before[1], whole)
+                raise duplicate_value(ctx.command_path, before[1], whole)
         return out
 
 
@@ -208,7 +208,7 @@ class Group(click.Group):
             ctx.exit()
         args = [_ALIASES.get(args[0], args[0]), *args[1:]]
         if not args[0].startswith("-") and args[0] not in self._briefs:
-            raise no_command(args[0], self._briefs)
+            raise unknown_command(args[0], self._briefs)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -219,7 +219,7 @@ class Group(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            raise sentence(error, ctx) from None
+            raise format_error(error, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands in groups, then the options."""

@@ -203,7 +203,7 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
     return {"adapters": dict(enumerate([*(1.0 for _ in whole), *(scale for _, scale in scaled)]))}
 
 
-def answer_limit(max_tokens: int | None) -> int | None:
+def max_answer_tokens(max_tokens: int | None) -> int | None:
     """`max_tokens` of SamplingParams: `-n -1` means no limit, as in llama.cpp."""
     if max_tokens is not None and max_tokens < 1 and max_tokens != -1:
         expected = "a whole number of at least 1, or -1 for no limit, was expected"

@@ -50,7 +50,7 @@ def model_and_prompt(
     Standard input is joined if it is a pipe, a socket or a file, and read to its end if nothing else was given. The
     prompt is None if a model is given and a person at a terminal could type what else there is to say.
     """
-    name, prompt = name_and_words(words, named, text)
+    name, prompt = split_model_and_prompt(words, named, text)
     if words and prompt == words[-1]:
         _refuse_command(prompt)
     if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
@@ -76,7 +76,7 @@ def model_and_prompt(
     read = [read_text("--file", Path(file)).removesuffix("\n") for file in files]
     whole = "\n\n".join(part for part in (piped, *read, prompt or "") if part.strip())
     if not whole:
-        raise UsageError(_EMPTY if name is None or prompt is not None or files else lacks_prompt(name))
+        raise UsageError(_EMPTY if name is None or prompt is not None or files else missing_prompt(name))
     return name, whole
 
 
@@ -97,7 +97,7 @@ def is_conversation() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def name_and_words(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
+def split_model_and_prompt(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
     """The model and the prompt that words and options give, each None if they do not."""
     if named is not None and len(words) == 2 and words[0] == named:
         words = words[1:]
@@ -156,11 +156,11 @@ def _is_model(word: str) -> bool:
 
 def _needed_input(name: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(f"a prompt was expected, for instance: {_EXAMPLE}" if name is None else lacks_prompt(name))
+        raise UsageError(f"a prompt was expected, for instance: {_EXAMPLE}" if name is None else missing_prompt(name))
     return _whole_input()
 
 
-def lacks_prompt(name: str) -> str:
+def missing_prompt(name: str) -> str:
     """The sentence for a model without a prompt."""
     advice = f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
     with contextlib.suppress(StoreError):
@@ -237,7 +237,7 @@ def _whole_input() -> str:
 
 
 @contextlib.contextmanager
-def naming_files(images: Sequence[str], audio: Sequence[str]) -> Iterator[None]:
+def with_file_names(images: Sequence[str], audio: Sequence[str]) -> Iterator[None]:
     """Names the file at fault in a refusal, which the library names by its place in a list: images[0]."""
     given = {"images": images, "audio": audio}
 

@@ -43,7 +43,7 @@ class UsageError(RequestError):
     """A command line that makes no sense: exit code 2. Other errors have 1."""
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def closest(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?`, or nothing if no name is near."""
     import difflib
 
@@ -51,18 +51,18 @@ def near(word: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
-def no_command(word: str, known: Iterable[str]) -> UsageError:
+def unknown_command(word: str, known: Iterable[str]) -> UsageError:
     """The error for a word that names no command."""
     meant, hint = _COMMANDS.get(word.lower()), _OTHERWISE.get(word.lower())
-    hint = hint or (f"did you mean {meant}?" if meant else near(word.lower(), [*known, "--help", "--version"]))
+    hint = hint or (f"did you mean {meant}?" if meant else closest(word.lower(), [*known, "--help", "--version"]))
     return UsageError(f"there is no command {word!r}: {hint or '`woolly --help` lists the commands'}")
 
 
-def no_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
+def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
     """The error for an option that the command of `context` does not have: who has it, or the nearest of its own."""
     path = context.command_path
     likely = [other for other in known if other.startswith("--") == name.startswith("--")]
-    hint = _owners(context, name) or near(name, likely) or f"`{path} --help` lists the options"
+    hint = _owners(context, name) or closest(name, likely) or f"`{path} --help` lists the options"
     return UsageError(f"{path} has no option {name}: {hint}")
 
 
@@ -79,18 +79,18 @@ def _owners(context: click.Context, name: str) -> str:
     return f"{' and '.join(found[:2])} {'takes' if len(found) == 1 else 'take'} it" if found else ""
 
 
-def given_twice(path: str, first: str, second: str) -> UsageError:
+def duplicate_value(path: str, first: str, second: str) -> UsageError:
     """The error for an option of one value that came with two."""
     return UsageError(f"{path} takes one of {first} and {second}, which contradict each other: leave one of them out")
 
 
-def sentence(error: click.UsageError, context: click.Context) -> UsageError:
+def format_error(error: click.UsageError, context: click.Context) -> UsageError:
     """The error that click found, in Woolly's words. Click's own are not read: its classes say what is wrong."""
     options = [p for p in context.command.get_params(context) if isinstance(p, click.Option) and not p.hidden]
     match error:
         case click.NoSuchOption():
             known = [name for option in options for name in (*option.opts, *option.secondary_opts)]
-            return no_option(context, error.option_name, known)
+            return unknown_option(context, error.option_name, known)
         case click.BadOptionUsage():
             is_switch = any(option.is_flag for option in options if error.option_name in option.opts)
             return UsageError(f"{error.option_name} {'takes no' if is_switch else 'needs a'} value")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from woolly.engine import Chunk, Completion
     from woolly.templates import ChatTemplate
 
-# What to say of an empty answer if `is_assumed_in_vain`.
+# What to say of an empty answer if `is_template_missing`.
 EMPTY = "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model"
 
 # Control characters other than newline and tab: a model must not drive the terminal.
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def is_assumed_in_vain(template: ChatTemplate, text: str) -> bool:
+def is_template_missing(template: ChatTemplate, text: str) -> bool:
     """Return True if an answer is empty, probably because the file has no chat template."""
     return template.is_fallback and not text.strip()
 
@@ -76,11 +76,11 @@ def stats_of(facts: dict[str, Any]) -> str:
     read, rate = facts["prompt_tokens_per_second"], facts["answer_tokens_per_second"]
     drafted = facts.get("drafted_tokens", 0)
     return (
-        f"prompt   {counted(facts['prompt_tokens'], 'token')}, {facts['cached_tokens']} of them from the cache"
+        f"prompt   {plural(facts['prompt_tokens'], 'token')}, {facts['cached_tokens']} of them from the cache"
         + (f" ({note})" if (note := facts.get("cache_note", "").partition(", ")[2]) else "")
         + f", first token after {facts['first_token_s']:.2f} s"
         + (f", {read:.1f} tokens/s" if read else "")
-        + f"\nanswer   {counted(facts['answer_tokens'], 'token')}"
+        + f"\nanswer   {plural(facts['answer_tokens'], 'token')}"
         + (f", {rate:.1f} tokens/s" if rate else "")
         + (f", {facts['accepted_tokens']} of {drafted} guessed tokens were right" if drafted else "")
     )

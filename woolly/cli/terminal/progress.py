@@ -19,7 +19,7 @@ _FIGURES = 48
 Report = Callable[[int, int], None]  # done, total
 
 
-def chatter() -> Console:
+def stderr_console() -> Console:
     """The console of standard error, for everything but the result. Without markup: names are full of brackets."""
     from rich.console import Console
 
@@ -76,7 +76,7 @@ def _bar(description: str, columns: tuple[object, ...], console: Console | None)
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    console = console or chatter()
+    console = console or stderr_console()
     if not console.is_terminal:
         yield None
         return

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ENDLESS = 10_000
 
 
-def results() -> Console:
+def stdout_console() -> Console:
     """The console of standard output. Without markup: names and templates are full of brackets."""
     from rich.console import Console
 

@@ -18,7 +18,7 @@ from woolly.errors import StoreError
 _HONOURED = ("temperature", "seed")
 
 
-def find_transcribing(name: str | None) -> bool:
+def find_transcriber(name: str | None) -> bool:
     """Return True if a name is that of a speech recognition model, on this machine or in the catalogue.
 
     GGUFError if it is a file that cannot be read as a model.

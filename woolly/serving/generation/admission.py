@@ -12,7 +12,7 @@ from woolly.serving.errors import ApiError, server_stopping
 
 @dataclass
 class Admitted:
-    """Room for the answers of one request, held while the block that took it runs."""
+    """Capacity for the answers of one request, held while the block that took it runs."""
 
     n: int
     arrived: float  # by time.monotonic(): the client waits from here on

@@ -1,4 +1,4 @@
-"""Room: which models leave memory so that another one fits."""
+"""Capacity: which models leave memory so that another one fits."""
 
 from __future__ import annotations
 

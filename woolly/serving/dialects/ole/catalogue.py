@@ -10,9 +10,9 @@ from typing import Any
 
 from fastapi import Request
 
-from woolly.machine.fit import Room
+from woolly.machine.capacity import Capacity
 from woolly.models import architectures
-from woolly.serving.dialects.ole.models import room_of
+from woolly.serving.dialects.ole.models import server_capacity
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
@@ -27,17 +27,17 @@ async def list_catalogue(request: Request) -> dict[str, Any]:
     models: ModelManager = request.app.state.models
     settings: Settings = request.app.state.settings
     here = {name for info in await models.list() for name in (info.name, *info.aliases)}
-    room = await asyncio.to_thread(room_of, models)
-    if room is not None:
-        room = replace(room, disk=await asyncio.to_thread(_free_disk, settings.folder))
+    capacity = await asyncio.to_thread(server_capacity, models)
+    if capacity is not None:
+        capacity = replace(capacity, disk=await asyncio.to_thread(_free_disk, settings.folder))
     return {
         "allowed": settings.allow_pull and settings.folder == models_folder() and request.state.is_admin,
         "updated": read_catalogue().updated,
-        "models": await asyncio.to_thread(_rows, here, room),
+        "models": await asyncio.to_thread(_rows, here, capacity),
     }
 
 
-def _rows(here: set[str], room: Room | None) -> list[dict[str, Any]]:
+def _rows(here: set[str], capacity: Capacity | None) -> list[dict[str, Any]]:
     """Returns a row for each size of each family; `fits` is null if a GPU may take a part of a model."""
     can_run = set(architectures())
     rows = []
@@ -45,7 +45,7 @@ def _rows(here: set[str], room: Room | None) -> list[dict[str, Any]]:
         for i, (tag, entry) in enumerate(family.tags.items()):
             full = f"{name}:{tag}"
             is_here = full in here or (i == 0 and name in here)
-            fits = None if room is None else room.fit(entry.n_bytes, is_here=is_here)
+            fits = None if capacity is None else capacity.fit(entry.n_bytes, is_here=is_here)
             rows.append(
                 {
                     "name": full,

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.machine.fit import Room
+from woolly.machine.capacity import Capacity
 from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
@@ -37,8 +37,8 @@ class LoadBody(BaseModel):
 async def list_models(request: Request) -> Any:
     """Read from the files' headers; nothing is loaded. Ole gets `{"success": true, "data": [...]}`."""
     models: ModelManager = request.app.state.models
-    room = await asyncio.to_thread(room_of, models)
-    return wrapped(request, [await _shape(info, request, room) for info in await models.list()])
+    capacity = await asyncio.to_thread(server_capacity, models)
+    return wrapped(request, [await _shape(info, request, capacity) for info in await models.list()])
 
 
 @router.get("/{name:path}", summary="Tell of one model")
@@ -72,15 +72,15 @@ def _has_gpu() -> bool:
     return choose("auto").name not in ("cpu", "reference")
 
 
-def room_of(models: ModelManager) -> Room | None:
+def server_capacity(models: ModelManager) -> Capacity | None:
     """Returns the memory for a model, with what loaded ones hold; None if a GPU may take a part of it."""
     if _has_gpu():
         return None
     held = sum(slot.n_bytes for slot in models.loaded_models)
-    return Room(available_memory() + held, total_memory(), 0)
+    return Capacity(available_memory() + held, total_memory(), 0)
 
 
-async def _shape(info: ModelInfo, request: Request, room: Room | None = None) -> dict[str, Any]:
+async def _shape(info: ModelInfo, request: Request, capacity: Capacity | None = None) -> dict[str, Any]:
     state = request.app.state
     slot = state.models.ready(info.name)
     kinds = await input_modalities(info, state.settings, slot)
@@ -100,7 +100,7 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
         "size_bytes": info.size_bytes,
         "parameters": info.parameters,
         "quantization": info.quantization,
-        "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
+        "fits": None if capacity is None else capacity.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
         "capabilities": [*info.capabilities, *modalities],

@@ -17,7 +17,7 @@ _PAUSE = 3600  # seconds after which a hub that was not reached is asked again
 
 
 @dataclass(frozen=True)
-class Start:
+class FirstRunState:
     """Record of earlier starts."""
 
     has_answered: bool = False  # whether a person at a terminal has had an answer
@@ -35,19 +35,19 @@ class Start:
         return not 0 <= time.time() - self.unreached < _PAUSE
 
 
-def read_start() -> Start:
+def read_state() -> FirstRunState:
     """Returns what is remembered; nothing if the file is missing or damaged."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError, StoreError):
         found = json.loads(_file().read_bytes())
-        start = Start(bool(found["has_answered"]), found["model"], int(found["unreached"]))
+        start = FirstRunState(bool(found["has_answered"]), found["model"], int(found["unreached"]))
         if start.model is None or isinstance(start.model, str):
             return start
-    return Start()
+    return FirstRunState()
 
 
-def remember(**facts: Any) -> None:
-    """Writes down facts of `Start`. A home that cannot be written loses them, and nothing else."""
-    start = replace(read_start(), **facts)
+def save_state(**facts: Any) -> None:
+    """Writes down facts of `FirstRunState`. A home that cannot be written loses them, and nothing else."""
+    start = replace(read_state(), **facts)
     with contextlib.suppress(OSError, StoreError):
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def remember(**facts: Any) -> None:
 
 def default_model() -> str:
     """Returns the name of the model that answers if none is named: the chosen one if it is here, else smollm2."""
-    start = read_start()
+    start = read_state()
     return start.model if start.model is not None and start.is_settled else DEFAULT_MODEL
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from woolly.errors import UnsupportedError
 
 
-def of_checkpoint(name: str) -> str:
+def convert_checkpoint(name: str) -> str:
     """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
     try:
         is_folder = Path(name).is_dir()

@@ -1,4 +1,4 @@
-"""room_here: the memory and the disk of this machine that a model could take."""
+"""machine_capacity: the memory and the disk of this machine that a model could take."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import shutil
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.machine.fit import Room
+from woolly.machine.capacity import Capacity
 from woolly.machine.memory import available_memory, total_memory
 from woolly.store import models_folder
 
 
-def room_here() -> Room:
-    """Returns the room of this machine; the memory of the GPU that `auto` takes counts, for a model may be split."""
-    from woolly.cli.commands.show_gpu import find_card
+def machine_capacity() -> Capacity:
+    """Returns the capacity of this machine, including the memory of the GPU that `auto` selects."""
+    from woolly.cli.commands.show_gpu import detect_gpu
 
-    card, _ = find_card()
+    card, _ = detect_gpu()
     beside = 0 if card is None else card.usable
-    return Room(available_memory() + beside, total_memory() + beside, _free_disk())
+    return Capacity(available_memory() + beside, total_memory() + beside, _free_disk())
 
 
 def _free_disk() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import counted
+from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError
 
 
@@ -31,7 +31,7 @@ def read_texts(option: str, path: Path | None, key: str) -> list[str]:
     n_empty = sum(not line.strip() for line in lines)
     if n_empty:
         place = path or "standard input"
-        print_status(f"woolly: {place} has {counted(n_empty, 'line')} without a text: an index counts the others")
+        print_status(f"woolly: {place} has {plural(n_empty, 'line')} without a text: an index counts the others")
     if path is None or path.suffix.lower() not in (".jsonl", ".ndjson"):
         return [line for line in lines if line.strip()]
     return [_text(path, number, line, key) for number, line in enumerate(lines, 1) if line.strip()]

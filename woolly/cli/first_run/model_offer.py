@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from woolly import store
-from woolly.cli.start.memory import read_start, remember
+from woolly.cli.first_run.state_file import read_state, save_state
 from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.errors import StoreError, WoollyError
 from woolly.store import DEFAULT_MODEL
 from woolly.store.download import HUB, is_offline
 
 if TYPE_CHECKING:
-    from woolly.cli.start.suggestion import Suggestion
+    from woolly.cli.first_run.recommendation import Recommendation
 
 _PATIENCE = 2.0  # seconds to wait for the hub
 _STAYS = ("s", "S", "n", "N", "q", "\x1b")
@@ -75,17 +75,17 @@ def offer() -> Download | None:
     Nothing is asked if a model was chosen before, if the hub is not reached within two seconds, or if nothing better
     runs here.
     """
-    start = read_start()
+    start = read_state()
     if start.is_settled or not start.may_ask_the_hub or not _is_answered():
         return None
-    from woolly.cli.start.suggestion import suggest  # for those alone who named no model
+    from woolly.cli.first_run.recommendation import recommend  # for those alone who named no model
 
     found = _Reached.begin()
-    better = suggest()
+    better = recommend()
     if better is None or not better.is_fast:
         return None
     if not better.is_here and not found.within(_PATIENCE):
-        remember(unreached=int(time.time()))
+        save_state(unreached=int(time.time()))
         return None
     cost = "it is here" if better.is_here else f"{better.tag.gigabytes} to download ({better.minutes})"
     print_status(
@@ -93,9 +93,9 @@ def offer() -> Download | None:
         f" {better.tag.licence}, about {better.rate:.0f} tokens/s here."
     )
     if not _is_taken(better.name):
-        remember(model=DEFAULT_MODEL)
+        save_state(model=DEFAULT_MODEL)
         return None
-    remember(model=better.name)
+    save_state(model=better.name)
     if better.is_here:
         return None  # it is what answers from now on
     print_status(f"woolly: fetching {better.name}; {DEFAULT_MODEL} answers meanwhile")
@@ -104,18 +104,18 @@ def offer() -> Download | None:
 
 def hint() -> None:
     """Tells a person at a terminal what would answer better than the toy, unless the person chose the toy."""
-    if read_start().is_settled or not _is_shown():
+    if read_state().is_settled or not _is_shown():
         return
-    from woolly.cli.start.suggestion import suggest
+    from woolly.cli.first_run.recommendation import recommend
 
-    better = suggest()
+    better = recommend()
     if better is not None:
         print_status(f"woolly: {DEFAULT_MODEL} is a toy of 98 MB: {_advice(better)} answers better", dim=True)
 
 
 def next_steps() -> None:
     """Tells three things to try, once, after the first answer at a terminal."""
-    if read_start().has_answered or not _is_shown():
+    if read_state().has_answered or not _is_shown():
         return
     print_status(
         "\nwoolly chat           talk with the model\n"
@@ -123,7 +123,7 @@ def next_steps() -> None:
         "woolly launch claude  a coding agent with a model of this machine",
         dim=True,
     )
-    remember(has_answered=True)
+    save_state(has_answered=True)
 
 
 class _Reached:
@@ -178,7 +178,7 @@ def _is_taken(name: str) -> bool:
             return False
 
 
-def _advice(better: Suggestion) -> str:
+def _advice(better: Recommendation) -> str:
     if better.is_here:
         return f"woolly run {better.name}"
     return f"woolly pull {better.name} ({better.tag.gigabytes}, fits here, about {better.rate:.0f} tokens/s)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from woolly.cli.start.memory import is_here
-from woolly.cli.start.room import room_here
+from woolly.cli.first_run.capacity import machine_capacity
+from woolly.cli.first_run.state_file import is_here
 from woolly.machine.busy import Others
 from woolly.store import Tag, find_in_catalogue, read_catalogue
 
@@ -18,7 +18,7 @@ _LINE = 12.5e6  # bytes per second of a connection of 100 Mbit/s
 
 
 @dataclass(frozen=True)
-class Suggestion:
+class Recommendation:
     """A model of the catalogue, and how fast it would answer here."""
 
     name: str
@@ -38,29 +38,29 @@ class Suggestion:
         return f"{f'{seconds / 60:.0f} min' if seconds >= 90 else f'{seconds:.0f} s'} at 100 Mbit/s"
 
 
-def suggest() -> Suggestion | None:
+def recommend() -> Recommendation | None:
     """Returns the first suggestion of the catalogue that fits and is fast here; else the last that fits, or None."""
     from woolly.models import architectures
 
-    room, runs = room_here(), architectures()
+    capacity, runs = machine_capacity(), architectures()
     found = None
     for name in read_catalogue().suggested:
         named = find_in_catalogue(name)
         tag = None if named is None else named.size
-        if tag is None or tag.architecture not in runs or room.fit(tag.n_bytes) != "yes":
+        if tag is None or tag.architecture not in runs or capacity.fit(tag.n_bytes) != "yes":
             continue
         rate = _REACHED * _bandwidth(tag.n_bytes) / (tag.n_bytes * tag.n_active / tag.n_parameters)
-        found = Suggestion(name, tag, rate, is_here(name))
+        found = Recommendation(name, tag, rate, is_here(name))
         if found.is_fast:
             break
     return found
 
 
 def _bandwidth(n_bytes: int) -> float:
-    """Returns bytes per second of the memory that would hold a model: the GPU's if it has the room, else measured."""
-    from woolly.cli.commands.show_gpu import find_card
+    """Returns the bandwidth, in bytes per second, of the memory that would hold the model."""
+    from woolly.cli.commands.show_gpu import detect_gpu
 
-    card, _ = find_card()
+    card, _ = detect_gpu()
     if card is not None and card.bandwidth is not None and card.usable > 1.2 * n_bytes:
         return card.bandwidth
     return _measured()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.store import Preset
 
 
-def talk(
+def run_repl(
     name: str,
     params_of: Callable[[Preset | None], SamplingParams],
     system: str | None,

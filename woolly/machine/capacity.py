@@ -13,7 +13,7 @@ _EASE = 0.85  # of the memory that is free: the rest is for other programs
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """The memory and the disk that a model could take, in bytes."""
 
     memory: int  # free for this process, a GPU's included
