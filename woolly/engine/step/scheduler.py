@@ -20,10 +20,9 @@ from woolly.engine.step.batching import assemble
 from woolly.engine.step.work import Span, Work
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
-# A chat template ends a prompt with a few tokens that it leaves out in the next turn, such as the beginning of
-# reasoning: if they cross the last page boundary, a request may continue at the boundary before it.
+# Tokens that a chat template writes at the end of a prompt and leaves out in the next turn, such as <think>: if they
+# cross the last page boundary, a request may continue at the boundary before it.
 _TAIL = 8
-
 _LOADING = 0.02  # seconds that a step without work waits for pages from disk; jobs of callers wait as long
 
 
@@ -65,8 +64,8 @@ class Scheduler:
         self.batch_size = AdaptiveBatchSize(self.max_running, self.max_running)
 
     def __repr__(self) -> str:
-        pages = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
-        return f"{len(self.running)} running, {len(self.waiting)} waiting, {pages}"
+        free = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
+        return f"{len(self.running)} running, {len(self.waiting)} waiting, {free}"
 
     @property
     def requests(self) -> Iterable[Request]:
@@ -114,9 +113,8 @@ class Scheduler:
     def batch(self, work: Work) -> Batch:
         """The batch of a step, with the slots and the pages of windows that its rows read and write."""
         self.visible_pages.prepare(work)
-        return assemble(
-            work, None if self.snapshots is None else self.snapshots.prepare(work), self.visible_pages.tables
-        )
+        slots = None if self.snapshots is None else self.snapshots.prepare(work)
+        return assemble(work, slots, self.visible_pages.tables)
 
     def ran(self, work: Work) -> None:
         """Notes that the step was computed."""
