@@ -293,25 +293,6 @@ def test_model_output_cannot_control_the_terminal():
     assert visible("a\x1b[31mb\x07\tc\nd\x9be") == "a\\x1b[31mb\\x07\tc\nd\\x9be"
 
 
-def test_saved_key_sounds_is_read_as_audio(tmp_path):
-    saved = [{"role": "user", "content": "What is said?", "sounds": ["talk.wav"]}]
-    (tmp_path / "x.json").write_text(json.dumps({"messages": saved}))
-    conversation = Conversation(SamplingParams())
-    conversation.load(tmp_path / "x.json")
-    assert conversation.messages == [{"role": "user", "content": "What is said?", "audio": ["talk.wav"]}]
-    (tmp_path / "x.json").write_text(json.dumps({"messages": [saved[0] | {"sounds": "talk.wav"}]}))
-    with pytest.raises(RequestError, match="holds no conversation"):
-        conversation.load(tmp_path / "x.json")
-
-
-def test_file_that_is_not_a_conversation_is_rejected(tmp_path):
-    conversation = Conversation(SamplingParams())
-    for text in ("[1]", "3", '{"messages": 1}', '{"messages": [{"role": "user"}]}', "{"):
-        (tmp_path / "x.json").write_text(text)
-        with pytest.raises(RequestError, match=r"holds no conversation|is not JSON"):
-            conversation.load(tmp_path / "x.json")
-
-
 @pytest.mark.parametrize("text", ["5", "true", '{"a": 1}', "[1, 2]", "[" * 100_000])
 def test_non_text_stop_is_rejected_or_taken_literally(text):
     conversation = Conversation(SamplingParams())
