@@ -16,7 +16,7 @@ struct EmbedType final : Step {
         if (table == nullptr || table->n < (separator != 0 ? 2 : 1) * y.width) a.fail("has too small a table");
     }
 
-    bool is_companion(const BatchView& batch, int64_t row, int32_t sequence) const {
+    bool is_second_segment(const BatchView& batch, int64_t row, int32_t sequence) const {
         for (int64_t r = batch.offsets[sequence]; r < row; ++r)
             if (batch.tokens[r] == separator) return true;
         return false;
@@ -25,7 +25,7 @@ struct EmbedType final : Step {
     void run(Worker& w) const override {
         w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r) {
-                const bool second = separator != 0 && is_companion(w.batch, r, w.sequence_of(r));
+                const bool second = separator != 0 && is_second_segment(w.batch, r, w.sequence_of(r));
                 const float* add = table->data + (second ? y.width : 0);
                 for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + add[i];
             }

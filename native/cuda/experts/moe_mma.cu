@@ -9,15 +9,15 @@
 namespace {
 
 // An item in each block, up to 64 rows of one expert; a warp for each strip.
-constexpr int MANY_WARPS = 4, BUNDLE_ROWS = 64;
+constexpr int WARPS = 4, ITEM_ROWS = 64;
 
 template <class T>
 __device__ __forceinline__ void moe_mma(const int* members, const ExpertRows* items, const u8* x_f16,
                                         const float* inv_scales, int per, const ExpertWeights& expert_weights,
                                         float* y) {
     typedef Tile<T> Unpacker;
-    constexpr int N = BUNDLE_ROWS / 8;
-    const int lane = threadIdx.x & 31, panel = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
+    constexpr int N = ITEM_ROWS / 8;
+    const int lane = threadIdx.x & 31, panel = int(blockIdx.y) * WARPS + int(threadIdx.x >> 5);
     const int g = lane >> 2, t = lane & 3, n_tiles = expert_weights.n_tiles;
     wait_for_previous_kernel();
     launch_dependents();

@@ -108,7 +108,7 @@ struct PanelStream {
 struct F16Rows {
     const u8* x_f16;
     const float* inv_scales;
-    static constexpr bool LOADS_AFTER_WAIT = false;
+    static constexpr bool ITEMS_READY_EARLY = false;
     __device__ __forceinline__ void load(Words4 (&to)[8], const SharedItem& item, int i, int tile, int n_tiles,
                                          int t) const {
         const u8* from = x_f16 + (u64(item.rows[i]) * n_tiles + tile) * 512 + t * 16;
@@ -125,7 +125,7 @@ struct HiddenRows {
     const float* x;
     const u32* max_abs;
     int n;
-    static constexpr bool LOADS_AFTER_WAIT = true;  // items are known before the kernel that this one waits for
+    static constexpr bool ITEMS_READY_EARLY = true;  // items are known before the kernel that this one waits for
     __device__ __forceinline__ float at(const float* row, int k) const { return k < n ? __ldcg(row + k) : 0.0f; }
     __device__ __forceinline__ void load(Words4 (&to)[8], SharedItem& item, int i, int tile, int, int t) const {
         const float* row = x + u64(item.entries[i]) * n;
@@ -258,8 +258,8 @@ __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const Expe
     float* sums = factors + 2 * launch.panels_per_round * 16;
     u8* space = reinterpret_cast<u8*>(sums);  // until there are sums
     panels.ring.start(shared, space + launch.sum_bytes, warp, lane, launch.n_stages, Tile<T>::bytes);
-    const int n_prefetched = Rows::LOADS_AFTER_WAIT ? launch.n_prefetched : 0;
-    if (!Rows::LOADS_AFTER_WAIT) wait_for_previous_kernel();
+    const int n_prefetched = Rows::ITEMS_READY_EARLY ? launch.n_prefetched : 0;
+    if (!Rows::ITEMS_READY_EARLY) wait_for_previous_kernel();
     launch_dependents();
     const PanelRange range =
         load_items<IS_ONE, Out::MAY_CHOOSE>(launch.from, expert_weights.n_panels, items_of_block, space, rows);
@@ -267,11 +267,11 @@ __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const Expe
     load_factors(panels, panels.begin, min(panels.begin + launch.panels_per_round, panels.end), factors);
 #pragma unroll 1
     for (int i = 0; i < n_prefetched; i++) panels.fetch(i);
-    if (Rows::LOADS_AFTER_WAIT) wait_for_previous_kernel();
+    if (Rows::ITEMS_READY_EARLY) wait_for_previous_kernel();
     Words4 columns[8];
     int held = -1, buffer = 0;  // held: which columns are
     auto which = [&](int number, int tile) {
-        return (IS_ONE && !Rows::LOADS_AFTER_WAIT ? 0 : number) * n_tiles + tile;
+        return (IS_ONE && !Rows::ITEMS_READY_EARLY ? 0 : number) * n_tiles + tile;
     };
     auto load = [&](int number, int tile) {
         held = which(number, tile);

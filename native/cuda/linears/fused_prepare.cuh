@@ -28,14 +28,14 @@ __device__ __forceinline__ void prepare_row(const FusedRows& fused, int row, flo
     RowToF16<FOURS_PER_THREAD, true, false, PER_THREAD, ROW_BARRIER> to_f16(fused.norm, fused.n_columns, n_padded);
     // Lanes i and i + 16 exchange words so that each stores 8 contiguous bytes; their addresses differ by 16. The next
     // float4 of a lane is 1024 columns further.
-    const int is_companion = threadIdx.x & 16;
+    const int is_upper_lane = threadIdx.x & 16;
     u64 to = reinterpret_cast<u64>(fused.prepared +
                                    prepared_at(row, place_of(4 * (row_thread<PER_THREAD>() & ~16)), fused.n_stride)) ^
-             is_companion;
+             is_upper_lane;
     const float inv_scale =
         to_f16.convert(fused.x + u64(row) * fused.n_columns, fused.eps, reduced, [&](int, u32 low, u32 high) {
-            const u32 brought = __shfl_xor_sync(ALL_LANES, is_companion ? low : high, 16);
-            *reinterpret_cast<Words2*>(to) = {is_companion ? brought : low, is_companion ? high : brought};
+            const u32 brought = __shfl_xor_sync(ALL_LANES, is_upper_lane ? low : high, 16);
+            *reinterpret_cast<Words2*>(to) = {is_upper_lane ? brought : low, is_upper_lane ? high : brought};
             to += u64(fused.n_stride) * 2048;
         });
     if (threadIdx.x == 0) fused.inv_scales[row] = inv_scale;

@@ -45,16 +45,16 @@ ALL_BLOCKS(TABLES)
 
 // y = x + table[0], or + table[1] after a `separator` token (0: none).
 KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
-    __shared__ int is_companion;
+    __shared__ int is_second_segment;
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
     if (threadIdx.x == 0) {
-        is_companion = 0;
+        is_second_segment = 0;
         for (int i = b->offsets[b->sequences[row]]; separator && i < row; i++)
-            is_companion |= b->tokens[i] == separator;
+            is_second_segment |= b->tokens[i] == separator;
     }
     __syncthreads();
-    const float* const added = table + is_companion * width;
+    const float* const added = table + is_second_segment * width;
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
         const long long at = (long long)row * width + c;
         y[at] = x[at] + added[c];

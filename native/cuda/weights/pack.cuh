@@ -28,12 +28,12 @@ struct Line {
 struct Out {
     u8* tile;
     int lane;
-    bool is_companion;  // second pass: merge with the rows written before
+    bool is_second_pass;  // second pass: merge with the rows written before
     __device__ int g() const { return lane >> 2; }
     __device__ int t() const { return lane & 3; }
     __device__ void put(int at, u32 word) const {
         u32* place = reinterpret_cast<u32*>(tile + at);
-        *place = is_companion ? *place | word : word;
+        *place = is_second_pass ? *place | word : word;
     }
 };
 
