@@ -102,8 +102,8 @@ def test_show_counts_tower_memory(folder, model):
     (folder / "good-Q4_K_M.gguf").symlink_to(model)
     plain = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
     tower = write_tower(TOWERS["gemma3"], folder / "mmproj-good-F16.gguf")
-    seeing = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
-    assert seeing["tower"] == tower_bytes(tower) > 0 and seeing["total"] == plain["total"] + seeing["tower"]
+    with_tower = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
+    assert with_tower["tower"] == tower_bytes(tower) > 0 and with_tower["total"] == plain["total"] + with_tower["tower"]
     assert ", for images " in woolly("show", "good-Q4_K_M")
 
 

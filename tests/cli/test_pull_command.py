@@ -50,7 +50,7 @@ def test_projector_file_is_named_with_its_size(store_pull, tmp_path):
         .invoke(pull, [])
         .stderr.endswith("woolly: projector for image input: mmproj-smollm2-F16.gguf, 3 MB\n")
     )
-    assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr
+    assert "projector" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr
     said = CliRunner().invoke(pull, ["--draft"]).stderr
     assert said.endswith("woolly: no mtp-NAME.gguf or dflash-NAME.gguf is there for it\n")
     (tmp_path / "mtp-smollm2.gguf").write_bytes(b"")

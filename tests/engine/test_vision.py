@@ -102,7 +102,7 @@ def said(request):
     return request.output, request.logprobs
 
 
-def seen(name, seed=0):
+def input_image(name, seed=0):
     tower = TOWERS[name.removesuffix("-e")]
     grid = tower.grids[0]
     if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
@@ -114,7 +114,7 @@ def seen(name, seed=0):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_image_has_the_same_bits_alone_batched_chunked_and_cached(name, opened):
-    _check_bits(name, opened, seen(name), seen(name, seed=7))
+    _check_bits(name, opened, input_image(name), input_image(name, seed=7))
 
 
 def test_two_frames_have_the_same_bits_alone_batched_chunked_and_cached(opened):
@@ -163,7 +163,7 @@ def _check_bits(name, opened, one, two):
 def test_second_turn_encodes_nothing_again_even_after_eviction(opened):
     engine = opened("qwen2vl")
     before = "a flock of sheep on a hill " * 3
-    first = prompt(engine, before, seen("qwen2vl"), "What is it, and where, and why is it so? ")
+    first = prompt(engine, before, input_image("qwen2vl"), "What is it, and where, and why is it so? ")
     text, _ = finish(engine, first)[0]
     engine.encoder_scheduler._kept.clear()
     n_runs = engine.encoder_scheduler.tower.n_runs
@@ -178,7 +178,7 @@ def test_second_turn_encodes_nothing_again_even_after_eviction(opened):
 def test_only_equal_images_share_pages(opened):
     engine = opened("llava")
     text = "x" * PAGE_SIZE
-    one, two = (prompt(engine, text, seen("llava", seed), text) for seed in (0, 1))
+    one, two = (prompt(engine, text, input_image("llava", seed), text) for seed in (0, 1))
     hits = []
     for each in (one, two, one):
         request = engine.add(engine.new_request(each, GREEDY))
@@ -196,7 +196,7 @@ def test_image_pages_outlive_the_process_on_disk(opened, tmp_path):
         folder = PageFolder(tmp_path / "pages", "identity", 1 << 30)
         engine = opened("llava", disk=folder)
         n_runs = engine.encoder_scheduler.tower.n_runs
-        each = prompt(engine, "x" * 64, seen("llava"), "y" * 70)
+        each = prompt(engine, "x" * 64, input_image("llava"), "y" * 70)
         texts += finish(engine, each)
         engine.close()
     assert texts[0] == texts[1]
@@ -210,12 +210,12 @@ def test_answers_continue_while_an_image_is_encoded(opened):
     talking = engine.add(engine.new_request(list(b"Tell me of sheep"), replace(GREEDY, max_tokens=100)))
     while not talking.output:
         engine.step()
-    waiting = engine.add(engine.new_request(prompt(engine, "See ", seen("qwen2.5vl"), "what?"), GREEDY))
+    waiting = engine.add(engine.new_request(prompt(engine, "See ", input_image("qwen2.5vl"), "what?"), GREEDY))
     n = len(talking.output)
     while not waiting.output:
         engine.step()
     assert len(talking.output) > n + 20
-    want = finish(opened("qwen2.5vl"), prompt(engine, "See ", seen("qwen2.5vl"), "what?"))[0]
+    want = finish(opened("qwen2.5vl"), prompt(engine, "See ", input_image("qwen2.5vl"), "what?"))[0]
     while waiting.finish_reason is None:
         engine.step()
     assert said(waiting) == want
@@ -226,9 +226,10 @@ def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
     engine, together = opened("qwen2.5vl"), []
     small = image(TOWERS["qwen2.5vl"].grids[1], seed=2)
     asked = [
-        prompt(engine, "See ", one, "what? ", two, "?") for one, two in ((seen("qwen2.5vl"), small), (small, "it"))
+        prompt(engine, "See ", one, "what? ", two, "?")
+        for one, two in ((input_image("qwen2.5vl"), small), (small, "it"))
     ]
-    asked.append(prompt(engine, "And ", seen("qwen2.5vl", 1), "?"))
+    asked.append(prompt(engine, "And ", input_image("qwen2.5vl", 1), "?"))
     alone = [finish(opened("qwen2.5vl"), one)[0] for one in asked]
     tower = engine.encoder_scheduler.tower
     begin = tower.start_batch
@@ -245,14 +246,14 @@ def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
 def test_unneeded_encoder_rows_are_dropped(opened):
     engine = opened("gemma3")
     engine.encoder_scheduler._work = 0
-    request = engine.add(engine.new_request(prompt(engine, seen("gemma3", 3), "?"), GREEDY))
+    request = engine.add(engine.new_request(prompt(engine, input_image("gemma3", 3), "?"), GREEDY))
     for _ in range(4):
         engine.step()
     assert engine.encoder_scheduler._run is not None
     engine.cancel(request)
     engine.step()
     assert engine.encoder_scheduler._run is None and engine.is_idle
-    assert finish(engine, prompt(engine, seen("gemma3", 4), "?"))
+    assert finish(engine, prompt(engine, input_image("gemma3", 4), "?"))
 
 
 def test_encoder_cache_is_bounded(opened):
@@ -260,7 +261,7 @@ def test_encoder_cache_is_bounded(opened):
     one = 64 * 64 * 4
     engine.encoder_scheduler._max_bytes = 2 * one
     for seed in range(4):
-        finish(engine, prompt(engine, seen("llava", 20 + seed), "?"))
+        finish(engine, prompt(engine, input_image("llava", 20 + seed), "?"))
         assert engine.encoder_scheduler.n_bytes <= 2 * one
 
 
@@ -274,19 +275,19 @@ def test_encoder_cache_is_bounded(opened):
 def test_options_that_need_tokens_are_rejected(change, message, opened):
     engine = opened("llava")
     with pytest.raises(RequestError, match=message):
-        engine.new_request(prompt(engine, seen("llava"), "?"), replace(GREEDY, **change))
+        engine.new_request(prompt(engine, input_image("llava"), "?"), replace(GREEDY, **change))
 
 
 def test_unusable_images_are_rejected(opened, tmp_path):
     engine = opened("gemma3", chunk=8, max_running=6)
     with pytest.raises(RequestError, match="4 rows that see each other, but a step has room for 2"):
-        engine.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY)
+        engine.new_request(prompt(engine, input_image("gemma3"), "?"), GREEDY)
     with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 4"):
         engine.new_request(prompt(engine, image((1, 4, 4)), "?"), GREEDY)
     loaded = load_model(write_tiny(TINY["llama"], tmp_path / "llama.gguf"), "cpu", Options(threads=1))
-    blind = Engine(loaded.program, loaded.tokenizer, ctx=64)
+    text_engine = Engine(loaded.program, loaded.tokenizer, ctx=64)
     with pytest.raises(RequestError, match="this model supports neither images nor audio"):
-        blind.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY, RequestOptions())
+        text_engine.new_request(prompt(engine, input_image("gemma3"), "?"), GREEDY, RequestOptions())
     loaded.close()
 
 
@@ -298,7 +299,7 @@ def test_qwen_3_5_has_a_vision_tower_without_deepstack_rows(tmp_path):
         write_tiny(HYBRIDS["qwen35"], tmp_path / "text.gguf"), "cpu", Options(threads=1), projector=tower
     )
     engine = Engine(loaded.program, loaded.tokenizer, tower=loaded.tower, ctx=512)
-    answers = [finish(engine, prompt(engine, "See ", seen("qwen3vl", seed), "what?"))[0] for seed in (0, 1, 0)]
+    answers = [finish(engine, prompt(engine, "See ", input_image("qwen3vl", seed), "what?"))[0] for seed in (0, 1, 0)]
     assert answers[0] == answers[2] != answers[1]
     loaded.close()
 
@@ -330,8 +331,8 @@ def test_cpu_and_reference_agree(opened, tmp_path):
         tower = write_tower(TOWERS[name], tmp_path / f"{name}-tower.gguf")
         loaded = load_model(text, "reference", Options(), projector=tower)
         slow = Engine(loaded.program, loaded.tokenizer, ctx=512, tower=loaded.tower)
-        each = prompt(engine, "See ", seen(name), "what?")
-        rows = [one.encoder_scheduler.tower.rows(seen(name).inputs[0]) for one in (engine, slow)]
+        each = prompt(engine, "See ", input_image(name), "what?")
+        rows = [one.encoder_scheduler.tower.rows(input_image(name).inputs[0]) for one in (engine, slow)]
         np.testing.assert_allclose(*rows, rtol=1e-3, atol=1e-4)
         (slow_answer, slow_logs), (answer, logs) = finish(slow, each)[0], finish(engine, each)[0]
         assert slow_answer == answer
@@ -341,7 +342,9 @@ def test_cpu_and_reference_agree(opened, tmp_path):
 
 def test_tower_step_stops_when_all_its_waiters_have_left(opened, monkeypatch):
     engine = opened("gemma3")
-    request, other = (engine.add(engine.new_request(prompt(engine, seen("gemma3", 5), "?"), GREEDY)) for _ in range(2))
+    request, other = (
+        engine.add(engine.new_request(prompt(engine, input_image("gemma3", 5), "?"), GREEDY)) for _ in range(2)
+    )
     (program,), stopped = engine.encoder_scheduler.tower.programs, []
     plain = program.run
     monkeypatch.setattr(program, "cancel", lambda: stopped.append(True))
@@ -372,9 +375,9 @@ def test_tower_step_stops_when_all_its_waiters_have_left(opened, monkeypatch):
 )
 def test_complete_model_matches_transformers(name, grid, opened):
     """Tower, layout and text model together: packed tiles, rows that turn by line and column, matrices of their own."""
-    want = np.load(GOLDENS / "seeing.npz")[name]
+    want = np.load(GOLDENS / "vision.npz")[name]
     engine = opened(name)
-    one = image(grid) if grid else seen(name)
+    one = image(grid) if grid else input_image(name)
     rows = [
         part
         for part in make_replacement(one, engine.encoder_scheduler.tower.settings).parts
@@ -394,9 +397,11 @@ def test_tower_memory_counts_before_loading(tmp_path, monkeypatch):
     text = write_tiny(QWEN2, tmp_path / "text.gguf")
     tower = write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf")
     with open_gguf(text) as file:
-        plain, seeing = (memory.estimate(file, trace(file), "cpu", Options(), 64, None, one) for one in (None, tower))
-    assert seeing.tower == tower_bytes(tower) > 0 and seeing.total == plain.total + seeing.tower
-    monkeypatch.setattr(memory, "available_memory", lambda: plain.total + seeing.tower // 2)
+        plain, with_tower = (
+            memory.estimate(file, trace(file), "cpu", Options(), 64, None, one) for one in (None, tower)
+        )
+    assert with_tower.tower == tower_bytes(tower) > 0 and with_tower.total == plain.total + with_tower.tower
+    monkeypatch.setattr(memory, "available_memory", lambda: plain.total + with_tower.tower // 2)
     load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True).close()
     with pytest.raises(RequestError, match=r"of cache for 64 tokens, \d\.\d\d GB for images\), but"):
         load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True, projector=tower)

@@ -24,7 +24,7 @@ from tests.goldens.make_towers import qwen
 from tests.goldens.newer_towers import mlp, paddleocr
 from tests.goldens.newest_towers import hunyuan
 
-FILE = HERE / "seeing.npz"
+FILE = HERE / "vision.npz"
 BEFORE, AFTER = b"See the sheep: ", b" What is it?"
 GRID = (1, 4, 6)
 SECTIONS = [2, 3, 3]

@@ -28,8 +28,8 @@ from woolly.serving.dialects.responses import items
 
 pytest.importorskip("pypdfium2")
 
-SEES = replace(
-    TINY["qwen2"], name="sees", architecture="qwen2vl", extra={"rope.dimension_sections": [2, 3, 3, 0]}
+VISION_MODEL = replace(
+    TINY["qwen2"], name="vision", architecture="qwen2vl", extra={"rope.dimension_sections": [2, 3, 3, 0]}
 )  # fmt: skip
 SMALL = "0 0 60 40"  # points: pages of 120 x 80 pixels
 GREEDY = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
@@ -38,23 +38,23 @@ GREEDY = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    write_tiny(SEES, folder / "sees-Q8_0.gguf")
-    write_tower(TOWERS["qwen2vl"], folder / "mmproj-sees-F16.gguf")
-    write_tiny(TINY["llama"], folder / "blind-Q8_0.gguf")
+    write_tiny(VISION_MODEL, folder / "vision-Q8_0.gguf")
+    write_tower(TOWERS["qwen2vl"], folder / "mmproj-vision-F16.gguf")
+    write_tiny(TINY["llama"], folder / "text-Q8_0.gguf")
     (folder / "paper.pdf").write_bytes(write_pdf(["Wool <|im_end|>", ""], SMALL))
     (folder / "scan.pdf").write_bytes(write_pdf([""], SMALL))
     return folder
 
 
 @pytest.fixture(scope="module")
-def seeing(folder):
-    with LLM(folder / "sees-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+def vision_model(folder):
+    with LLM(folder / "vision-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
-def blind(folder):
-    with LLM(folder / "blind-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+def text_model(folder):
+    with LLM(folder / "text-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
         yield llm
 
 
@@ -64,33 +64,33 @@ def opened(llm, *files, most=50):
     return message.content
 
 
-def test_vision_model_gets_text_and_image_of_each_page(folder, seeing):
-    first, shown, second, scan, asked = opened(seeing, folder / "paper.pdf")
+def test_vision_model_gets_text_and_image_of_each_page(folder, vision_model):
+    first, shown, second, scan, asked = opened(vision_model, folder / "paper.pdf")
     # What a stranger wrote holds no control tokens.
-    assert first == TextPart(seeing.tokenizer.break_marks("[paper.pdf, page 1 of 2]\nWool <|im_end|>\n"))
+    assert first == TextPart(vision_model.tokenizer.break_marks("[paper.pdf, page 1 of 2]\nWool <|im_end|>\n"))
     assert "<|im_end|>" not in first.text and second == TextPart("[paper.pdf, page 2 of 2]\n")
     assert isinstance(shown, ImagePart) and shown.image.read().size == (80, 120) == scan.image.read().size
     assert asked == TextPart("what?")
 
 
-def test_text_model_gets_only_the_text(folder, blind):
-    text = opened(blind, folder / "paper.pdf")
+def test_text_model_gets_only_the_text(folder, text_model):
+    text = opened(text_model, folder / "paper.pdf")
     assert isinstance(text, str) and text.startswith("[paper.pdf, page 1 of 2]\nWool ") and text.endswith("\nwhat?")
     assert "[paper.pdf, page 2 of 2]\n(it has no text, and this model does not support images)" in text
     with pytest.raises(RequestError, match=r"^f: scan\.pdf has no text, only images of its pages, and this model"):
-        opened(blind, folder / "scan.pdf")
+        opened(text_model, folder / "scan.pdf")
 
 
-def test_pages_of_a_conversation_are_counted_together(folder, seeing):
+def test_pages_of_a_conversation_are_counted_together(folder, vision_model):
     with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
-        opened(seeing, folder / "paper.pdf", folder / "scan.pdf", most=2)
+        opened(vision_model, folder / "paper.pdf", folder / "scan.pdf", most=2)
     many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
-    layout = lay_out(many, seeing.template, seeing.tokenizer, replace(seeing.modalities, ctx=None))
+    layout = lay_out(many, vision_model.template, vision_model.tokenizer, replace(vision_model.modalities, ctx=None))
     assert len(layout.media) == 70  # more than the images that a conversation may bring one by one
 
 
-def test_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch):
-    first = seeing.chat("hi", images=[folder / "paper.pdf"], **GREEDY, logprobs=1)
+def test_second_turn_reads_and_encodes_nothing_again(folder, vision_model, monkeypatch):
+    first = vision_model.chat("hi", images=[folder / "paper.pdf"], **GREEDY, logprobs=1)
     again = [{"type": "file", "file": str(folder / "paper.pdf")}, {"type": "text", "text": "hi"}]
     talk = [
         {"role": "user", "content": again},
@@ -98,16 +98,16 @@ def test_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch
         {"role": "user", "content": "and?"},
     ]
     monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: pytest.fail("the file was read again"))
-    encoder_scheduler = seeing.driver.engine.encoder_scheduler
+    encoder_scheduler = vision_model.driver.engine.encoder_scheduler
     n_runs = encoder_scheduler.tower.n_runs
-    assert seeing.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs
-    assert len(seeing.chat(talk, **GREEDY).token_ids) == 4
+    assert vision_model.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs
+    assert len(vision_model.chat(talk, **GREEDY).token_ids) == 4
     assert encoder_scheduler.tower.n_runs == n_runs > 0
 
 
 def test_run_takes_a_file(folder):
     options = ["-n", "2", "-t", "1", "--backend", "cpu", "--temp", "0", "--ignore-eos", "--json", "-c", "512"]
-    for name in ("sees", "blind"):
+    for name in ("vision", "text"):
         model = str(folder / f"{name}-Q8_0.gguf")
         read = json.loads(woolly("run", model, "hi", "--image", str(folder / "paper.pdf"), *options))
         plain = json.loads(woolly("run", model, "hi", *options))
@@ -129,16 +129,16 @@ def test_every_api_takes_a_file(folder):
             "messages": [{"role": "user", "content": [{"type": "document", "title": "paper.pdf", "source": source}]}],
         },
         "/v1/responses": {"input": [{"role": "user", "content": [item]}], "max_output_tokens": 2},
-        "/v1beta/models/sees-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
+        "/v1beta/models/vision-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
         "/tokenize": {"messages": [{"role": "user", "content": [file]}]},
         "/api/chat": {
-            "model": "sees-Q8_0",
+            "model": "vision-Q8_0",
             "messages": [{"role": "user", "content": "", "images": [data]}],
             "stream": False,
         },
     }
     settings = Settings(
-        models_dir=folder, model=str(folder / "sees-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
+        models_dir=folder, model=str(folder / "vision-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
     )
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         counts = {}
@@ -162,7 +162,7 @@ def test_every_api_takes_a_file(folder):
 def test_token_counting_routes_measure_the_text_of_a_file(folder, monkeypatch):
     large = write_pdf(["Wool"], SMALL) + b"%" * 300_000  # more bytes than a prompt has characters
     long = write_pdf(["wool " * 6000] * 5, SMALL)  # a prompt of 512 tokens has at most 131,072
-    settings = Settings(model=str(folder / "blind-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
+    settings = Settings(model=str(folder / "text-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         for data, status in ((large, 200), (long, 400)):
             for path, body in counted(base64.b64encode(data).decode()).items():
@@ -186,7 +186,7 @@ def counted(data):
         "/v1/chat/completions/input_tokens": {"messages": talk},
         "/v1/messages/count_tokens": {"model": "m", "messages": [document]},
         "/v1/responses/input_tokens": {"input": [{"role": "user", "content": [item]}]},
-        "/v1beta/models/blind-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
+        "/v1beta/models/text-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
     }
 
 
@@ -200,7 +200,7 @@ def test_file_in_a_tool_result_becomes_a_note():
     assert items._result([{"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}], "m") == OMITTED_FILE
 
 
-def test_videos_are_counted_before_any_is_read(seeing):
+def test_videos_are_counted_before_any_is_read(vision_model):
     talk = [Message("user", tuple(VideoPart(VideoInput(b"", where=f"v{i}")) for i in range(5)))]
     with pytest.raises(RequestError, match=r"^v4: the conversation has 5 videos, and at most 4 are taken"):
-        open_files(talk, seeing.modalities, seeing.tokenizer, 50)
+        open_files(talk, vision_model.modalities, vision_model.tokenizer, 50)

@@ -36,7 +36,7 @@ def saved(seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("seeing")
+    folder = tmp_path_factory.mktemp("vision")
     write_tiny(QWEN2, folder / "qwen-Q8_0.gguf")
     write_tower(TOWERS["qwen2vl"], folder / "mmproj-qwen-F16.gguf")
     write_tiny(FAMILIES["gemma3"], folder / "gemma-Q8_0.gguf")
@@ -180,7 +180,7 @@ def test_slot_with_an_image_can_be_erased_but_not_saved(folder, tmp_path):
         assert usage()["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def seeing(folder, **settings):
+def vision_client(folder, **settings):
     model = str(folder / "qwen-Q8_0.gguf")
     given = Settings(models_dir=folder, model=model, backend="cpu", threads=1, ctx_size=256, **settings)
     return TestClient(create_app(given), base_url="http://localhost")
@@ -189,7 +189,7 @@ def seeing(folder, **settings):
 def test_completion_takes_images_at_its_markers(folder):
     data = [base64.b64encode(saved(seed)).decode() for seed in (1, 2)]
     options = {"n_predict": 3, "temperature": 0, "ignore_eos": True, "return_tokens": True}
-    with seeing(folder) as client:
+    with vision_client(folder) as client:
         mark = client.get("/props").json()["media_marker"]
 
         def ask(text, images):
@@ -214,17 +214,17 @@ def test_vllm_tokenize_counts_image_rows(folder):
     url = "data:image/png;base64," + base64.b64encode(saved(1)).decode()
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": parts}]}
-    with seeing(folder) as client:
+    with vision_client(folder) as client:
         reported = client.post("/tokenize", json=body).json()
         asked = client.post("/v1/chat/completions", json={**body, "max_tokens": 1}).json()
     assert reported["count"] == len(reported["tokens"]) == asked["usage"]["prompt_tokens"]
 
 
 def test_chat_models_give_embeddings_with_a_pooling(folder):
-    with seeing(folder) as client:
+    with vision_client(folder) as client:
         refused = client.post("/v1/embeddings", json={"input": "hi"})
         assert refused.status_code in (400, 404)
-    with seeing(folder, pooling="mean") as client:
+    with vision_client(folder, pooling="mean") as client:
         reported = client.post("/v1/embeddings", json={"input": ["hi", "you"]}).json()["data"]
         own = client.post("/embedding", json={"content": "hi", "embd_normalize": -1}).json()[0]["embedding"][0]
         assert client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1}).status_code == 200
@@ -237,6 +237,6 @@ def test_chat_models_give_embeddings_with_a_pooling(folder):
 
 
 def test_model_list_shows_vision_to_llama_server_clients(folder):
-    with seeing(folder) as client:
+    with vision_client(folder) as client:
         models = {one["name"]: one["capabilities"] for one in client.get("/models").json()["models"]}
     assert "multimodal" in models["qwen-Q8_0"] and "completion" in models["qwen-Q8_0"]

@@ -97,23 +97,25 @@ def rewritten(tiny, arrays, path, **keys):
 
 
 def test_file_may_hold_image_and_audio_towers_with_one_unknown(tmp_path, caplog):
-    tiny, eye = AUDIO_TOWERS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
+    tiny, vision_tower = AUDIO_TOWERS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
     vision = {
         "clip.has_vision_encoder": True, "clip.vision.image_size": 32,
         "clip.vision.patch_size": 4, "clip.vision.embedding_length": 32, "clip.vision.block_count": 2,
         "clip.vision.attention.head_count": 2, "clip.vision.attention.layer_norm_epsilon": 1e-6,
         "clip.vision.image_mean": [0.5] * 3, "clip.vision.image_std": [0.5] * 3,
-        **{f"clip.{key}": value for key, value in eye.extra.items()},
+        **{f"clip.{key}": value for key, value in vision_tower.extra.items()},
     }  # fmt: skip
-    both = rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
+    both = rewritten(tiny, tensors(tiny) | tower_tensors(vision_tower), tmp_path / "both.gguf", **vision)
     tower = open_tower(both, "cpu", Options(threads=1))
     assert tower.vision is not None and tower.audio is not None and tower.width == 64
     assert tower.rows(prepared_audio(tiny, 8_500).inputs[0], "audio").shape == (13, 64)
-    assert tower.rows(encoder_input(eye.grids[0]), "image").shape == (10, 64)
+    assert tower.rows(encoder_input(vision_tower.grids[0]), "image").shape == (10, 64)
     tower.close()
     odd = vision | {"clip.vision.projector_type": "gemma9v"}
     tower = open_tower(
-        rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "odd.gguf", **odd), "cpu", Options(threads=1)
+        rewritten(tiny, tensors(tiny) | tower_tensors(vision_tower), tmp_path / "odd.gguf", **odd),
+        "cpu",
+        Options(threads=1),
     )
     assert tower.vision is None and tower.audio is not None
     assert "one of the two towers of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text

@@ -220,7 +220,7 @@ def test_place_inserts_rows_among_tokens(adds):
         np.testing.assert_array_equal(run(one, without), TENSORS["token_embd.weight"].dequantize()[1:7])
 
 
-def seeing(mask):
+def attending(mask):
     return lambda p, x: p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask))
 
 
@@ -246,7 +246,7 @@ SPANS = ((0, 2), (2, 7), (7, 8), (8, 40), (40, 41), (41, 70))
 @pytest.mark.parametrize("mask", ["", "block"])
 def test_attention_ranges_of_the_batch_are_applied(mask):
     batch = brought(70, sees=sees(*SPANS))
-    got = {name: run(program(seeing(mask), name, **more), batch) for name, more in (
+    got = {name: run(program(attending(mask), name, **more), batch) for name, more in (
         ("reference", {}), ("cpu", {"threads": 2, "kv_type": "f32"}))}  # fmt: skip
     seen = [range(a if mask == "block" else 0, b) for a, b in SPANS for _ in range(a, b)]
     want = attention_by_hand(batch.hidden, seen)
@@ -256,7 +256,7 @@ def test_attention_ranges_of_the_batch_are_applied(mask):
 
 @pytest.mark.parametrize("mask", ["", "block"])
 def test_attention_ranges_give_the_same_bits_in_any_batch(mask):
-    one = program(seeing(mask), "cpu", threads=3, kv_type="f32")
+    one = program(attending(mask), "cpu", threads=3, kv_type="f32")
     alone = brought(70, sees=sees(*SPANS))
     want = run(one, alone)
     together = brought(5, 70, 9, sees=np.concatenate([sees((0, 5)), sees(*SPANS), sees((0, 9))]))
@@ -266,7 +266,7 @@ def test_attention_ranges_give_the_same_bits_in_any_batch(mask):
 
 def test_text_continues_after_bidirectional_rows():
     """Blocks of a causal text may come in several runs, each with whole blocks."""
-    one = program(seeing(""), "cpu", threads=2, kv_type="f32")
+    one = program(attending(""), "cpu", threads=2, kv_type="f32")
     whole = brought(70, sees=sees(*SPANS))
     want, state, pages = run(one, whole), one.new_state(16), list(range(4))
     for first, last in ((0, 7), (7, 40), (40, 70)):
@@ -291,7 +291,7 @@ def test_text_continues_after_bidirectional_rows():
 )
 def test_mismatched_arrays_are_rejected(changes, message):
     def build(p, x):
-        return seeing("block")(p, p.blend(x, "at") if "places" in changes else x)
+        return attending("block")(p, p.blend(x, "at") if "places" in changes else x)
 
     one = program(build, "cpu", threads=1)
     batch = replace(brought(4), **({"sees": sees((0, 4))} | changes))
@@ -312,7 +312,7 @@ def test_attention_ranges_must_fit_a_window():
 def test_batch_must_have_attention_ranges():
     for backend in ("reference", "cpu"):
         with pytest.raises(ValueError, match="does not say what rows see"):
-            run(program(seeing("block"), backend), brought(4))
+            run(program(attending("block"), backend), brought(4))
     with pytest.raises(PlanError, match="has no window"):
         program(lambda p, x: p.attention(x, x, x, head_dim=4, scale=1.0, mask="block", window=2), "cpu")
 

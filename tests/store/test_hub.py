@@ -12,7 +12,7 @@ from woolly.store.hub import choose_file, quant_of, shards_of
 
 DATA = b"GGUF" + bytes(range(256)) * 8000  # 2 MB
 REPO = "sheep/wool-GGUF"
-SEEING = "sheep/seeing-GGUF"
+VISION = "sheep/vision-GGUF"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def hub(tmp_path, monkeypatch):
         "wool-Q8_0.gguf": DATA + b"8",
         "wool-Q4_K_M.gguf": DATA,
     }
-    hub.repos[SEEING] = {**hub.repos[REPO], "mmproj-wool-F16.gguf": DATA + b"m", "mmproj-wool-F32.gguf": DATA}
+    hub.repos[VISION] = {**hub.repos[REPO], "mmproj-wool-F16.gguf": DATA + b"m", "mmproj-wool-F32.gguf": DATA}
     for name in (
         "HF_TOKEN",
         "HF_HOME",
@@ -59,24 +59,24 @@ def test_default_type_is_used_if_none_was_requested(hub, tmp_path):
 
 def test_projector_comes_with_its_model_and_leaves_with_the_last(hub):
     calls = []
-    path = pull(f"hf:{SEEING}:Q4_K_M", progress=lambda *call: calls.append(call))
+    path = pull(f"hf:{VISION}:Q4_K_M", progress=lambda *call: calls.append(call))
     assert calls[-1] == (2 * len(DATA) + 1, 2 * len(DATA) + 1)
     projector = path.with_name("mmproj-wool-F16.gguf")
     assert projector.read_bytes() == DATA + b"m"
     assert find_projectors(path) == [projector]
-    assert [model.name for model in list_models()] == [f"hf:{SEEING}/wool-Q4_K_M.gguf"]
-    pull(f"hf:{SEEING}:Q8_0")
-    remove_model(f"hf:{SEEING}:Q8_0")
+    assert [model.name for model in list_models()] == [f"hf:{VISION}/wool-Q4_K_M.gguf"]
+    pull(f"hf:{VISION}:Q8_0")
+    remove_model(f"hf:{VISION}:Q8_0")
     assert projector.is_file()
-    remove_model(f"hf:{SEEING}:Q4_K_M")
+    remove_model(f"hf:{VISION}:Q4_K_M")
     assert not projector.exists()
 
 
 def test_draft_file_is_fetched_on_request(hub):
-    hub.repos[SEEING] |= {"mtp-wool-Q8_0.gguf": DATA + b"g", "mtp-wool-F32.gguf": DATA, "MTP/mtp-wool-F16.gguf": DATA}
-    path = pull(f"hf:{SEEING}:Q4_K_M")
+    hub.repos[VISION] |= {"mtp-wool-Q8_0.gguf": DATA + b"g", "mtp-wool-F32.gguf": DATA, "MTP/mtp-wool-F16.gguf": DATA}
+    path = pull(f"hf:{VISION}:Q4_K_M")
     assert find_draft(path) is None
-    assert pull(f"hf:{SEEING}:Q4_K_M", with_draft=True) == path
+    assert pull(f"hf:{VISION}:Q4_K_M", with_draft=True) == path
     assert find_draft(path) == (block := path.with_name("mtp-wool-Q8_0.gguf")) and block.read_bytes() == DATA + b"g"
     assert find_draft(pull(f"hf:{REPO}:Q4_K_M", with_draft=True)) is None
     hub.repos["sheep/folders"] = {"Q4_K_M/wool-Q4_K_M.gguf": DATA, "Q4/mtp-wool-F16.gguf": DATA}
@@ -85,7 +85,7 @@ def test_draft_file_is_fetched_on_request(hub):
 
 
 def test_projector_can_be_left_out(hub):
-    assert find_projectors(pull(f"hf:{SEEING}:Q4_K_M", with_projector=False)) == []
+    assert find_projectors(pull(f"hf:{VISION}:Q4_K_M", with_projector=False)) == []
 
 
 def test_type_or_file_is_selected_by_name(hub, tmp_path):

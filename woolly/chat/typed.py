@@ -33,8 +33,8 @@ def settled(layout: Layout, other: Layout) -> Layout:
     """Returns the beginning of a prompt that another end of its last message leaves as it is."""
     pairs = zip(layout.text, other.text, strict=False)
     n = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(layout.text), len(other.text)))
-    n = next((seen.start for seen in layout.media if seen.start < n < seen.end), n)
-    return replace(layout, text=layout.text[:n], media=tuple(seen for seen in layout.media if seen.end <= n))
+    n = next((item.start for item in layout.media if item.start < n < item.end), n)
+    return replace(layout, text=layout.text[:n], media=tuple(item for item in layout.media if item.end <= n))
 
 
 def _ended(message: Message) -> Message:

@@ -16,10 +16,10 @@ def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str]
     """Returns a conversation as tokens, and rows of its images and audio among them."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
-    for index, seen in enumerate(layout.media):
-        parts.append(layout.text[end : seen.start])
-        parts += multimodal.make_replacement(seen.prepared, modalities.settings_of(seen.prepared.kind), index).parts
-        end = seen.end
+    for index, item in enumerate(layout.media):
+        parts.append(layout.text[end : item.start])
+        parts += multimodal.make_replacement(item.prepared, modalities.settings_of(item.prepared.kind), index).parts
+        end = item.end
     return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
 

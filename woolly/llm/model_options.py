@@ -150,13 +150,13 @@ class EngineOptions:
     )
     mmproj: str | None = option(
         None,
-        "File by which the model sees images (mmproj); none: it sees none.",
+        "Projector file (mmproj) for image and audio input; none: text only.",
         flags="--mmproj -mm",
         shown="the one beside the model",
         metavar="FILE",
         setting=Setting(
             "-mm --mmproj",
-            "File by which --model sees images (mmproj); none: no model sees any.",
+            "Projector file (mmproj) of --model for image and audio input; none: text only, for all models.",
             "the one beside each model",
         ),
     )

@@ -1,4 +1,4 @@
-"""Files beside a model's own: the projector (`mmproj`) by which it sees, what guesses tokens (`mtp-`, `dflash-`)."""
+"""Companion files of a model: the projector (`mmproj`) and draft models (`mtp-`, `dflash-`)."""
 
 from __future__ import annotations
 

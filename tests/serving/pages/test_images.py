@@ -13,8 +13,8 @@ from woolly.serving import Settings, create_app
 
 Image = pytest.importorskip("PIL.Image")
 
-SEES = replace(
-    TINY["qwen2"], name="sees", architecture="qwen2vl", extra={"rope.dimension_sections": [2, 3, 3, 0]}
+VISION_MODEL = replace(
+    TINY["qwen2"], name="vision", architecture="qwen2vl", extra={"rope.dimension_sections": [2, 3, 3, 0]}
 )  # fmt: skip
 
 PASTE = """([text]) => new Promise((done) => {
@@ -51,12 +51,12 @@ def image_file(name="red.png"):
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory):
+def vision_server(tmp_path_factory):
     """A server with a model that sees and one that does not."""
-    folder = tmp_path_factory.mktemp("seeing")
-    model = write_tiny(SEES, folder / "sees-Q8_0.gguf")
-    write_tower(TOWERS["qwen2vl"], folder / "mmproj-sees-F16.gguf")
-    write_tiny(TINY["llama"], folder / "blind-Q8_0.gguf")
+    folder = tmp_path_factory.mktemp("vision")
+    model = write_tiny(VISION_MODEL, folder / "vision-Q8_0.gguf")
+    write_tower(TOWERS["qwen2vl"], folder / "mmproj-vision-F16.gguf")
+    write_tiny(TINY["llama"], folder / "text-Q8_0.gguf")
     settings = Settings(
         models_dir=folder, model=str(model), sessions_file=folder / "s.db", threads=1, ctx_size=512, n_predict=4
     )
@@ -77,8 +77,8 @@ def sent(page):
     return page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][-1]["content"]
 
 
-def test_image_is_shown_sent_and_stored(open_page, seeing):
-    page = open_page(seeing)
+def test_image_is_shown_sent_and_stored(open_page, vision_server):
+    page = open_page(vision_server)
     files = page.locator("#files li")
     page.locator("#attach-file").set_input_files([image_file(), image_file("other.png")])
     until(page, lambda: files.count() == 2)
@@ -99,9 +99,9 @@ def test_image_is_shown_sent_and_stored(open_page, seeing):
 
 
 @pytest.mark.rare
-def test_video_is_shown_sent_and_stored(open_page, seeing):
+def test_video_is_shown_sent_and_stored(open_page, vision_server):
     pytest.importorskip("av")
-    page = open_page(seeing)
+    page = open_page(vision_server)
     clip = {"name": "a.mp4", "mimeType": "video/mp4", "buffer": write_video(n=4, rate=2, size=(32, 16))}
     page.locator("#attach-file").set_input_files(clip)
     page.locator("#files video").wait_for()
@@ -114,8 +114,8 @@ def test_video_is_shown_sent_and_stored(open_page, seeing):
 
 
 @pytest.mark.rare
-def test_pasted_image_is_attached_unless_text_came_with_it(open_page, seeing):
-    page = open_page(seeing)
+def test_pasted_image_is_attached_unless_text_came_with_it(open_page, vision_server):
+    page = open_page(vision_server)
     assert page.evaluate(PASTE, [""]) is False  # the page took it
     until(page, lambda: page.locator("#files li").count() == 1)
     assert page.evaluate(PASTE, ["a table"]) is True  # the browser pastes the text
@@ -123,8 +123,8 @@ def test_pasted_image_is_attached_unless_text_came_with_it(open_page, seeing):
 
 
 @pytest.mark.rare
-def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, seeing):
-    page = open_page(seeing)
+def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, vision_server):
+    page = open_page(vision_server)
     toast = page.locator(".toast")
     assert page.evaluate(OVER) == "dashed"
     page.evaluate(DROP, [8_000_000])
@@ -139,24 +139,24 @@ def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, seeing
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
-def test_text_model_is_sent_no_image(open_page, seeing):
-    page = open_page(seeing)
+def test_text_model_is_sent_no_image(open_page, vision_server):
+    page = open_page(vision_server)
     page.locator("#attach-file").set_input_files(image_file())
     page.locator("#files li").wait_for()
     ask(page, "What is it?")
     page.locator("#attach-file").set_input_files(image_file())
     page.locator("#files li").wait_for()
-    choose(page, "blind-Q8_0")
+    choose(page, "text-Q8_0")
     note = page.locator("#files-note")
     until(page, lambda: note.is_visible())
-    assert note.inner_text() == "blind-Q8_0 does not support images: choose a model that does, or remove the image."
+    assert note.inner_text() == "text-Q8_0 does not support images: choose a model that does, or remove the image."
     page.locator("#message").fill("and?")
     assert page.locator("#send").is_disabled()
     page.get_by_role("button", name="Remove red.png").click()
     assert note.is_hidden() and page.locator("#send").is_enabled()
     n_asked = len(page.watch.asked("/v1/chat/completions"))
     ask(page, "and?")
-    assert page.locator(".problem p").inner_text().startswith("blind-Q8_0 does not support images: choose a model")
+    assert page.locator(".problem p").inner_text().startswith("text-Q8_0 does not support images: choose a model")
     assert len(page.watch.asked("/v1/chat/completions")) == n_asked
     page.get_by_role("button", name="Go on without the images").click()
     settled(page)
@@ -168,10 +168,10 @@ def test_text_model_is_sent_no_image(open_page, seeing):
         page,
         lambda: (
             page.locator(".toast").all_inner_texts()
-            == ["blind-Q8_0 does not support images; text files can be attached."]
+            == ["text-Q8_0 does not support images; text files can be attached."]
         ),
     )
     page.locator("#attach-file").set_input_files({"name": "a.mp4", "mimeType": "video/mp4", "buffer": b"\0"})
-    words = "blind-Q8_0 takes no videos; text files can be attached."
+    words = "text-Q8_0 does not support videos; text files can be attached."
     until(page, lambda: page.locator(".toast").all_inner_texts() == [words])
     assert page.locator("#files li").count() == 0

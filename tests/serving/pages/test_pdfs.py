@@ -6,13 +6,13 @@ import pytest
 
 from tests.cases.pdfs import write_pdf
 from tests.serving.pages.conftest import answers, ask, reload, until
-from tests.serving.pages.test_images import choose, seeing, sent
+from tests.serving.pages.test_images import choose, sent, vision_server
 
 pytestmark = pytest.mark.rare
 
 pytest.importorskip("pypdfium2")
 
-__all__ = ["seeing"]  # the fixture
+__all__ = ["vision_server"]  # the fixture
 
 DATA = base64.b64encode(write_pdf(["Wool"], "0 0 60 40")).decode()
 
@@ -24,9 +24,9 @@ DROP = """([data]) => {
 }"""
 
 
-def test_dropped_file_is_sent_stored_and_read_by_any_model(open_page, seeing):
-    page = open_page(seeing)
-    for model in ("sees-Q8_0", "blind-Q8_0"):
+def test_dropped_file_is_sent_stored_and_read_by_any_model(open_page, vision_server):
+    page = open_page(vision_server)
+    for model in ("vision-Q8_0", "text-Q8_0"):
         choose(page, model)
         page.evaluate(DROP, [DATA])
         until(page, lambda: page.locator("#files li").count() == 1)
@@ -47,8 +47,8 @@ def test_dropped_file_is_sent_stored_and_read_by_any_model(open_page, seeing):
     assert first[0] == file and page.locator(".problem").count() == 0  # the history has it
 
 
-def test_broken_file_shows_the_server_error(open_page, seeing):
-    page = open_page(seeing)
+def test_broken_file_shows_the_server_error(open_page, vision_server):
+    page = open_page(vision_server)
     page.evaluate(DROP, [DATA[:100]])
     until(page, lambda: page.locator("#files li").count() == 1)
     ask(page, "What is it?")

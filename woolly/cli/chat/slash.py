@@ -238,12 +238,12 @@ def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
 
     assert modalities.vision is not None
     sampling = video_sampling(modalities.vision, has_audio=modalities.audio is not None)
-    seen = VideoInput(path).read(sampling)
+    video = VideoInput(path).read(sampling)
     chat.images.append(str(path))
-    n_frames = sum(frame.temporal_patch_size for frame in seen.frames)
-    n = count_frame_rows(seen.frames, modalities.vision)
+    n_frames = sum(frame.temporal_patch_size for frame in video.frames)
+    n = count_frame_rows(video.frames, modalities.vision)
     times = "" if sampling.is_one_item else " and their times"
-    size = f"{seen.seconds:.0f} s, {plural(n_frames, 'frame')}, {plural(n, 'token')}{times}"
+    size = f"{video.seconds:.0f} s, {plural(n_frames, 'frame')}, {plural(n, 'token')}{times}"
     return f"{path.name} ({size}) goes before your next message"
 
 

@@ -78,7 +78,7 @@ def _header(model: StoredModel) -> dict[str, Any]:
     from woolly.models import trace
 
     facts: dict[str, Any] = {"quantization": quant_of(model.path.name), "architecture": None, "parameters": None}
-    facts |= {"cannot_run": None, "sees": _sees(model)}
+    facts |= {"cannot_run": None, "sees": _modalities(model)}
     try:
         with open_gguf(model.path) as file:
             architecture = file.metadata.get("general.architecture")
@@ -93,7 +93,7 @@ def _header(model: StoredModel) -> dict[str, Any]:
     return facts
 
 
-def _sees(model: StoredModel) -> list[str]:
+def _modalities(model: StoredModel) -> list[str]:
     """Returns what a model takes beside text: image, audio, if a projector is beside it that can be used."""
     from woolly.llm.projector import describe_projector
 

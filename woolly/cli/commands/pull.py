@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ),
     NAMED,
     Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
-    Option("--no-mmproj", "Leave out the file by which the model sees images.", bool, default=False),
+    Option("--no-mmproj", "Do not download the projector (mmproj) for image input.", bool, default=False),
     Option(
         "--draft",
         "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf or dflash-NAME.gguf).",

@@ -94,14 +94,14 @@ def _images(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
     projector = describe_projector(path)
     if projector is None:
         return {}
-    seen: dict[str, Any] = {"projector": str(projector.path), "bytes": projector.n_bytes, "type": projector.kind}
+    found: dict[str, Any] = {"projector": str(projector.path), "bytes": projector.n_bytes, "type": projector.kind}
     if "total" in memory and (n_bytes := tower_bytes(projector.path)):
         memory["tower"] = n_bytes
         memory["total"] += n_bytes
         memory["fits"] = memory["total"] <= memory["available"]
     if not projector.reason:
-        seen["runs_on"] = tower_backend(projector.path)
-    return {"pictures": seen | ({"cannot_run": projector.reason} if projector.reason else {})}
+        found["runs_on"] = tower_backend(projector.path)
+    return {"pictures": found | ({"cannot_run": projector.reason} if projector.reason else {})}
 
 
 def _image_text(images: dict[str, Any]) -> str:

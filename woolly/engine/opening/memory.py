@@ -32,7 +32,7 @@ class Estimate:
     n_ctx: int
     gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
     may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
-    tower: int = 0  # what sees images: its weights and its working memory
+    tower: int = 0  # the multimodal encoder: weights and working memory
 
     @property
     def total(self) -> int:

@@ -165,7 +165,7 @@ class Generator:
         return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
 
     def modalities_of(self, llm: LLM) -> Modalities | None:
-        """Returns by what a model sees, with the server's rule of addresses; None if it sees nothing."""
+        """Return the modalities of a model with the server's rule for remote URLs; None for a text model."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 

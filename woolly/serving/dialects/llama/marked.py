@@ -59,8 +59,8 @@ def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Moda
     """Returns the prompt with its images and audio, which are decoded; RequestError if one cannot be."""
     items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
-    seen = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))
-    return _layout(prompt.text, params, seen)
+    placeholders = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))
+    return _layout(prompt.text, params, placeholders)
 
 
 def seen_prompt(

@@ -54,13 +54,13 @@ export function modelState(model) {
 }
 
 /** Whether a model takes images. */
-export const sees = (model) => model.capabilities?.includes("vision") ?? false;
+export const takesImages = (model) => model.capabilities?.includes("vision") ?? false;
 
 /** Whether a model takes audio. */
 export const takesAudio = (model) => model.capabilities?.includes("audio") ?? false;
 
 /** Whether a model takes videos. */
-export const watches = (model) => model.capabilities?.includes("video") ?? false;
+export const takesVideos = (model) => model.capabilities?.includes("video") ?? false;
 
 const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "making room", opening: "opening" };
 

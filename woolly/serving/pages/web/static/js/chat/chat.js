@@ -2,7 +2,7 @@
 
 import * as api from "../app/api.js";
 import { toast } from "../app/dom.js";
-import { chosenModel, emit, takesAudio, sees, state } from "../app/state.js";
+import { chosenModel, emit, takesAudio, takesImages, state } from "../app/state.js";
 import { markOpening } from "../app/guard.js";
 import * as store from "../app/store.js";
 import { takeCall } from "./calls.js";
@@ -17,7 +17,7 @@ import { canDrop, contextFill, dropTurns, isBare, isFull, sentPath } from "./win
 const noted = new Set(); // conversations whose next request begins with a note: that they are full is known
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
 export const FULL = "context_length_exceeded";
-export const BLIND = "blind"; // the conversation has images, and the model sees none
+export const NO_IMAGES = "no-images"; // the conversation has images, but the model does not support them
 export const NO_AUDIO = "no_audio"; // it has audio files, and the model does not support audio
 // A structure would begin anew in the middle of an answer; it is left out.
 const CONTINUED = { continue_final_message: true, response_format: undefined, grammar: undefined, regex: undefined };
@@ -306,7 +306,7 @@ function checkModalities({ conversation, model: asked }, path) {
   const model = asked ?? chosenModel();
   if (!model) return;
   const has = (which, kind) => conversation.settings[which] !== "off" && sentPath(conversation, path).some((node) => node.files?.some((file) => file[kind]));
-  if (!sees(model) && has("images", "image")) throw new api.ApiError(BLIND, `${model.name} does not support images: choose a model that does, or go on without them.`);
+  if (!takesImages(model) && has("images", "image")) throw new api.ApiError(NO_IMAGES, `${model.name} does not support images: choose a model that does, or go on without them.`);
   if (!takesAudio(model) && has("audio", "audio")) throw new api.ApiError(NO_AUDIO, `${model.name} does not support audio: choose a model that does, or go on without it.`);
 }
 

@@ -3,7 +3,7 @@
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
-import { chosenModel, takesAudio, on, sees, watches } from "../app/state.js";
+import { chosenModel, takesAudio, on, takesImages, takesVideos } from "../app/state.js";
 import { isAudio, readAudio, setUpRecording, showRecording } from "./audio.js";
 
 const MAX_FILE_BYTES = 256 * 1024; // bytes
@@ -47,31 +47,31 @@ export function setUpFiles(changed) {
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
 
-/** Names what the chosen model takes, and tells of images and videos that it does not see, and of audio files if it does not support audio. */
+/** Names what the chosen model takes, and warns of attached images, videos and audio that it does not support. */
 function showKinds() {
-  const more = [isBlind() ? [] : ["images"], lacksAudio() ? [] : ["audio"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
+  const more = [lacksImages() ? [] : ["images"], lacksAudio() ? [] : ["audio"], lacksVideos() ? [] : ["videos"]].flat().join(" or ");
   byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
-  list.classList.toggle("unseen", isBlind());
+  list.classList.toggle("no-images", lacksImages());
   list.classList.toggle("no-audio", lacksAudio());
-  list.classList.toggle("unwatched", isUnwatching());
+  list.classList.toggle("no-videos", lacksVideos());
   const note = byId("files-note");
   note.hidden = !isUnsent();
-  if (isUnseen()) note.textContent = `${chosenModel().name} does not support images: choose a model that does, or remove the image.`;
-  else if (isUnwatched()) note.textContent = `${chosenModel().name} takes no videos: choose a model that does, or remove the video.`;
+  if (hasUnsupportedImage()) note.textContent = `${chosenModel().name} does not support images: choose a model that does, or remove the image.`;
+  else if (hasUnsupportedVideo()) note.textContent = `${chosenModel().name} does not support videos: choose a model that does, or remove the video.`;
   else if (isUnsent()) note.textContent = `${chosenModel().name} does not support audio: choose a model that does, or remove the audio file.`;
   showRecording(chosenModel() !== null && !lacksAudio());
   onChange();
 }
 
-const isBlind = () => chosenModel() !== null && !sees(chosenModel());
+const lacksImages = () => chosenModel() !== null && !takesImages(chosenModel());
 const lacksAudio = () => chosenModel() !== null && !takesAudio(chosenModel());
-const isUnseen = () => isBlind() && held.some((file) => file.image);
+const hasUnsupportedImage = () => lacksImages() && held.some((file) => file.image);
 
-const isUnwatching = () => chosenModel() !== null && !watches(chosenModel());
-const isUnwatched = () => isUnwatching() && held.some((file) => file.video);
+const lacksVideos = () => chosenModel() !== null && !takesVideos(chosenModel());
+const hasUnsupportedVideo = () => lacksVideos() && held.some((file) => file.video);
 
-/** Whether an image or a video waits that the chosen model does not see, or an audio file that it does not support. */
-export const isUnsent = () => isUnseen() || isUnwatched() || (lacksAudio() && held.some((file) => file.audio));
+/** True if a waiting file is of a modality that the chosen model does not support. */
+export const isUnsent = () => hasUnsupportedImage() || hasUnsupportedVideo() || (lacksAudio() && held.some((file) => file.audio));
 
 /** Whether files wait for a message. */
 export const hasFiles = () => held.length > 0;
@@ -115,14 +115,14 @@ async function attachAudio(file) {
 }
 
 async function readImage(file) {
-  if (isBlind()) throw new Error(`${chosenModel().name} does not support images; text files can be attached.`);
+  if (lacksImages()) throw new Error(`${chosenModel().name} does not support images; text files can be attached.`);
   if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; an image may have ${bytes(MAX_IMAGE_BYTES)}.`);
   checkSum(file.name, file);
   return { name: file.name || "image", text: "", image: await dataUrl(file.name, file) };
 }
 
 async function readVideo(file) {
-  if (isUnwatching()) throw new Error(`${chosenModel().name} takes no videos; ${isBlind() ? "text files" : "images"} can be attached.`);
+  if (lacksVideos()) throw new Error(`${chosenModel().name} does not support videos; ${lacksImages() ? "text files" : "images"} can be attached.`);
   checkSum(file.name, file);
   return { name: file.name, text: "", video: await dataUrl(file.name, file) };
 }

@@ -14,7 +14,7 @@ on("setting", () => update());
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
-  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? withoutButtons("images") : error.code === chat.NO_AUDIO ? withoutButtons("audio") : error.setting ? settingButtons(error) : tryButton(error, isOver);
+  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.NO_IMAGES ? withoutButtons("images") : error.code === chat.NO_AUDIO ? withoutButtons("audio") : error.setting ? settingButtons(error) : tryButton(error, isOver);
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, ...withCommands(error.message))), actions);
 }
 
