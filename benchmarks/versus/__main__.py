@@ -34,7 +34,7 @@ from benchmarks.versus.figures import GROUPS, Figure, Setting, UnknownTestError,
 from benchmarks.versus.process import GET_THE_PEER, Server, ServerError, start_ours, start_peer
 from benchmarks.versus.report import as_json, markdown_report, write_report
 from woolly._native import measure_bandwidth
-from woolly.engine.opening.load import context_limit
+from woolly.engine.loading.load import context_limit
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.machine.cores import default_threads

@@ -8,7 +8,7 @@ from typing import Any
 import woolly
 from benchmarks.versus.process import peak_mib, serve
 from woolly.engine import Engine
-from woolly.engine.opening.load import context_limit, load_model
+from woolly.engine.loading.load import context_limit, load_model
 from woolly.measure.bench import Bench, Workload
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams

@@ -13,7 +13,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import Tiny, block, tensors, write_tiny
-from woolly.engine.opening.load import load_model
+from woolly.engine.loading.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer, RequestOptions
-from woolly.engine.opening.load import load_model
+from woolly.engine.loading.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options

@@ -13,7 +13,7 @@ from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import DFlashProposer
 from woolly.engine.drafts.mtp import _Waiting
-from woolly.engine.opening.load import load_model
+from woolly.engine.loading.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
 from woolly.runtime import Batch, Options, choose

@@ -14,7 +14,7 @@ from woolly.engine import MtpLookupProposer, MtpProposer
 from woolly.engine.drafts.draft_cost import DraftCost
 from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
-from woolly.engine.opening.load import load_model
+from woolly.engine.loading.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
 from woolly.serving.model_manager.memory import estimate

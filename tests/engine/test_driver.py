@@ -11,7 +11,7 @@ import pytest
 
 from woolly import LLM, AsyncLLM, CallbackError, RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.opening.step_names import find_step
+from woolly.engine.loading.step_names import find_step
 from woolly.runtime import CancelledRun
 from woolly.runtime.cpu import CpuProgram
 

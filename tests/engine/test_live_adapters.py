@@ -9,8 +9,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import PARAMS, PROMPT, lora, write_lora
 from woolly import LLM, GGUFError, RequestError
 from woolly.engine import Engine
-from woolly.engine.opening import memory
-from woolly.engine.opening.adapters import AdapterSet, open_adapter
+from woolly.engine.loading import memory_estimate
+from woolly.engine.loading.adapters import AdapterSet, open_adapter
 from woolly.llm import identity
 
 
@@ -102,7 +102,7 @@ def test_weights_are_not_prepared_twice_without_enough_memory(files, monkeypatch
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
         with monkeypatch.context() as patched:
-            patched.setattr(memory, "available_memory", lambda: 1)
+            patched.setattr(memory_estimate, "available_memory", lambda: 1)
             with pytest.raises(RequestError, match=r"take about .* GB while .* a second time, but 0.00 GB") as caught:
                 llm.add_adapter(named["second"])
             assert caught.value.code == "insufficient_memory" and llm.adapters == ("first",)

@@ -14,8 +14,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, encoder_input, image, write_tower
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
+from woolly.engine.loading import memory_estimate
 from woolly.engine.multimodal import tower_bytes
-from woolly.engine.opening import memory
 from woolly.engine.request_options import RequestOptions
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
@@ -398,10 +398,10 @@ def test_tower_memory_counts_before_loading(tmp_path, monkeypatch):
     tower = write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf")
     with open_gguf(text) as file:
         plain, with_tower = (
-            memory.estimate(file, trace(file), "cpu", Options(), 64, None, one) for one in (None, tower)
+            memory_estimate.estimate(file, trace(file), "cpu", Options(), 64, None, one) for one in (None, tower)
         )
     assert with_tower.tower == tower_bytes(tower) > 0 and with_tower.total == plain.total + with_tower.tower
-    monkeypatch.setattr(memory, "available_memory", lambda: plain.total + with_tower.tower // 2)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: plain.total + with_tower.tower // 2)
     load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True).close()
     with pytest.raises(RequestError, match=r"of cache for 64 tokens, \d\.\d\d GB for images\), but"):
         load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True, projector=tower)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from woolly.llm import LLM
-from woolly.llm.model_options import EngineOptions, ModelOptions, OpeningOptions, rows_of
+from woolly.llm.model_options import EngineOptions, LoadOptions, ModelOptions, rows_of
 from woolly.serving.settings.table import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def lines(tmp_path_factory):
     folder = tmp_path_factory.mktemp("option")
     row, hint = re.findall(r"```text\n(.*?)```", RECIPE, flags=re.S)[:2]
     source = (ROOT / TABLE).read_text()
-    first, typed = "    threads: int | None = option(", "class OpeningOptions(TypedDict, total=False):"
+    first, typed = "    threads: int | None = option(", "class LoadOptions(TypedDict, total=False):"
     assert source.count(first) == source.count(typed) == 1
     indented = "".join(f"    {line}\n" if line else "\n" for line in row.splitlines())
     source = source.replace(first, indented + first).replace(
@@ -93,7 +93,7 @@ def test_row_adds_a_keyword_and_a_reference_line(lines):
 
 
 def test_type_checkers_see_the_keywords_of_the_rows():
-    assert set(OpeningOptions.__annotations__) == set(rows_of()) == set(vars(ModelOptions()))
+    assert set(LoadOptions.__annotations__) == set(rows_of()) == set(vars(ModelOptions()))
 
 
 def test_settings_have_the_defaults_of_the_rows():

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError, _native
 from woolly.llm.model_options import rows_of
-from woolly.llm.peers import PEER_CALLS
+from woolly.llm.unsupported_calls import PEER_CALLS
 from woolly.runtime import KV_TYPES
 from woolly.sampling.params import SamplingOptions
 

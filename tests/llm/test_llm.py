@@ -8,7 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
 from woolly import LLM, ModelError, RequestError, SamplingParams, StoreError, TemplateError, UnsupportedError
 from woolly.engine import Engine, PromptLookupProposer
-from woolly.engine.opening import memory
+from woolly.engine.loading import memory_estimate
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.quant import GGMLType
 
@@ -127,18 +127,18 @@ def test_default_context_is_the_training_context_if_memory_allows(tmp_path, monk
         assert llm.ctx == 1 << 17
         token = llm.plan.bytes_per_token(2)
     monkeypatch.setattr(
-        "woolly.engine.opening.context.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token
+        "woolly.engine.loading.context_length.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token
     )
     with LLM(path) as llm:
         assert llm.ctx == 16384  # the memory for 20,000 tokens, rounded
-    monkeypatch.setattr("woolly.engine.opening.context.available_memory", lambda: 0)
+    monkeypatch.setattr("woolly.engine.loading.context_length.available_memory", lambda: 0)
     with LLM(path) as llm:
         assert llm.ctx == 8192
 
 
 def test_model_too_large_for_memory_is_rejected_with_the_numbers(tmp_path, monkeypatch):
     path = write_tiny(replace(TINY["llama"], context=1 << 30), tmp_path / "tiny.gguf")
-    monkeypatch.setattr(memory, "available_memory", lambda: 2 * 10**9)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 2 * 10**9)
     refused = r"tiny takes about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
     with pytest.raises(
         RequestError, match=refused + r" but 2\.00 GB are available: lower ctx or weight_memory"
@@ -152,7 +152,7 @@ def test_model_too_large_for_memory_is_rejected_with_the_numbers(tmp_path, monke
         LLM(path)
     with LLM(path, ctx=512) as llm:
         assert llm.ctx == 512
-    monkeypatch.setattr(memory, "available_memory", lambda: 0)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 0)
     with LLM(path, ctx=512, check_memory=False) as llm:
         assert llm.ctx == 512
 

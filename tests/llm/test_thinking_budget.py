@@ -13,7 +13,7 @@ TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
 
 
-def template_of(marks):
+def load_template(marks):
     signs = marks.signs or (marks.start, marks.end)
     return "{#" + " ".join(signs).replace("#}", "") + "#}" + TURNS
 
@@ -65,7 +65,7 @@ class Thinker:
 @pytest.mark.parametrize("budget", [1, 40])
 @pytest.mark.parametrize("marks", REASONING_MARKS, ids=lambda marks: "".join(c for c in marks.start if c.isalpha()))
 def test_reasoning_ends_at_its_budget_with_any_markers(llms, marks, budget):
-    llm = llms(template_of(marks))
+    llm = llms(load_template(marks))
     params = SamplingParams(custom_sampler=Thinker(llm, marks), max_tokens=400, reasoning_budget=budget)
     answer = llm.chat(HI, params)
     assert (answer.reasoning, answer.text, answer.finish_reason) == ("x" * budget, "Yes.", "stop")
@@ -76,7 +76,7 @@ def test_reasoning_ends_at_its_budget_with_any_markers(llms, marks, budget):
 
 BIASED = SamplingParams(max_tokens=20, temperature=0, logit_bias={"x": 100.0})
 THINK = next(marks for marks in REASONING_MARKS if marks.start == "<think>" and not marks.signs)
-PLAIN = template_of(THINK)
+PLAIN = load_template(THINK)
 OPEN = PLAIN + "{% if add_generation_prompt %}<think>{% endif %}"
 
 

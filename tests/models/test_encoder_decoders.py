@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from tests.cases.encoder_decoders import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
 from tests.cases.tiny import write_tiny
 from woolly import LLM
+from woolly.engine.loading.load import load_model
 from woolly.engine.multimodal import source_backend
-from woolly.engine.opening.load import load_model
 from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
@@ -119,10 +119,10 @@ def test_replies_report_the_given_prompt(path, tmp_path):
 
 def test_estimate_ignores_a_gpu_the_model_cannot_use(path, monkeypatch):
     gpu = Gpu(0, "NVIDIA Fake", "sm_90", 8 << 30, 8 << 30, 3e12)
-    monkeypatch.setattr("woolly.engine.opening.memory.find_gpu", lambda number, kind: gpu)
+    monkeypatch.setattr("woolly.engine.loading.memory_estimate.find_gpu", lambda number, kind: gpu)
     assert not estimate(path, ModelOptions(ctx=64)).gpus
     seen, budgets = [], []
-    monkeypatch.setattr("woolly.engine.opening.load.check_memory", lambda name, needed: seen.append(needed))
+    monkeypatch.setattr("woolly.engine.loading.load.check_memory", lambda name, needed: seen.append(needed))
 
     def compile(self, plan, tensors, options, compile=CpuBackend.compile):
         budgets.append(options.weight_memory)

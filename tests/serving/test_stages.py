@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cluster.stages import TOKEN, names, on_threads, token_file
-from woolly.engine.opening import memory
+from woolly.engine.loading import memory_estimate
 from woolly.errors import RequestError
 from woolly.runtime import Stages
 from woolly.serving.settings.table import Settings
@@ -27,7 +27,7 @@ def test_server_over_stages_answers_like_one_process_and_needs_no_weight_memory(
     model = tiny_folder / "tiny.gguf"
     with app_with(model=str(model)) as client:
         want = text_of(client.post("/v1/completions", json=BODY))
-    monkeypatch.setattr(memory, "available_memory", lambda: 101_000_000)  # of which 100 MB are allowed for
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 101_000_000)  # of which 100 MB are allowed for
     with on_threads(model, 2) as stages:
         given = {"model": str(model), "stages": tuple(names(stages)), "stage_token_file": token_file(tmp_path)}
         with app_with(**given) as client:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from woolly.engine.drafts.prompt_lookup import PromptLookupProposer
     from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.engine import Engine
-    from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
-    from woolly.engine.opening.draft_file import describe_draft, has_block, is_draft_file
-    from woolly.engine.opening.hooks import Hook
-    from woolly.engine.opening.load import (
+    from woolly.engine.loading.context_length import affordable_ctx, context_limit, default_ctx, possible_ctx
+    from woolly.engine.loading.draft_files import describe_draft, has_block, is_draft_file
+    from woolly.engine.loading.hooks import Hook
+    from woolly.engine.loading.load import (
         LoadedModel,
         default_batch_size,
         default_kv_tokens,
@@ -73,10 +73,10 @@ __getattr__ = later(
         "drafts.mtp": "MtpProposer",
         "drafts.mtp_prompt_lookup": "MtpLookupProposer",
         "engine": "Engine",
-        "opening.context": "affordable_ctx context_limit default_ctx possible_ctx",
-        "opening.draft_file": "describe_draft has_block is_draft_file",
-        "opening.hooks": "Hook",
-        "opening.load": "LoadedModel default_batch_size default_kv_tokens default_snapshots load_model",
+        "loading.context_length": "affordable_ctx context_limit default_ctx possible_ctx",
+        "loading.draft_files": "describe_draft has_block is_draft_file",
+        "loading.hooks": "Hook",
+        "loading.load": "LoadedModel default_batch_size default_kv_tokens default_snapshots load_model",
         "request": "FinishReason Request",
         "request_options": "RequestOptions",
         "threads.completion": "Chunk Completion Score",

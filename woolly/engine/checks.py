@@ -13,7 +13,7 @@ import numpy as np
 
 from woolly.engine import multimodal
 from woolly.engine.drafts.forced_tokens import check_replayable
-from woolly.engine.opening.step_names import find_step, has_all_rows
+from woolly.engine.loading.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.errors import RequestError
 from woolly.multimodal import Placeholder, Prompt
@@ -22,8 +22,8 @@ from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop import StopMatcher
 
 if TYPE_CHECKING:
-    from woolly.engine.opening.adapters import AdapterSet
-    from woolly.engine.opening.hooks import Hook
+    from woolly.engine.loading.adapters import AdapterSet
+    from woolly.engine.loading.hooks import Hook
     from woolly.engine.request_options import RequestOptions
     from woolly.grammar import Constraint, GrammarCompiler
     from woolly.plan import Plan

@@ -14,8 +14,8 @@ from woolly.engine import drafts, multimodal
 from woolly.engine.checks import RequestChecks, check_continues, too_long
 from woolly.engine.drafts.forced_tokens import add_forced_tokens
 from woolly.engine.drafts.speculation import Speculation
-from woolly.engine.opening.adapters import AdapterSet
-from woolly.engine.opening.step_names import find_step
+from woolly.engine.loading.adapters import AdapterSet
+from woolly.engine.loading.step_names import find_step
 from woolly.engine.pooling import PoolingRunner
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.state.sizes import CacheSizes

@@ -14,8 +14,8 @@ from woolly.cache.prefix import PrefixReport, page_digest
 from woolly.runtime import PAGE_SIZE
 
 if TYPE_CHECKING:
+    from woolly.engine.loading.hooks import Hook
     from woolly.engine.multimodal.multimodal_input import MultimodalInput
-    from woolly.engine.opening.hooks import Hook
     from woolly.plan import Plan
     from woolly.sampling.logprobs import TokenLogprob
     from woolly.sampling.params import SamplingParams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from woolly.engine.opening.hooks import Hook
+    from woolly.engine.loading.hooks import Hook
     from woolly.engine.request import Request
     from woolly.sampling.reasoning_budget import ReasoningMarkers
 

@@ -15,10 +15,10 @@ from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier
 from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
-from woolly.llm.peers import PeerCalls
 from woolly.llm.pooling import Classification, Float32, Text, listed
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.speech.async_segments import stream_segments
+from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.multimodal import read_audio
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
 
 
-class AsyncLLM(PeerCalls):
+class AsyncLLM(UnsupportedCallsMixin):
     """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
 
     >>> async with AsyncLLM("smollm2") as llm:

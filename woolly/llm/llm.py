@@ -23,28 +23,28 @@ from woolly.engine import (
     context_limit,
     default_ctx,
 )
-from woolly.engine.opening.adapters import AdapterSet, named_adapters
-from woolly.engine.opening.control_vectors import scaled_files
-from woolly.engine.opening.load import default_batch_size, default_kv_tokens, default_snapshots, load_model
-from woolly.engine.opening.step_names import find_norm
-from woolly.engine.threads.adapting import Adapting
+from woolly.engine.loading.adapters import AdapterSet, named_adapters
+from woolly.engine.loading.control_vectors import scaled_files
+from woolly.engine.loading.load import default_batch_size, default_kv_tokens, default_snapshots, load_model
+from woolly.engine.loading.step_names import find_norm
+from woolly.engine.threads.dynamic_adapters import DynamicAdaptersMixin
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
-from woolly.llm.disk import OnDisk, open_disk
+from woolly.llm.disk_cache import DiskCacheMixin, open_disk
 from woolly.llm.embeddings import rms_normed
-from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
-from woolly.llm.opening import check_opening, modalities_of, overrides_of, template_of
-from woolly.llm.over_stages import parse_stages
-from woolly.llm.peers import PeerCalls
+from woolly.llm.load_checks import check_load_options, load_modalities, load_template, overrides_of
+from woolly.llm.model_options import LoadOptions, ModelOptions, takes_options
 from woolly.llm.pooling import PoolingMixin
 from woolly.llm.presets import defaults_of, with_load
 from woolly.llm.progress import check_progress, progress_bar
 from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
-from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
+from woolly.llm.requests import Params, Prompt, Prompts, RequestMixin
 from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.speech.transcribe import TranscriptionMixin
+from woolly.llm.stage_checks import parse_stages
+from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @with_near_names
-class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Adapting):
+class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, UnsupportedCallsMixin, DynamicAdaptersMixin):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
     `path`, `tokenizer`, `template` and `ctx` tell what was opened.
@@ -69,7 +69,7 @@ class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Ada
     """
 
     @takes_options
-    def __init__(self, model: str | os.PathLike[str], **options: Unpack[OpeningOptions]) -> None:
+    def __init__(self, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
         `backend` is cuda, metal, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is
@@ -108,7 +108,7 @@ class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Ada
         made = find_derived_model(os.fspath(model)) if given.preset is None else None
         self.preset = made or find_preset(self.path, given.preset)
         given = with_load(given, self.preset)
-        check_opening(given)
+        check_load_options(given)
         budget = parse_size("weight_memory", given.weight_memory)
         runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
         max_running = parse_max_running("max_running", given.max_running)
@@ -137,14 +137,14 @@ class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Ada
         files = self._loaded  # of the adapters that there are at the time
         self._identifying, self._adapting = threading.Lock(), threading.Lock()
         try:
-            self.template = template_of(loaded, given.chat_template)
+            self.template = load_template(loaded, given.chat_template)
             if isinstance(loaded.file.metadata, Overlay):
                 loaded.file.metadata.check_read()
             self.defaults = defaults_of(self.preset, SamplingParams())
             self.ctx = default_ctx(
                 loaded.file, loaded.program.plan, given.ctx, given.kv_type, loaded.program.about.memory
             )
-            self.modalities = modalities_of(loaded, self.ctx)
+            self.modalities = load_modalities(loaded, self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
             has_tower, chunk = self.modalities is not None or loaded.source is not None, given.chunk
             batch_size = (

@@ -302,7 +302,7 @@ class ModelOptions(EngineOptions):
     check_memory: bool = option(True)  # the server and its replicas count themselves what all models take
 
 
-class OpeningOptions(TypedDict, total=False):
+class LoadOptions(TypedDict, total=False):
     """The keywords of `LLM` for type checkers: names are those of the rows, as a test holds them, types are wider."""
 
     backend: str
@@ -353,7 +353,7 @@ def takes_options(init: Init) -> Init:
     """Shows the rows as keyword-only arguments of a function that takes `**options`: for help() and for checks."""
     own = inspect.signature(init)
     kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    rows, hints = rows_of(), OpeningOptions.__annotations__
+    rows, hints = rows_of(), LoadOptions.__annotations__
     shown = [
         inspect.Parameter(
             name,

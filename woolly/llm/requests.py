@@ -1,4 +1,4 @@
-"""The RequestMaker: turns prompts and conversations into requests that are not queued yet."""
+"""The RequestMixin: turns prompts and conversations into requests that are not queued yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _INNER = [field.name for field in fields(RequestOptions)]
 _SEARCH = 2.0  # seconds in which the tool is looked for whose schema is at fault
 
 
-class RequestMaker:
+class RequestMixin:
     """The part of LLM that renders, tokenizes and checks; any thread may call it."""
 
     tokenizer: Tokenizer

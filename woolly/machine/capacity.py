@@ -1,4 +1,4 @@
-"""Estimate of whether a model of some size fits this machine."""
+"""MemoryEstimate of whether a model of some size fits this machine."""
 
 from __future__ import annotations
 

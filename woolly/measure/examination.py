@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from woolly._native import measure_bandwidth
-from woolly.engine.opening.context import context_limit
+from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.llm.identity import identity_of

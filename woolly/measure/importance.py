@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woolly.engine.checks import check_continues
-from woolly.engine.opening.context import context_limit
+from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.measure.slots import SlotTurns

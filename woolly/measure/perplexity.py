@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.checks import check_continues
-from woolly.engine.opening.context import context_limit
-from woolly.engine.opening.load import LoadedModel, load_model
+from woolly.engine.loading.context_length import context_limit
+from woolly.engine.loading.load import LoadedModel, load_model
 from woolly.errors import RequestError
 from woolly.machine.cores import default_threads
 from woolly.measure.slots import SlotTurns

@@ -10,7 +10,7 @@ from tests.cli.terminal import woolly
 from woolly.cli.commands import show_gpu
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
-from woolly.llm.disk import pages_name
+from woolly.llm.disk_cache import pages_name
 from woolly.llm.identity import identity_of
 from woolly.models import trace
 from woolly.runtime import BACKENDS, Options, choose, name_gpus

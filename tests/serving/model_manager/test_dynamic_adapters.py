@@ -8,8 +8,8 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import lora, write_lora
 from woolly import LLM
-from woolly.engine.opening import memory
-from woolly.engine.opening.memory import Estimate
+from woolly.engine.loading import memory_estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.serving import ModelManager, Settings
 from woolly.serving.errors import ApiError
 
@@ -144,11 +144,11 @@ def test_adapter_too_large_for_memory_is_rejected_with_the_numbers(folder, monke
         tiny = await models.get("tiny")
         await models.load("tiny")
         with monkeypatch.context() as patched:
-            patched.setattr(memory, "available_memory", lambda: 1)
+            patched.setattr(memory_estimate, "available_memory", lambda: 1)
             with pytest.raises(ApiError, match=r"GB while its weights .*, but 0\.00 GB are available") as caught:
                 await models.dynamic_adapters.add(tiny, "french", "french.gguf")
             assert caught.value.status == 503
-        models.ready("tiny").needs = Estimate(weights=150_000_000, cache=0, n_ctx=128)
+        models.ready("tiny").needs = MemoryEstimate(weights=150_000_000, cache=0, n_ctx=128)
         with pytest.raises(
             ApiError, match=r"0\.15 GB .* beside 0\.25 GB of models, but models_memory is 0\.30"
         ) as caught:

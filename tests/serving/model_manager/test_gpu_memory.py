@@ -2,14 +2,14 @@
 
 import pytest
 
-from woolly.engine.opening import memory
+from woolly.engine.loading import memory_estimate
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import eviction
 from woolly.serving.model_manager.catalog import ModelCatalog
 from woolly.serving.model_manager.loaded_model import ModelSlot
-from woolly.serving.model_manager.memory import Estimate, check_memory, estimate
+from woolly.serving.model_manager.memory import MemoryEstimate, check_memory, estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 
@@ -21,13 +21,13 @@ GPUS = [Gpu(number, "NVIDIA Fake", "sm_90", free, 80 * GB, 3e12) for number, fre
 def machine(monkeypatch):
     """Two GPUs, the same for every kind that is asked for, and a system with next to no memory; gives those kinds."""
     kinds = []
-    monkeypatch.setattr(memory, "find_gpu", lambda number, kind: kinds.append(kind) or GPUS[number])
-    monkeypatch.setattr(memory, "available_memory", lambda: GB)
+    monkeypatch.setattr(memory_estimate, "find_gpu", lambda number, kind: kinds.append(kind) or GPUS[number])
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: GB)
     return kinds
 
 
 def needs(gpus, n_bytes, **more):
-    return Estimate(n_bytes, 0, 512, tuple(gpus), **more)
+    return MemoryEstimate(n_bytes, 0, 512, tuple(gpus), **more)
 
 
 def test_estimate_names_the_gpu_for_the_model(folder, machine):
@@ -48,7 +48,7 @@ def test_without_a_gpu_the_cpu_is_used_unless_a_gpu_is_requested(folder, monkeyp
     def none(number, kind):
         raise DeviceError("no NVIDIA GPU was found", code="no_driver")
 
-    monkeypatch.setattr(memory, "find_gpu", none)
+    monkeypatch.setattr(memory_estimate, "find_gpu", none)
     assert estimate(folder / "one.gguf", ModelOptions(ctx=64)).gpus == ()
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
         estimate(folder / "one.gguf", ModelOptions(ctx=64, device="cuda"))
@@ -77,7 +77,7 @@ def test_only_models_in_the_needed_memory_are_unloaded(folder, machine):
 
 
 def test_all_models_together_respect_the_memory_cap(folder, machine, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 100 * GB)
     info = ModelCatalog(folder).find("one")
     old, newer, on_gpu = (
         ModelSlot(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1])

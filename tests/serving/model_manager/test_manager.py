@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine.opening import memory as memory_module
+from woolly.engine.loading import memory_estimate
 from woolly.llm import LLM
 from woolly.serving import GenerationRequest, Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
@@ -206,7 +206,7 @@ def test_too_large_model_is_rejected_with_numbers_and_nothing_is_unloaded(folder
     async def story():
         models = manager(folder)
         await models.load("one")
-        monkeypatch.setattr(memory_module, "available_memory", lambda: -(10**9))
+        monkeypatch.setattr(memory_estimate, "available_memory", lambda: -(10**9))
         with pytest.raises(ApiError, match=r"two takes about 0\.\d\d GB .* -0\.\d\d GB are available") as caught:
             await models.load("two")
         assert caught.value.status == 503
@@ -348,7 +348,9 @@ def test_memory_of_an_unloading_model_counts_as_free_and_is_waited_for(folder, m
         monkeypatch.setattr(models_module, "open_model", open_model)
         async with models.use("one") as slot:
             needs = slot.needs.total
-            monkeypatch.setattr(memory_module, "available_memory", lambda: needs // 2)  # enough only beside that of one
+            monkeypatch.setattr(
+                memory_estimate, "available_memory", lambda: needs // 2
+            )  # enough only beside that of one
             going = asyncio.create_task(models.unload("one"))
             while slot.state != "unloading":
                 await asyncio.sleep(0.01)

@@ -52,7 +52,7 @@ def cache(
     that are not pinned, `pin` computes a prompt and keeps its pages until they are cleared with --pinned.
     """
     from woolly.cache.disk import stored_pages
-    from woolly.llm.disk import pages_folder
+    from woolly.llm.disk_cache import pages_folder
 
     action = action or "list"
     if action not in _ACTIONS:
@@ -131,7 +131,7 @@ def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
         raise UsageError("pin takes a prompt and a model: woolly cache pin prompt.txt -m smollm2")
     from woolly.cache.disk import PageFolder
     from woolly.llm import LLM
-    from woolly.llm.disk import pages_name
+    from woolly.llm.disk_cache import pages_name
     from woolly.runtime import PAGE_SIZE, parse_size
 
     text = read_text("FILE", Path(file))

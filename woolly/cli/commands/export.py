@@ -36,7 +36,7 @@ def export(
     A tensor that an adapter changes keeps its type: give a model in F16 or BF16 to quantize once, afterwards.
     """
     from woolly.convert.lora import merge_lora
-    from woolly.engine.opening.adapters import scaled_file
+    from woolly.engine.loading.adapters import scaled_file
     from woolly.gguf import open_gguf
     from woolly.machine.cores import default_threads
 

@@ -88,7 +88,7 @@ def _engine(typed: dict[str, Any]) -> dict[str, Any]:
         typed["kv_type"] = join_kv_types(typed.get("kv_type"), values, ("kv_type", "cache_type_v"))
     if not any(name.startswith("control_vector") for name in typed):
         return typed
-    from woolly.engine.opening.control_vectors import (  # imported late: --help does without NumPy
+    from woolly.engine.loading.control_vectors import (  # imported late: --help does without NumPy
         layer_range,
         vectors_of,
     )
@@ -196,7 +196,7 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
     """Moves the files of `--lora-scaled` to those of `--lora`; returns the field of SamplingParams with the scales."""
     if "lora_scaled" not in engine:
         return {}
-    from woolly.engine.opening.adapters import scaled_file  # imported late: --help does without NumPy
+    from woolly.engine.loading.adapters import scaled_file  # imported late: --help does without NumPy
 
     whole, scaled = engine.get("adapters", ()), [scaled_file(text) for text in engine.pop("lora_scaled")]
     engine["adapters"] = (*whole, *(file for file, _ in scaled))

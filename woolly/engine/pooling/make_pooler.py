@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.engine.checks import check_continues
-from woolly.engine.opening.step_names import find_norm, find_step
+from woolly.engine.loading.step_names import find_norm, find_step
 from woolly.engine.pooling.pooler import Float32, Pooler
 from woolly.errors import RequestError
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.checks import check_continues
-from woolly.engine.opening.context import context_limit
+from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, MemoryMap, Tensor
 from woolly.measure.perplexity import log_total

@@ -162,9 +162,9 @@ class Generator:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm, asked = slot.model, self.with_server_defaults(chat, slot)
         pool = self.media_pool if has_media(asked.messages) else None
-        return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
+        return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
 
-    def modalities_of(self, llm: LLM) -> Modalities | None:
+    def load_modalities(self, llm: LLM) -> Modalities | None:
         """Return the modalities of a model with the server's rule for remote URLs; None for a text model."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)

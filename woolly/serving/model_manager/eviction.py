@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from woolly.engine.opening.memory import Estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.memory import check_memory
@@ -41,7 +41,9 @@ def choose_evictions(
             evicted.append(candidates.pop(0))
 
 
-def check_reload(slot: ModelSlot, needs: Estimate, others: Sequence[ModelSlot], max_bytes: int | None = None) -> None:
+def check_reload(
+    slot: ModelSlot, needs: MemoryEstimate, others: Sequence[ModelSlot], max_bytes: int | None = None
+) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
     evicted = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
     _check(slot, needs, others, evicted, max_bytes)
@@ -65,7 +67,7 @@ def check_adapter_memory(slot: ModelSlot, others: Sequence[ModelSlot], max_bytes
 
 def _check(
     slot: ModelSlot,
-    needs: Estimate,
+    needs: MemoryEstimate,
     others: Sequence[ModelSlot],
     evicted: Sequence[ModelSlot],
     max_bytes: int | None,
@@ -87,11 +89,11 @@ def _check(
         )
 
 
-def _freed(needs: Estimate, evicted: Sequence[ModelSlot]) -> int:
+def _freed(needs: MemoryEstimate, evicted: Sequence[ModelSlot]) -> int:
     """Returns the bytes that models leave in the memory that is needed."""
     return sum(other.n_bytes for other in evicted if _helps(needs, other))
 
 
-def _helps(needs: Estimate, other: ModelSlot) -> bool:
+def _helps(needs: MemoryEstimate, other: ModelSlot) -> bool:
     """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
     return other.needs is None or needs.shares_memory(other.needs)

@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from woolly.engine.opening.memory import Estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
 from woolly.serving.model_manager.catalog import ModelInfo
@@ -24,7 +24,7 @@ class ModelSlot:
     state: str = "loading"  # loading, ready, unloading
     stage: str = "waiting"  # of loading: waiting for another model, reading its file, freeing others, opening
     llm: LLM | None = None
-    needs: Estimate | None = None
+    needs: MemoryEstimate | None = None
     users: int = 0  # requests that hold it, or wait for it to load
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name count whole

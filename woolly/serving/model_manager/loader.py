@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from woolly.engine.opening.memory import Estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions, rows_of
@@ -66,7 +66,7 @@ def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Setting
         raise ApiError(400, "invalid_request", str(error), param="config") from None
 
 
-def estimate_model(path: Path, options: ModelOptions) -> Estimate:
+def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
     """Returns what the model would take.
 
     Raises the errors of the file and of the options, before another model is unloaded for this one.

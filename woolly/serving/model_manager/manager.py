@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from woolly.engine.opening.memory import Estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.errors import DeviceError, WoollyError
 from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions
@@ -354,7 +354,7 @@ class ModelManager:
             raise _not_loadable(slot.info, error) from error
         check_reload(slot, needs, self.loaded_models, self._settings.models_bytes)
 
-    def _estimate(self, path: Path, options: ModelOptions) -> Estimate:
+    def _estimate(self, path: Path, options: ModelOptions) -> MemoryEstimate:
         return estimate_model(path, options).times(self.n_replicas)
 
     async def _unload(self, slot: ModelSlot, seconds: float | None = None) -> None:

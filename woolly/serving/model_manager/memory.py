@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from woolly.engine import describe_draft, possible_ctx
+from woolly.engine.loading import memory_estimate
+from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.engine.multimodal import source_backend
-from woolly.engine.opening import memory
-from woolly.engine.opening.memory import Estimate
 from woolly.gguf import open_gguf
 from woolly.llm.model_options import ModelOptions
 from woolly.llm.projector import choose_projector
@@ -17,22 +17,22 @@ from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
 
 
-def estimate(path: Path, options: ModelOptions) -> Estimate:
+def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
     """Returns what the model takes at least. Raises the errors of the file and of `ctx`."""
     with open_gguf(path) as file:
         plan = trace(file, ctx=options.ctx)
         if options.stages:  # they have both
-            return Estimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
+            return MemoryEstimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
         plan = describe_draft(file, plan, options.ctx, *own_draft(path, options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
         given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
         projector = choose_projector(path, options.mmproj)
         backend = source_backend(options.backend, given) if plan.has_source else options.backend
-        return memory.estimate(file, plan, backend, given, options.ctx, options.kv_tokens, projector)
+        return memory_estimate.estimate(file, plan, backend, given, options.ctx, options.kv_tokens, projector)
 
 
-def check_memory(name: str, needed: Estimate, freed: int = 0) -> None:
+def check_memory(name: str, needed: MemoryEstimate, freed: int = 0) -> None:
     """ApiError 503 if the available memory, with `freed` bytes of models that leave, cannot hold the model."""
-    if reason := memory.shortage(name, needed, freed):
+    if reason := memory_estimate.shortage(name, needed, freed):
         advice = "unload another model, lower ctx_size or weight_memory, or choose a smaller model"
         raise ApiError(503, "insufficient_memory", reason, suggestion=advice)

@@ -21,7 +21,7 @@ def options_from(settings: Settings) -> ModelOptions:
 
     Reads --chat-template-file.
     """
-    from woolly.engine.opening.control_vectors import (  # imported late: --help does without NumPy
+    from woolly.engine.loading.control_vectors import (  # imported late: --help does without NumPy
         layer_range,
         vectors_of,
     )

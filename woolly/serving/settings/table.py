@@ -342,7 +342,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:
         """Returns the files of --lora and --lora-scaled, and how much each counts if nobody says otherwise."""
-        from woolly.engine.opening.adapters import scaled_file
+        from woolly.engine.loading.adapters import scaled_file
 
         return (*((file, 1.0) for file in self.lora), *map(scaled_file, self.lora_scaled))
 

@@ -80,7 +80,7 @@ async def _generation(
         whole = prompt
     elif isinstance(prompt, MarkedPrompt):
         generator: Generator = request.app.state.generator
-        modalities = generator.modalities_of(slot.model)
+        modalities = generator.load_modalities(slot.model)
         whole = await run_in_thread(marked_layout, prompt, params, modalities, pool=generator.media_pool)
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from woolly.engine.opening.adapters import scales_of
+from woolly.engine.loading.adapters import scales_of
 from woolly.errors import RequestError
 from woolly.serving.dialects.llama.parameters import adapter_scales
 from woolly.serving.dialects.parameters import Items

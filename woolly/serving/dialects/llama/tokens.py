@@ -91,7 +91,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
         pool = generator.media_pool if chat is not None and has_media(chat.messages) else None
         check = partial(generator.check_text, slot.model)
         return await run_in_thread(
-            _counted, slot.model, body, chat, generator.modalities_of(slot.model), check, pool=pool
+            _counted, slot.model, body, chat, generator.load_modalities(slot.model), check, pool=pool
         )
 
 
@@ -121,7 +121,7 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         generator.check_characters(slot.model, given.values())
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
-        shown, modalities = generator.with_server_defaults(chat, slot), generator.modalities_of(llm)
+        shown, modalities = generator.with_server_defaults(chat, slot), generator.load_modalities(llm)
         pool = generator.media_pool if has_media(shown.messages) else None
         return {"prompt": await run_in_thread(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
 

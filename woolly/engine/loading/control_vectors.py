@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.opening.adapters import scaled_file
+from woolly.engine.loading.adapters import scaled_file
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFFile, MemoryMap, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight

@@ -25,7 +25,7 @@ _COUNTS = (
 )  # other numbers are checked where their limits are known
 
 
-def check_opening(given: ModelOptions) -> None:
+def check_load_options(given: ModelOptions) -> None:
     """RequestError for a template that is empty, or for a count that is neither None nor at least 1."""
     for name in _COUNTS:
         value = getattr(given, name)
@@ -37,7 +37,7 @@ def check_opening(given: ModelOptions) -> None:
         raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
 
 
-def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
+def load_template(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     """Returns the template that lays out conversations: the given one, or that of the file."""
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
@@ -47,7 +47,7 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
 
 
-def modalities_of(loaded: LoadedModel, ctx: int) -> Modalities | None:
+def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
     """Return the modalities of a model: those of its projector, or of its audio encoder."""
     source = loaded.source
     tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower

@@ -1,4 +1,4 @@
-"""Adapting: LoRA adapters that come and go while a model answers."""
+"""DynamicAdaptersMixin: LoRA adapters that come and go while a model answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.engine.engine import Engine
-from woolly.engine.opening.adapters import AdapterSet, open_adapter
-from woolly.engine.opening.memory import check_second
+from woolly.engine.loading.adapters import AdapterSet, open_adapter
+from woolly.engine.loading.memory_estimate import check_memory_for_second_copy
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.engine.opening.load import LoadedModel
+    from woolly.engine.loading.load import LoadedModel
     from woolly.engine.threads.driver import EngineDriver
 
 _PATIENCE, _AGAIN = 10.0, 0.02  # seconds that requests with hooks and readings have to end, and between two tries
 
 
-class Adapting:
+class DynamicAdaptersMixin:
     """The part of LLM that changes its adapters; any thread may do so.
 
     The model is compiled with the other adapters while requests run. Between two steps the engine goes on with that
@@ -112,7 +112,7 @@ class Adapting:
     def _swap(self, wanted: AdapterSet) -> None:
         loaded = self._loaded[0]
         assert loaded.compile is not None
-        check_second(loaded.path.stem, loaded.weight_bytes)
+        check_memory_for_second_copy(loaded.path.stem, loaded.weight_bytes)
         before = self.driver.engine.adapters
         program = loaded.compile(wanted.adapters)
         opened = tuple(one for one in wanted.adapters if one is not None)

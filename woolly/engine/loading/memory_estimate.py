@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from woolly import _native
 from woolly.engine import multimodal
-from woolly.engine.opening.context import possible_ctx
+from woolly.engine.loading.context_length import possible_ctx
 from woolly.errors import DeviceError, RequestError
 from woolly.machine.memory import available_memory
 from woolly.runtime import Options, backend_for, find_gpu, is_gpu_backend, parse_devices
@@ -24,7 +24,7 @@ _WORKING = 100_000_000
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """What a loaded model keeps, in bytes; pages of the mapped file do not count, the system can drop them."""
 
     weights: int
@@ -39,11 +39,11 @@ class Estimate:
         """Returns the sum, with an allowance for working memory."""
         return self.weights + self.cache + self.tower + (0 if self.gpus else _WORKING)
 
-    def times(self, n: int) -> Estimate:
+    def times(self, n: int) -> MemoryEstimate:
         """Returns what n processes keep."""
         return replace(self, weights=n * self.weights, cache=n * self.cache, tower=n * self.tower)
 
-    def shares_memory(self, other: Estimate) -> bool:
+    def shares_memory(self, other: MemoryEstimate) -> bool:
         """Whether the memory of one is that of the other."""
         numbers = {gpu.number for gpu in self.gpus}
         return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or self.may_split
@@ -57,7 +57,7 @@ def estimate(
     ctx: int | None,
     kv_tokens: int | None = None,
     projector: Path | None = None,
-) -> Estimate:
+) -> MemoryEstimate:
     """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context.
 
     With a `projector` its tower counts, as it is while it reads the largest image. A model on GPUs has none.
@@ -69,7 +69,7 @@ def estimate(
     n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
     is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, backend))
     parts = [plan] if plan.draft is None or plan.draft.borrows else [plan, plan.draft]
-    return Estimate(
+    return MemoryEstimate(
         gpus=gpus,
         may_split=bool(gpus) and not is_whole,
         weights=weight_bytes(file, plan, backend, options),
@@ -109,7 +109,7 @@ def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
         return ()  # the CPU has it, then
 
 
-def check_memory(name: str, needed: Estimate) -> None:
+def check_memory(name: str, needed: MemoryEstimate) -> None:
     """RequestError if the available memory cannot hold the model."""
     if reason := shortage(name, needed):
         raise RequestError(
@@ -119,7 +119,7 @@ def check_memory(name: str, needed: Estimate) -> None:
         )
 
 
-def check_second(name: str, weights: int) -> None:
+def check_memory_for_second_copy(name: str, weights: int) -> None:
     """RequestError if the available memory cannot hold the prepared weights of a loaded model a second time."""
     if weights > (available := available_memory()):
         raise RequestError(
@@ -130,7 +130,7 @@ def check_second(name: str, weights: int) -> None:
         )
 
 
-def shortage(name: str, needed: Estimate, freed: int = 0) -> str | None:
+def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
     """Returns what is lacking if the available memory, with `freed` bytes of models that leave, cannot hold the model.
 
     That of GPUs, if they have the model: what they cannot hold may go to the system's only if nobody insists on them.

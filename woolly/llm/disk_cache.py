@@ -29,7 +29,7 @@ class DiskCache:
     compute_rate: float
 
 
-class OnDisk(Identified):
+class DiskCacheMixin(Identified):
     """The part of LLM that knows what is on disk."""
 
     _tier: DiskTier | None = None

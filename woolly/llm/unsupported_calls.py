@@ -20,7 +20,7 @@ PEER_CALLS = {
 }
 
 
-class PeerCalls:
+class UnsupportedCallsMixin:
     """The part of LLM that answers calls of other libraries with the right name."""
 
     if not TYPE_CHECKING:  # a type checker would take every attribute for one that exists

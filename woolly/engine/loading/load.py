@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine import multimodal
-from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
-from woolly.engine.opening.context import MAX_CTX, MIN_CTX, check_ctx, context_limit
-from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
-from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
+from woolly.engine.loading.adapters import Adapter, adapted, open_adapter
+from woolly.engine.loading.context_length import MAX_CTX, MIN_CTX, check_ctx, context_limit
+from woolly.engine.loading.draft_files import guessed_ids, open_draft_file, with_draft
+from woolly.engine.loading.memory_estimate import check_memory, estimate, weight_bytes
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
@@ -31,7 +31,7 @@ from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from woolly.engine.opening.control_vectors import Scaled
+    from woolly.engine.loading.control_vectors import Scaled
     from woolly.plan import Plan, Pooling, Result
 
 log = logging.getLogger("woolly.engine")
@@ -177,7 +177,7 @@ def load_model(
             tensors = {**file.tensors, **draft_tensors(other), **more}
             if not control_vectors:
                 return plan, tensors, b""
-            from woolly.engine.opening.control_vectors import steered
+            from woolly.engine.loading.control_vectors import steered
 
             plan, more, steering = steered(plan, control_vectors, control_vector_layers)
             return plan, {**tensors, **more}, steering
