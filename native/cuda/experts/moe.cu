@@ -1,10 +1,10 @@
-// Mixtures of experts without the products of tiles: rows made ready, the choice of experts, rows in the order of
-// experts, what stands between the products, and the sum. For few rows moe_route.cu does all that comes first.
+// MoE kernels around the expert products: preparation of rows, router logits, top-k, sort by expert, activation and
+// weighted sum. For small batches moe_route.cu fuses the steps before the products.
 #include "experts/moe_rows.cuh"
 #include "experts/moe_topk.cuh"
 
-// Rows normed, as f32 and halved; a block of 256 threads for each. Without a norm they are halved alone, and `normed`
-// is null. Shared: a row.
+// RMSNorm to f32 and f16, 256 threads per row. Without a norm only f16 is written and `normed` is null. Shared memory:
+// a row.
 KERNEL(moe_prepare)
 (const Batch* b, int kind, const float* x, const float* norm, float eps, int n, int n_padded, float* normed, u8* x_f16,
  float* inv_scales) {
@@ -22,7 +22,7 @@ KERNEL(moe_prepare)
     to_f16([&](int k) { return here[k]; }, row_max, n, n_padded, x_f16 + u64(row) * n_padded * 2, inv_scales + row);
 }
 
-// Logits: a warp takes four outputs and eight rows. grid: outputs by 32, rows by 8.
+// Router logits: a warp computes four outputs of eight rows. grid: (outputs / 32, rows / 8).
 KERNEL_BOUNDS(256, 2, moe_logits)
 (const Batch* b, int kind, const float* x, int n, const float* w, const float* bias, float* y, int n_out) {
     wait_for_previous_kernel();
@@ -38,7 +38,7 @@ KERNEL_BOUNDS(256, 2, moe_logits)
         for (int i = 0; i < 4; i++) weights[i] = load_four(w + u64(min(out + i, n_out - 1)) * n, k, n);
 #pragma unroll
         for (int r = 0; r < 8; r++) {
-            const float4 v = load_four(x + u64(min(r, n_rows - 1)) * n, k, n);  // rows behind the last repeat it
+            const float4 v = load_four(x + u64(min(r, n_rows - 1)) * n, k, n);  // rows past the end repeat the last one
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[r][i] = dot4(weights[i], v, sums[r][i]);
         }
@@ -54,8 +54,8 @@ KERNEL_BOUNDS(256, 2, moe_logits)
         }
 }
 
-// The experts of a row and their weights: a warp for each row, four in a block. Shared: three numbers for each expert
-// and warp.
+// Experts of a row and their weights: one warp per row, four per block. Shared memory: three numbers per expert and
+// warp.
 KERNEL(moe_topk)(const Batch* b, int kind, const float* logits, ROUTER_PARAMS, int* experts, float* shares) {
     wait_for_previous_kernel();
     launch_dependents();
@@ -66,7 +66,7 @@ KERNEL(moe_topk)(const Batch* b, int kind, const float* logits, ROUTER_PARAMS, i
                  experts + row * n_used, shares + row * n_used);
 }
 
-// Entries in the order of their experts. One block. Shared: two numbers for each expert.
+// Sorts entries by expert, in one block. Shared memory: two numbers per expert.
 KERNEL(moe_sort)
 (const Batch* b, int kind, const int* experts, int n_experts, int n_used, int max_item_rows, int row_alignment,
  int* members, int* places, ExpertRows* items) {
@@ -77,7 +77,7 @@ KERNEL(moe_sort)
                   reinterpret_cast<int*>(shared), members, places, items);
 }
 
-// Eight places of a row of n columns, times a power of two: two columns of each lane of mma.
+// Eight places of a row of n columns, times a power of two, as f16: two columns for each lane t of mma.
 __device__ __forceinline__ Words4 to_half8(const float* row, int place, int n, float times) {
     const int first = column_at(place);
     float2 v[4];
@@ -93,8 +93,8 @@ __device__ __forceinline__ Words4 to_half8(const float* row, int place, int n, f
     return {two(0), two(1), two(2), two(3)};
 }
 
-// Rows to the places of their entries, in the order of prepared_at: a block for each. `x` has them normed, `backs` the
-// inverses of their powers of two.
+// Permutes prepared rows into the order of experts (prepared_at), one block per row. `x` is normed; `inv_scales` are
+// the inverse scales of its rows.
 KERNEL(moe_permute)
 (const Batch* b, int kind, int n_used, const int* places, const float* x, const float* inv_scales, int n, int n_padded,
  int n_stride, u16* prepared, float* place_inv_scales) {
@@ -112,7 +112,7 @@ KERNEL(moe_permute)
     for (int i = threadIdx.x; i < n_used; i += blockDim.x) place_inv_scales[__ldcg(places + i)] = inv_scale;
 }
 
-// What stands between the products to its places, as moe_permute: a warp for each entry, eight in a block.
+// Same for the hidden rows between the products: one warp per entry, eight per block.
 KERNEL(moe_permute_hidden)
 (const Batch* b, int kind, int n_used, const int* places, const float* hidden, int n, int n_padded, int n_stride,
  u16* prepared, float* place_inv_scales) {
@@ -138,8 +138,8 @@ KERNEL(moe_permute_hidden)
     if (lane == 0) place_inv_scales[place] = row_scale.inverse;
 }
 
-// act(gate) * up or act(up) of each entry, as f32 and halved, and its largest magnitude: a block for each. In pairs,
-// rows of `up` have those of the gate eight before them, and both are in `gate`.
+// act(gate) * up, or act(up), of each entry as f32 and f16, and its largest magnitude; one block per entry. If
+// is_paired, `gate` holds both, interleaved in groups of eight rows, gate first.
 KERNEL(moe_activation)
 (const Batch* b, int kind, int n_used, const int* experts, const float* gate, const float* up, GLU_PARAMS,
  int is_paired, int stride, int n, int n_padded, float* hidden, u32* max_abs, u8* x_f16, float* inv_scales) {
@@ -170,7 +170,7 @@ KERNEL(moe_activation)
            inv_scales + entry);
 }
 
-// The entries of a row, summed by ascending expert. grid: rows, columns by 256.
+// Weighted sum of a row's experts, by ascending expert. grid: (rows, columns / 256).
 KERNEL(moe_sum)
 (const Batch* b, int kind, int n_used, const int* experts, const float* shares, int weigh_input, const float* down,
  const float* bias, const float* scale, int stride, int n, float factor, const float* residual, float* y) {
@@ -190,7 +190,7 @@ KERNEL(moe_sum)
     y[at] = residual == nullptr ? sum : residual[at] + sum;
 }
 
-// Matrices of f32: a warp for each output of an entry, whose row is entry / per. grid: entries, outputs by 8.
+// f32 expert matrices: a warp per output of an entry, whose row is entry / per. grid: (entries, outputs / 8).
 KERNEL(moe_f32)
 (const Batch* b, int kind, int n_used, const int* experts, const float* x, int per, int n, const float* w, float* y,
  int n_out, int stride) {

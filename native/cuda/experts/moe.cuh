@@ -1,16 +1,15 @@
-// Mixtures of experts: what their kernels share. An entry is one expert of one row: entry row * n_used + i, experts of
-// a row in ascending order.
+// Shared by the MoE kernels. An entry is one expert of one row: entry row * n_used + i, experts of a row in ascending
+// order.
 #pragma once
 
 #include "linears/linears.cuh"
 
-// Rows that wait for one expert, as many as a kernel takes at once.
+// Work item: up to max_item_rows rows of one expert. In memory, element 0 holds the number of items in `expert`.
 struct ExpertRows {
-    int expert, first, n_rows, pad;  // of `members`
+    int expert, first, n_rows, pad;  // first, n_rows: range of `members`
 };
-// Items in memory: how many there are, in the first, then the items.
 
-// Matrices of experts, `step` times 16 bytes apart.
+// Matrices of all experts, 16 * step bytes apart.
 struct ExpertWeights {
     const u8* tiles;
     int step, n_panels, n_tiles;
@@ -19,12 +18,12 @@ struct ExpertWeights {
 #define EXPERT_WEIGHTS const u8 *tiles, int step, int n_panels, int n_tiles
 #define EXPERT_WEIGHTS_ARGS {tiles, step, n_panels, n_tiles}
 
-// Halved rows: 64 bytes for two mma, of which lane t of a group of four has 16: eight columns that follow one another.
+// Byte offset of column k in an f16 row: 64 bytes per two mma, of which lane t has 16, eight consecutive columns.
 __device__ __forceinline__ int f16_offset(int k) {
     return ((k >> 8) * 8 + (k >> 3 & 7)) * 64 + (k >> 6 & 3) * 16 + (k & 7) * 2;
 }
 
-// What an expert's matrix gave, times its scale, plus its bias.
+// Output of an expert's matrix, times its scale, plus its bias.
 __device__ __forceinline__ float scaled_and_biased(float y, float share, int expert, const float* scale,
                                                    const float* bias, u64 place) {
     float v = y * share;
@@ -32,10 +31,10 @@ __device__ __forceinline__ float scaled_and_biased(float y, float share, int exp
     return bias == nullptr ? v : v + bias[place];
 }
 
-// What stands between an expert's products: act(gate) * up, of numbers of one entry.
+// GLU between an expert's products: act(gate) * up of one entry.
 struct GluParams {
     const float *gate_bias, *gate_scale, *up_bias, *up_scale;
-    const float* shares;  // of entries, if their rows are weighed; else null
+    const float* shares;  // [entries], if the router weights apply to the input; else null
     int act;
     float limit;
     __device__ __forceinline__ float of(float gate, float up, int entry, int expert, int n, int column) const {

@@ -1,8 +1,7 @@
-// The last product of experts for one row, with the sum over its experts. The arithmetic is that of moe_rows8.cu, and
-// the sum that of moe_sum.
+// Down projection of one row, fused with the weighted sum over its experts. Arithmetic of moe_rows8.cu and moe_sum.
 //
-// A block has one strip of the matrices of all experts of the row, which it asks for before it waits: what the experts
-// are chosen from was there before the kernel that it waits for.
+// A block computes one panel of all experts of the row. It fetches weights before waiting for the previous kernel: the
+// routing is older than that kernel.
 #include "experts/moe_routing.cuh"
 #include "linears/tile_stream.cuh"
 
@@ -10,19 +9,19 @@ namespace {
 
 struct SumParams {
     const float *bias, *scale;
-    bool is_weighed;  // by shares; else rows were weighed before
-    int n;            // columns of the result
+    bool is_weighed;  // router weights apply here; else they were applied to the input
+    int n;            // output columns
     float factor;
     const float* residual;
     float* y;
 };
 
-// Columns of a tile of an entry, on their way to the warp that multiplies them, and its own as halves.
+// Columns of a tile of an entry, being loaded by the warp that multiplies them; written to shared memory as f16.
 struct Columns {
     const float* x;
     const u32* max_abs;
     int n_columns;
-    float4 v[2];  // columns 4 lane to 4 lane + 3, and 128 further
+    float4 v[2];  // columns 4 lane to 4 lane + 3, and the same + 128
     u32 row_max;
 
     __device__ __forceinline__ void load(int entry, int tile, int lane) {
@@ -44,7 +43,7 @@ struct Columns {
     }
     __device__ __forceinline__ void put(u8* x_f16, int lane) const {
         const float times = row_scale_for(__uint_as_float(row_max)).value;
-        __syncwarp();  // the tile before is multiplied
+        __syncwarp();  // the previous tile is multiplied
 #pragma unroll
         for (int j = 0; j < 2; j++)
             *reinterpret_cast<Words2*>(x_f16 + f16_offset(4 * lane + 128 * j)) = {
@@ -53,7 +52,7 @@ struct Columns {
     }
 };
 
-// A warp's way over the tiles of its units: slices of entries.
+// Iterates over the tiles of a warp's units; a unit is a slice of an entry.
 struct TileIterator {
     int n_units, n_warps, n_slices, n_tiles;
     int unit, entry, slice, tile, end;
@@ -72,12 +71,12 @@ struct TileIterator {
     }
 };
 
-// What an element of an entry of this block's strip is multiplied by.
+// Factors of one element of this block's panel, for one entry.
 struct Element {
     float factor, share;
-    u32 row_max;  // of the entry's columns
+    u32 row_max;  // of the entry's hidden row
 
-    // What is known before the columns: of the weights, and of the choice.
+    // Loads the factor of the weights and the router weight, both known before the hidden rows.
     template <class T>
     __device__ __forceinline__ void load_early(const Routing& from, const ExpertWeights& expert_weights,
                                                const int* experts, int at) {
@@ -89,7 +88,7 @@ struct Element {
     __device__ __forceinline__ void load(const u32* max_abs, int at) { row_max = __ldcg(max_abs + (at >> 4)); }
 };
 
-// Sums of slices of each entry, and of these the row's result. `first` is the thread's first element; `kept` is added.
+// Sums the slices of each entry, then the entries. `first`: this thread's first element; `kept`: the residual.
 template <class T>
 __device__ __forceinline__ void finish_panel(const Routing& from, const ExpertWeights& expert_weights,
                                              const SumParams& to, const int* experts, const u32* max_abs, int n_slices,
@@ -113,8 +112,8 @@ __device__ __forceinline__ void finish_panel(const Routing& from, const ExpertWe
     to.y[column] = to.residual == nullptr ? sum : kept + sum;
 }
 
-// Shared: barriers in the second KB and the third, experts of entries (in whole 16 bytes), sums [entry][slice][16],
-// numbers [entry][16], halves of a tile for each warp, rings. `x` has a row of n_columns for each entry.
+// Shared memory: mbarriers (bytes 1024 to 3071), experts of entries (padded to 16 bytes), sums [entry][slice][16],
+// numbers [entry][16], an f16 tile per warp, rings. `x`: [entries][n_columns].
 template <class T>
 __device__ __forceinline__ void moe_down_gemv(const Routing& from, const float* x, const u32* max_abs, int n_columns,
                                               const ExpertWeights& expert_weights, const SumParams& to, int n_stages) {
@@ -145,7 +144,7 @@ __device__ __forceinline__ void moe_down_gemv(const Routing& from, const float* 
     };
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) fetch(i);
-    Element first = {};  // that this thread finishes
+    Element first = {};  // element that this thread finishes
     const bool has_first = int(threadIdx.x) < n_used * 16;
     if (has_first) first.load_early<T>(from, expert_weights, experts, threadIdx.x);
     launch_dependents();
@@ -188,7 +187,7 @@ __device__ __forceinline__ void moe_down_gemv(const Routing& from, const float* 
 
 }  // namespace
 
-// grid: strips.
+// grid: panels.
 #define MOE_DOWN_GEMV(name, Type)                                                                                   \
     KERNEL_THREADS(1024, moe_down_gemv__##name)                                                                     \
     (const Batch*, ROUTING_PARAMS, EXPERT_WEIGHTS, int n_stages, const float* x, const u32* max_abs, int n_columns, \

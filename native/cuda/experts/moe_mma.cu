@@ -1,14 +1,14 @@
-// Products of experts for many rows where there is no wgmma. The arithmetic is that of linears.cuh: 16 slices of the
-// columns, a chain of m16n8k16 in each, and the slices in order. So a row's result is the same, alone or with others.
+// Expert products of large batches, for GPUs without wgmma. Arithmetic of linears.cuh (16 slices in order), so a row
+// gives the same bits in every batch.
 //
-// What a product gives is not yet times the expert's scale and without bias: [entries][16 n_strips] packed rows.
+// The output is [entries][16 n_panels] packed rows, before the expert's scale and bias.
 #include "experts/moe.cuh"
 
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
 
-// An item in each block, up to 64 rows of one expert; a warp for each strip.
+// A block computes an item, up to 64 rows of one expert; a warp per panel.
 constexpr int WARPS = 4, ITEM_ROWS = 64;
 
 template <class T>
@@ -24,7 +24,7 @@ __device__ __forceinline__ void moe_mma(const int* members, const ExpertRows* it
     if (int(blockIdx.x) >= items[0].expert || panel >= expert_weights.n_panels) return;
     const ExpertRows item = items[1 + blockIdx.x];
     const u8* tiles = expert_weights.of(item.expert);
-    u32 offsets[N];  // of rows, in pieces of 16 bytes
+    u32 offsets[N];  // of rows, in units of 16 bytes
     float sum[N][4], acc[N][4];
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void moe_mma(const int* members, const ExpertRows* it
 
 }  // namespace
 
-// Rows of an entry are entry / per. grid: items, strips by 4.
+// The input row of an entry is entry / per. grid: (items, panels / 4).
 #define MOE_MMA(name, Type)                                                                                        \
     KERNEL(moe_mma__##name)                                                                                        \
     (const Batch*, const int* members, const ExpertRows* items, const u8* x_f16, const float* inv_scales, int per, \

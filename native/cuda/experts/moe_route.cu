@@ -1,18 +1,18 @@
-// Mixtures of experts: all that comes before the products of few rows, in one kernel. Rows are normed and halved,
-// their experts chosen and entries put in the order of experts.
+// Fused routing of small batches: norm, f16 conversion, router logits, top-k and sort by expert in one kernel.
 //
-// Each block has some rows and some experts, and the first one halves the rows. The last block that has logits of these
-// rows chooses their experts, and the last of those groups the entries of all. Where `ready` is given, blocks of the
-// products choose (routes_in_products of moe_products.py), and a block of its own halves, for all others wait for the
-// slowest.
+// A block has some rows and some experts; the first block of each row group also converts its rows to f16. The last
+// block to finish the logits of its rows selects their experts, and the last of those sorts all entries. With `ready`,
+// the blocks of the product kernel select experts instead (routes_in_products of moe_products.py), and an extra block
+// converts the rows, because all others would wait for the slowest one.
 #include "experts/moe_rows.cuh"
 #include "experts/moe_topk.cuh"
 
 namespace {
 
-constexpr int WARPS = 8, WEIGHTS_IN_REGISTERS = 16;  // KEPT: fours of a lane that come before the rows
+// WEIGHTS_IN_REGISTERS: float4s of router weights per lane, loaded before the rows
+constexpr int WARPS = 8, WEIGHTS_IN_REGISTERS = 16;
 
-// Whether this block is the last of n that come here; then it sees what they wrote, past the first-level cache.
+// True in the last of n blocks to arrive; it sees the writes of the others (via L2).
 __device__ inline bool is_last(u32* arrivals, u32 n) {
     __shared__ int last;
     __syncthreads();
@@ -28,8 +28,8 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 
 }  // namespace
 
-// grid: experts by 8, and one more with `ready`, rows by n_each. Shared: a row, and three numbers for each expert and
-// row of the block.
+// grid: (experts / 8, plus one with `ready`; rows / n_each). Shared memory: a row, and three numbers per expert and row
+// of the block.
 KERNEL_BOUNDS(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* x_f16, float* inv_scales, const float* routed, int n_routed, const float* w, const float* bias, float* logits,
@@ -80,7 +80,7 @@ KERNEL_BOUNDS(256, 2, moe_route)
             logits[u64(row) * n_experts + expert] = bias == nullptr ? sum : sum + bias[expert];
         __syncthreads();
     }
-    if (has_own) {  // blocks of the products choose
+    if (has_own) {  // blocks of the product kernel select experts
         if (is_converter && blockIdx.y == 0 && threadIdx.x == 0) *ready = 0;
         for (int i = first * n_used + int(threadIdx.x); is_converter && i < end * n_used; i += int(blockDim.x))
             max_abs[i] = 0;

@@ -1,24 +1,24 @@
-// Which experts few rows have, as kernels of their products learn it. Of up to 8 rows each block of the first product
-// chooses them from the logits by itself: that takes it as long as it would take one block for all, for which they all
-// would wait. The first block leaves what it chose to later kernels. Of more rows moe_route has chosen.
+// Routing inside the product kernels of small batches. For up to 8 rows, each block of the gate/up product selects
+// experts from the logits itself: it takes as long as one block would, for which all others would wait. The first block
+// publishes the routing for later kernels. For more rows moe_route has done it.
 #pragma once
 
 #include "experts/moe_topk.cuh"
 
-constexpr int ITEM_ROWS = 8;  // most entries of an item, and most rows that blocks choose for
+constexpr int ITEM_ROWS = 8;  // maximum of entries per item, and of rows that blocks route themselves
 
-// Where a kernel finds the experts of its rows.
+// Routing of a kernel's rows, or the logits to compute it from.
 struct Routing {
-    ExpertRows* items;    // in the order of experts, and
-    int* members;         // their entries
-    const float* logits;  // null, or what blocks choose from: then they leave all other things here
-    u32* ready;           // null, or where the first block says that it has
+    ExpertRows* items;    // sorted by expert
+    int* members;         // entries of the items
+    const float* logits;  // if not null, blocks route from these and the first block fills in the rest
+    u32* ready;           // if not null, flag set by the first block after that
     RouterParams router;
-    int* experts;  // of entries, and their shares
+    int* experts;  // [entries]
     float* shares;
     int n_rows;
 
-    // Waits for what the first block of a kernel leaves: all blocks of that one have begun.
+    // Waits for the first block of the routing kernel; all its blocks have started.
     __device__ __forceinline__ void await() const {
         if (logits != nullptr || ready == nullptr) return;
         if (threadIdx.x % 32 == 0)
@@ -31,15 +31,15 @@ struct Routing {
         float *entry_shares, ROUTER_PARAMS
 #define ROUTING_ARGS(n_rows) {items, members, logits, ready, ROUTER_ARGS, entry_experts, entry_shares, n_rows}
 
-// An item in shared memory.
+// Work item in shared memory.
 struct SharedItem {
     int expert, n_rows, pad[2];
-    int entries[ITEM_ROWS], rows[ITEM_ROWS];  // of the batch
-    float inv_scales[ITEM_ROWS];              // inverses of the powers of the rows of entries
+    int entries[ITEM_ROWS], rows[ITEM_ROWS];  // rows: of the batch
+    float inv_scales[ITEM_ROWS];              // inverse scales of the entries' rows
 };
-// The strips of a block, counted over all items, and the first item that they belong to.
+// Panels of this block, counted over all items, and the first item that they belong to.
 struct PanelRange {
-    int n_all, begin, end, first;  // n_all: items
+    int n_all, begin, end, first;  // n_all: number of items
     __device__ __forceinline__ PanelRange(int n_items, int n_panels) : n_all(n_items) {
         const int total = n_items * n_panels, block = blockIdx.x, each = total / int(gridDim.x);
         const int more = total - each * int(gridDim.x);
@@ -51,18 +51,18 @@ struct PanelRange {
     }
 };
 
-// Chosen experts and their shares, in shared memory: entry after entry.
+// Top-k result of all rows in shared memory, entry after entry.
 struct BlockTopk {
     int* experts;
     float* shares;
-    u32* marks;  // of each expert: the rows that chose it, and above them the number of its item; at last, how many
+    u32* marks;  // [n_experts + 1] per expert: bit mask of its rows, item number << 8; last: number of items
     __device__ __forceinline__ BlockTopk(u8* memory, int n_rows, int n_used) {
         experts = reinterpret_cast<int*>(memory);
         shares = reinterpret_cast<float*>(experts + n_rows * n_used);
         marks = reinterpret_cast<u32*>(shares + n_rows * n_used);
     }
 };
-// Puts the entries of each expert together, and returns how many items there are. By the block.
+// Groups entries by expert and returns the number of items. Called by all threads.
 __device__ __forceinline__ int count_items(const BlockTopk& chosen, int n_entries, int n_experts, int n_used) {
     const int tid = threadIdx.x, n_threads = blockDim.x, lane = tid % 32;
     for (int i = tid; i < n_entries; i += n_threads) atomicOr(chosen.marks + chosen.experts[i], 1u << (i / n_used));
@@ -81,7 +81,7 @@ __device__ __forceinline__ int count_items(const BlockTopk& chosen, int n_entrie
     return int(chosen.marks[n_experts]);
 }
 
-// Items of the block's strips from memory to shared memory. By the block, of which all see them then.
+// Copies the items of this block's panels to shared memory. Called by all threads; visible to all afterwards.
 template <class Rows>
 __device__ __forceinline__ void load_routed_items(const Routing& from, const PanelRange& range, int n,
                                                   SharedItem* items_of_block, const Rows& rows_of_batch) {
@@ -98,9 +98,9 @@ __device__ __forceinline__ void load_routed_items(const Routing& from, const Pan
     __syncthreads();
 }
 
-// Chooses experts, and puts the items of the block's strips to shared memory; gives these strips. `space`:
-// routing_bytes of moe_products.py. By the block, of which all see them then. IS_ONE: there is one row, and its entries
-// are the items.
+// Selects experts, stores the items of this block's panels in shared memory and returns the panels. `space`:
+// routing_bytes of moe_products.py. Called by all threads; visible to all afterwards. IS_ONE: a single row, whose
+// entries are the items.
 template <bool IS_ONE, class Rows>
 __device__ __forceinline__ PanelRange route_items(const Routing& from, int n_panels, SharedItem* items_of_block,
                                                   u8* space, const Rows& rows_of_batch) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ PanelRange route_items(const Routing& from, int n_pan
     return range;
 }
 
-// Brings the items of the block's strips to shared memory, and gives these strips. Rows say what `backs` are.
+// Loads or computes the items of this block's panels and returns the panels. `rows_of_batch` provides inverse scales.
 template <bool IS_ONE, bool MAY_CHOOSE, class Rows>
 __device__ __forceinline__ PanelRange load_items(const Routing& from, int n_panels, SharedItem* items_of_block,
                                                  u8* space, const Rows& rows_of_batch) {

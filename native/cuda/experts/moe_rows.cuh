@@ -1,10 +1,10 @@
-// Mixtures of experts: rows made ready for their products.
+// Norm and f16 conversion of rows for expert products.
 #pragma once
 
 #include "experts/moe.cuh"
 #include "primitives/block_reduce.cuh"
 
-// The largest over all threads of the block.
+// Maximum over the block.
 __device__ inline float block_max(float x) {
     __shared__ float parts[32];
     for (int n = 16; n; n /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, n));
@@ -15,8 +15,8 @@ __device__ inline float block_max(float x) {
     return x;
 }
 
-// Converts a row to f16 scaled by a power of two, zero-padded; writes the inverse of the power to `back`. `largest` is
-// this thread's maximum. at(k) returns a number.
+// Converts a row to f16, scaled by a power of two and zero-padded; writes the inverse scale to `inv_scale`. `row_max`
+// is this thread's largest magnitude; at(k) returns column k.
 template <class At>
 __device__ inline void to_f16(At&& at, float row_max, int n, int n_padded, u8* x_f16, float* inv_scale) {
     const RowScale row_scale = row_scale_for(block_max(row_max));
@@ -26,10 +26,10 @@ __device__ inline void to_f16(At&& at, float row_max, int n, int n_padded, u8* x
     if (threadIdx.x == 0) *inv_scale = row_scale.inverse;
 }
 
-// Norms rows, over 256 threads. Each holds up to HELD fours of the norm's weights, which may come before the row.
+// RMSNorm of rows by 256 threads. Up to 4 FOURS_PER_THREAD norm weights per thread are loaded before the rows.
 struct RowNormalizer {
     static constexpr int THREADS = 256, FOURS_PER_THREAD = 4;
-    const float* norm;  // null: rows stay as they are
+    const float* norm;  // null: no norm
     float eps;
     int n;
     bool is_in_registers;
@@ -45,7 +45,7 @@ struct RowNormalizer {
                 w[i] = *reinterpret_cast<const float4*>(norm + column(i));
         }
     }
-    // The row x to `here`, in shared memory, which holds it after a barrier. Gives the largest of this thread.
+    // Norms row x into `here` in shared memory, visible after a barrier. Returns this thread's largest magnitude.
     __device__ __forceinline__ float apply(const float* x, float* here) const {
         float row_max = 0.0f;
         if (is_in_registers) {
@@ -87,7 +87,7 @@ struct RowNormalizer {
     }
 };
 
-// Columns k to k + 3 of a row of n, zeros behind it.
+// Columns k to k + 3 of a row of n columns, zero past the end.
 __device__ __forceinline__ float4 load_four(const float* row, int k, int n) {
     if ((n & 3) == 0) return *reinterpret_cast<const float4*>(row + k);
     return make_float4(row[k], k + 1 < n ? row[k + 1] : 0.0f, k + 2 < n ? row[k + 2] : 0.0f,

@@ -1,22 +1,22 @@
-// Products of experts for few rows, of which the weights of chosen experts are read once. The arithmetic is that of
-// linears.cuh: 16 slices of the columns, a chain of m16n8k16 in each, and the slices in order.
+// Expert products of small batches; the weights of each selected expert are read once. Arithmetic of linears.cuh: 16
+// slices, each a chain of m16n8k16, added in order.
 //
-// Entries of an expert go together, up to 8 in an item. Blocks have equal parts of the strips of all items, one after
-// another; a warp has one slice of each, whose columns of the item's rows stay in its registers.
+// Items hold up to 8 entries of one expert. The panels of all items are divided evenly among blocks. A warp has one
+// slice of each panel; its columns of the item's rows stay in registers.
 #include "experts/moe_routing.cuh"
 #include "linears/tile_stream.cuh"
 
 namespace {
 
-// How far rows of sums are apart in shared memory: so that lanes that store sums do not meet in a bank.
+// Floats between rows of sums in shared memory: avoids bank conflicts of the stores.
 constexpr int SUM_PITCH = 20;
-// Blocks of a multiprocessor: while one waits for its sums, the other computes.
+// Blocks per multiprocessor: one computes while the other waits for its sums.
 #ifndef ROWS8_BLOCKS
 #define ROWS8_BLOCKS 2
 #endif
 struct LaunchParams {
     Routing from;
-    // An item has up to 2^group rows; n_near: most items of a block; n_space: bytes of sums; n_held: strips of a round.
+    // group: log2 of rows per item; max_items: items of a block; sum_bytes: bytes of sums
     int group, max_items, sum_bytes, panels_per_round, n_stages, n_prefetched;
 };
 #define LAUNCH_PARAMS \
@@ -30,10 +30,10 @@ struct LaunchParams {
      n_stages,                                            \
      n_prefetched}
 
-// A warp's way over slices of the strips of its block: `n_active` slices on each time, so that a warp has the same
-// slice of all strips if a strip's slices divide that number.
+// Iterates over the slices of the block's panels, `n_active` at a time. If n_active is a multiple of n_slices, a warp
+// has the same slice of all panels.
 struct SliceIterator {
-    int panel, slice, item;  // strip: counted over all items
+    int panel, slice, item;  // panel: counted over all items
 
     __device__ __forceinline__ void start(int begin, int unit, int n_slices, int n_panels) {
         panel = begin + unit / n_slices, slice = unit % n_slices, item = panel / n_panels;
@@ -44,17 +44,17 @@ struct SliceIterator {
     }
 };
 
-// Tiles of a warp from the strips of its block, as they come through a ring.
+// Streams the tiles of a warp from the panels of its block.
 template <class T>
 struct PanelStream {
     const ExpertWeights& expert_weights;
     const SharedItem* items_of_block;
     const int n_slices, n_active, lane;  // n_active: warps that share slices
-    int begin, end, first;               // strips of the block, counted over all items, and their first item
+    int begin, end, first;               // panels of the block, counted over all items, and their first item
     Ring ring;
     SliceIterator ahead;
     const u8 *base, *next;
-    int left, held, stage, phase;  // left: tiles of the slice; held: the item of `base`
+    int left, held, stage, phase;  // left: tiles left in the slice; held: item of `base`
 
     __device__ __forceinline__ PanelStream(const ExpertWeights& expert_weights, const SharedItem* items_of_block,
                                            int n_warps, int lane)
@@ -104,7 +104,7 @@ struct PanelStream {
     }
 };
 
-// Columns of a tile as two mma want them, of halved rows ...
+// Loads B fragments of f16 rows.
 struct F16Rows {
     const u8* x_f16;
     const float* inv_scales;
@@ -120,18 +120,18 @@ struct F16Rows {
     }
     __device__ __forceinline__ float inv_scale(int row) const { return __ldcg(inv_scales + row); }
 };
-// ... or of rows of f32 whose largest magnitude is known.
+// Loads B fragments of f32 rows with known largest magnitude.
 struct HiddenRows {
     const float* x;
     const u32* max_abs;
     int n;
-    static constexpr bool ITEMS_READY_EARLY = true;  // items are known before the kernel that this one waits for
+    static constexpr bool ITEMS_READY_EARLY = true;  // items are known before the previous kernel ends
     __device__ __forceinline__ float at(const float* row, int k) const { return k < n ? __ldcg(row + k) : 0.0f; }
     __device__ __forceinline__ void load(Words4 (&to)[8], SharedItem& item, int i, int tile, int, int t) const {
         const float* row = x + u64(item.entries[i]) * n;
         const RowScale row_scale = row_scale_for(__uint_as_float(__ldcg(max_abs + item.entries[i])));
         const float times = row_scale.value;
-        if (t == 0) item.inv_scales[i] = row_scale.inverse;  // other warps write the same
+        if (t == 0) item.inv_scales[i] = row_scale.inverse;  // other warps write the same value
         const bool is_even = (n & 7) == 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -151,10 +151,10 @@ struct HiddenRows {
                      to_half2_saturated(high.z * times, high.w * times)};
         }
     }
-    __device__ __forceinline__ static float inv_scale(int) { return 0.0f; }  // `load` brings it
+    __device__ __forceinline__ static float inv_scale(int) { return 0.0f; }  // set by `load`
 };
 
-// What becomes of sums: numbers of packed rows, [entries][stride] ...
+// Stores packed rows: [entries][stride].
 struct StorePacked {
     float* y;
     int stride;
@@ -165,14 +165,14 @@ struct StorePacked {
         if (is_active) y[u64(entry) * stride + panel * 16 + e] = low;
     }
 };
-// ... or what stands between the products, of pairs.
+// Stores the GLU of gate and up rows, and its largest magnitude.
 struct StoreGlu {
     GluParams glu;
     int n;
     float* hidden;
     u32* max_abs;
     static constexpr int PER_PANEL = 8;
-    static constexpr bool MAY_CHOOSE = true;  // the experts of rows
+    static constexpr bool MAY_CHOOSE = true;  // may select experts
     __device__ __forceinline__ void finish(float gate, float up, int expert, int entry, int panel, int e,
                                            bool is_active, int lane) const {
         const int column = panel * 8 + e;
@@ -185,12 +185,12 @@ struct StoreGlu {
         float row_max = fmaxf(0.0f, fabsf(v));
 #pragma unroll
         for (int i = 4; i; i /= 2) row_max = fmaxf(row_max, __shfl_xor_sync(ALL_LANES, row_max, i));
-        // atomicMax does not depend on the order of threads.
+        // atomicMax is independent of the order of threads
         if (is_active && (lane & 7) == 0) atomicMax(max_abs + entry, __float_as_uint(row_max));
     }
 };
 
-// Brings the factors of the rows of weights of a round's strips, while the block multiplies: they lie far behind tiles.
+// Loads the row factors of a round's panels while the block multiplies; they are far from the tiles in memory.
 template <class T>
 __device__ __forceinline__ void load_factors(const PanelStream<T>& panels, int first, int end, float* to) {
     const ExpertWeights& expert_weights = panels.expert_weights;
@@ -205,16 +205,16 @@ __device__ __forceinline__ void load_factors(const PanelStream<T>& panels, int f
     cp_async_commit();
 }
 
-// Waits for the factors of a round, in which the warp has multiplied `n_done` tiles.
+// Waits for the factors of a round, after `n_done` tiles of this warp.
 __device__ __forceinline__ void wait_for_factors(int n_stages, int n_done) {
-    // Without bulk copies tiles are groups of copies, too: those that were asked for before the factors are there.
+    // Without bulk copies, tiles are cp.async groups as well; those issued before the factors have arrived.
     if (!WOOLLY_BULK && n_done >= n_stages - 1)
         cp_async_wait_stage(n_stages);
     else
         cp_async_wait<0>();
 }
 
-// What the threads of a block finish: elements of the strips of a round.
+// Sums the slices of the elements of a round and stores them.
 template <class T, class Out>
 __device__ __forceinline__ void finish_round(const PanelStream<T>& panels, int group, int first, int end,
                                              const float* sums, const float* factors, const Out& out) {
@@ -242,21 +242,22 @@ __device__ __forceinline__ void finish_round(const PanelStream<T>& panels, int g
     }
 }
 
-// IS_ONE: there is one row, and the items are its entries.
+// IS_ONE: a single row, whose entries are the items.
 template <bool IS_ONE, class T, class Rows, class Out>
 __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const ExpertWeights& expert_weights,
                                           const Rows& rows, const Out& out) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
     const int g = lane >> 2, t = lane & 3, n_tiles = expert_weights.n_tiles, n_group = 1 << launch.group;
-    // Shared: barriers in the second KB, items, factors of two rounds, sums [place][strip][slice][row][APART], rings.
+    // Shared memory: mbarriers (bytes 1024 to 2047), items, factors of two rounds, sums
+    // [buffer][panel][slice][row][SUM_PITCH], rings.
     SharedItem* items_of_block = reinterpret_cast<SharedItem*>(shared + 2048);
     PanelStream<T> panels(expert_weights, items_of_block, int(blockDim.x) >> 5, lane);
     const int n_slices = panels.n_slices, sum_pitch = n_group * SUM_PITCH,
               n_place = launch.panels_per_round * n_slices * sum_pitch;
     float* factors = reinterpret_cast<float*>(items_of_block + launch.max_items);
     float* sums = factors + 2 * launch.panels_per_round * 16;
-    u8* space = reinterpret_cast<u8*>(sums);  // until there are sums
+    u8* space = reinterpret_cast<u8*>(sums);  // until the first sums
     panels.ring.start(shared, space + launch.sum_bytes, warp, lane, launch.n_stages, Tile<T>::bytes);
     const int n_prefetched = Rows::ITEMS_READY_EARLY ? launch.n_prefetched : 0;
     if (!Rows::ITEMS_READY_EARLY) wait_for_previous_kernel();
@@ -269,19 +270,19 @@ __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const Expe
     for (int i = 0; i < n_prefetched; i++) panels.fetch(i);
     if (Rows::ITEMS_READY_EARLY) wait_for_previous_kernel();
     Words4 columns[8];
-    int held = -1, buffer = 0;  // held: which columns are
+    int held = -1, buffer = 0;  // held: item and tile of `columns`
     auto which = [&](int number, int tile) {
         return (IS_ONE && !Rows::ITEMS_READY_EARLY ? 0 : number) * n_tiles + tile;
     };
     auto load = [&](int number, int tile) {
         held = which(number, tile);
-        SharedItem& item = items_of_block[number - panels.first];  // rows behind its last repeat it
+        SharedItem& item = items_of_block[number - panels.first];  // rows past the last repeat it
         rows.load(columns, item, min(g, item.n_rows - 1), tile, n_tiles, t);
     };
     SliceIterator mine;
     mine.start(panels.begin, warp, n_slices, expert_weights.n_panels);
     if (warp >= panels.n_active) mine.panel = panels.end;
-    // What is small comes before tiles, behind which it would wait.
+    // Small loads first: behind the tiles they would wait.
     if (mine.panel < panels.end) load(mine.item, slice_start(mine.slice, n_tiles));
 #pragma unroll 1
     for (int i = n_prefetched; i < launch.n_stages; i++) panels.fetch(i);
@@ -304,7 +305,7 @@ __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const Expe
             if (2 * t + 1 < n_group) sum[SUM_PITCH] = acc[1], sum[SUM_PITCH + 8] = acc[3];
         }
         wait_for_factors(launch.n_stages, n_done);
-        __syncthreads();  // double-buffered sums: no barrier needed behind them
+        __syncthreads();  // double-buffered sums: no barrier needed after reading them
         const int n_factors = launch.panels_per_round * 16;
         if (end < panels.end)
             load_factors(panels, end, min(end + launch.panels_per_round, panels.end),
@@ -315,8 +316,9 @@ __device__ __forceinline__ void moe_rows8(const LaunchParams& launch, const Expe
 
 }  // namespace
 
-// Products of halved rows, in packed rows or with what stands between; and of what stands between. grid: blocks that
-// share the strips of all items.
+// moe_gemv_glu, moe_rows8_glu: GLU of the gate/up product of f16 rows; moe_rows8_up: product of f16 rows;
+// moe_rows8_down: product of the f32 GLU output. Outputs of the last two are packed rows. grid: blocks that share the
+// panels of all items.
 #define MOE_GLU(declared, Type, IS_ONE)                                                                           \
     declared(const Batch* b, LAUNCH_PARAMS, EXPERT_WEIGHTS, const u8* x_f16, const float* inv_scales, GLU_PARAMS, \
              int n, float* hidden, u32* max_abs) {                                                                \

@@ -1,10 +1,10 @@
-// Mixtures of experts: the choice of experts, and entries in the order of their experts.
+// Top-k selection of experts, and sorting of entries by expert.
 #pragma once
 
 #include "experts/moe.cuh"
 #include "primitives/division.cuh"
 
-// Without a header there is no name for it.
+// NVRTC has no INFINITY without headers.
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
 enum Scoring { SOFTMAX, SIGMOID_SCORES, SPARSEMIXER };
@@ -13,12 +13,12 @@ __device__ inline float warp_sum(float x) {
     for (int i = 16; i; i /= 2) x += __shfl_xor_sync(ALL_LANES, x, i);
     return x;
 }
-// Returns a float's key in a total order of integers; NaN sorts first or last by its sign.
+// Maps a float to an integer of the same order; NaN sorts first or last by its sign.
 __device__ __forceinline__ u32 key_of(float x) {
     const u32 bits = __float_as_uint(x + 0.0f);
     return bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);
 }
-// The index of the highest key that is not taken; of equal ones the lowest index.
+// Index of the largest key that is not taken; ties go to the lowest index.
 __device__ inline int best_of(const u32* keys, const int* taken, int n, int lane) {
     u32 best = 0;
     int index = -1;
@@ -32,14 +32,14 @@ __device__ inline int best_of(const u32* keys, const int* taken, int n, int lane
     return index;
 }
 
-// How experts are chosen.
+// Options of the router.
 struct RouterParams {
     const float* select;
     int n_experts, n_used, scoring, normalize;
     float weights_scale;
     int n_groups, groups_used, group_top;
-    float cap;   // logits are bounded by it, 0: by nothing
-    int shared;  // experts in turn that have one matrix
+    float cap;   // softcap of the logits, 0: none
+    int shared;  // consecutive experts that share one matrix
 };
 #define ROUTER_PARAMS                                                                                              \
     const float *select, int n_experts, int n_used, int scoring, int normalize, float weights_scale, int n_groups, \
@@ -47,7 +47,7 @@ struct RouterParams {
 #define ROUTER_ARGS \
     {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top, cap, n_shared}
 
-// Over the lanes of a warp.
+// Maximum over the warp.
 __device__ __forceinline__ u32 warp_max(u32 x) {
 #ifdef WOOLLY_EMULATED
     for (int i = 16; i; i /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
@@ -56,7 +56,7 @@ __device__ __forceinline__ u32 warp_max(u32 x) {
     return __reduce_max_sync(ALL_LANES, x);
 #endif
 }
-// Marks the experts of the highest keys as taken: of 32 N at most, of equal ones those of the lowest index.
+// Marks the n_used largest of up to 32 N keys as taken; ties go to the lowest index.
 template <int N>
 __device__ __forceinline__ void take_topk(const u32* keys, int* taken, int n_experts, int n_used) {
     const int lane = threadIdx.x % 32;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void take_topk(const u32* keys, int* taken, int n_exp
         is_left |= u32(lane + 32 * i < n_experts) << i;
     }
     for (int n = 0; n < n_used; n++) {
-        u32 best = 0, before = 0;  // before: more for a lower index, 0 for none
+        u32 best = 0, before = 0;  // before: larger for a lower index, 0: none
 #pragma unroll
         for (int i = 0; i < N; i++) best = max(best, is_left >> i & 1 ? mine[i] : 0);
         best = warp_max(best);
@@ -82,13 +82,13 @@ __device__ __forceinline__ void take_topk(const u32* keys, int* taken, int n_exp
         if (lane + 32 * i < n_experts) taken[lane + 32 * i] = !(is_left >> i & 1);
 }
 
-// Scores of all experts, and the ranks that they are chosen by.
+// Scores of all experts, and the ranks that decide the selection.
 __device__ __forceinline__ void score_experts(const RouterParams& c, const float* logits, float* scores, float* ranks,
                                               int lane) {
     const int n_experts = c.n_experts;
     float max_logit = -infinity(), sum = 0.0f;
     for (int first = lane; first < n_experts; first += 128) {
-        float v[4];  // no load waits for another
+        float v[4];  // independent loads
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = first + 32 * i < n_experts ? __ldcg(logits + first + 32 * i) : -infinity();
 #pragma unroll
@@ -106,12 +106,12 @@ __device__ __forceinline__ void score_experts(const RouterParams& c, const float
     sum = warp_sum(sum);
     for (int e = lane; e < n_experts; e += 32) {
         if (c.scoring == SOFTMAX) scores[e] /= sum;
-        // Logits have the order of their scores, and are more rarely equal.
+        // Without a bias, logits rank as their scores do and tie less often.
         if (c.select != nullptr) ranks[e] = scores[e] + c.select[e];
     }
     __syncwarp();
 }
-// Drops the experts of all groups but the best ones. `sums`: a number for each group.
+// Excludes all groups but the best ones. `sums`: one number per group.
 __device__ __forceinline__ void drop_groups(const RouterParams& c, const float* scores, float* ranks, float* sums,
                                             int lane) {
     const int n_each = c.n_experts / c.n_groups;
@@ -133,14 +133,15 @@ __device__ __forceinline__ void drop_groups(const RouterParams& c, const float* 
     }
     __syncwarp();
 }
-// Takes one expert after another: of many, or by sparsemixer, where each choice changes the score of its expert.
+// Selects one expert at a time: for more than 512 experts, or for sparsemixer, where each selection changes the
+// expert's score.
 __device__ __forceinline__ void take_one_by_one(const RouterParams& c, const float* logits, float* scores,
                                                 const u32* keys, int* taken, int lane) {
     const int n_experts = c.n_experts;
     for (int i = 0; i < c.n_used; i++) {
         const int best = best_of(keys, taken, n_experts, lane);
         if (c.scoring == SPARSEMIXER) {
-            // Against those near it that are not chosen before it; two zeros are near each other.
+            // Softmax over the experts near it that are not yet selected; two zeros count as near.
             const float top = __ldcg(logits + best);
             float items_of_block = 0.0f;
             for (int e = lane; e < n_experts; e += 32) {
@@ -156,7 +157,7 @@ __device__ __forceinline__ void take_one_by_one(const RouterParams& c, const flo
         __syncwarp();
     }
 }
-// The matrices of the taken experts and their weights, in ascending order.
+// Stores the selected experts' matrices and weights, by ascending expert.
 __device__ __forceinline__ void store_topk(const RouterParams& c, const float* scores, const int* taken, int* experts,
                                            float* shares, int lane) {
     const int n_experts = c.n_experts;
@@ -178,8 +179,8 @@ __device__ __forceinline__ void store_topk(const RouterParams& c, const float* s
     }
 }
 
-// Takes the n largest of up to N keys of each lane; 0 is none. Bit i says that key i was taken. Where keys are equal
-// more may be, and then all is done again, in order: of equal ones the lowest index.
+// Selects the n_wanted largest of up to 32 N keys (N per lane, 0: no key); bit i of the result means key i of this
+// lane. If equal keys make the selection too large, repeats with ties broken by index.
 template <int N>
 __device__ __forceinline__ u32 topk_mask(const u32 (&all)[N], int n_wanted) {
     const int lane = threadIdx.x % 32;
@@ -210,9 +211,8 @@ __device__ __forceinline__ u32 topk_mask(const u32 (&all)[N], int n_wanted) {
         if (!is_first || n_taken == u32(n_wanted)) return taken;
     }
 }
-// The experts of a row and their weights, in ascending order of experts, by a warp whose registers hold all logits: of
-// 32 N experts at most, each with a matrix, whose logits have no bound and which form no groups. Blocks of products
-// wait for it, so it is short.
+// Top-k with all logits in registers of a warp, by ascending expert: up to 32 N experts without softcap, groups or
+// shared matrices. On the critical path of the product kernels, so kept short.
 template <int N>
 __device__ __forceinline__ void topk_in_registers(const RouterParams& c, const float* logits, int* experts,
                                                   float* shares) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void topk_in_registers(const RouterParams& c, const f
         sum += lane + 32 * i < n_experts ? scores[i] : 0.0f;
     }
     sum = warp_sum(sum);
-    // Logits have the order of their scores, and are more rarely equal.
+    // Without a bias, logits rank as their scores do and tie less often.
     u32 keys[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -262,7 +262,7 @@ __device__ __forceinline__ void topk_in_registers(const RouterParams& c, const f
         at += __popc(all);
     }
 }
-// ... of 256 at most.
+// Same, for up to 256 experts.
 __device__ __forceinline__ void topk_small(const RouterParams& c, const float* logits, int* experts, float* shares) {
     if (c.n_experts <= 128)
         topk_in_registers<4>(c, logits, experts, shares);
@@ -270,8 +270,7 @@ __device__ __forceinline__ void topk_small(const RouterParams& c, const float* l
         topk_in_registers<8>(c, logits, experts, shares);
 }
 
-// The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
-// expert.
+// Top-k of a row by one warp: experts and weights, by ascending expert. `shared`: three numbers per expert.
 __device__ inline void topk_experts(const RouterParams& c, const float* logits, float* shared, int* experts,
                                     float* shares) {
     if (c.scoring != SPARSEMIXER && c.n_groups == 0 && c.cap == 0.0f && c.shared == 1 && c.n_experts <= 256)
@@ -281,7 +280,7 @@ __device__ inline void topk_experts(const RouterParams& c, const float* logits, 
     int* taken = reinterpret_cast<int*>(ranks + n_experts);
     u32* keys = reinterpret_cast<u32*>(ranks);
     score_experts(c, logits, scores, ranks, lane);
-    // `taken` is free until the choice; there are fewer groups than experts.
+    // `taken` is unused until the selection; there are fewer groups than experts.
     if (c.n_groups != 0) drop_groups(c, scores, ranks, reinterpret_cast<float*>(taken), lane);
     for (int e = lane; e < n_experts; e += 32) {
         keys[e] = key_of(ranks[e]);
@@ -300,16 +299,16 @@ __device__ inline void topk_experts(const RouterParams& c, const float* logits, 
     store_topk(c, scores, taken, experts, shares, lane);
 }
 
-// Entries in the order of their experts, and the items that kernels of several rows take, of at most n_bundle rows. By
-// a block. Which of an expert's rows comes first does not matter: no row sees another. `shared`: two numbers for each
-// expert. Rows of an item begin at a multiple of n_apart. `places` has where entries are; it may be null.
+// Sorts entries by expert and forms items of up to max_item_rows rows. Called by all threads. The order of rows within
+// an expert is arbitrary: rows are independent. `shared`: two numbers per expert. Items start at multiples of
+// row_alignment. `places` receives the position of each entry, or is null.
 __device__ inline void group_entries(const int* experts, int n, int n_experts, int max_item_rows, int row_alignment,
                                      int* shared, int* members, int* places, ExpertRows* items) {
     int *counts = shared, *next = counts + n_experts;
     const int lane = threadIdx.x % 32;
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) counts[e] = 0;
     __syncthreads();
-    // Calls f(entry, expert) for all, four at a time: no load waits for another.
+    // Calls f(entry, expert) for all entries, with four independent loads at a time.
     auto for_all = [&](auto&& f) {
         for (int first = threadIdx.x; first < n; first += 4 * blockDim.x) {
             int mine[4];
@@ -331,7 +330,7 @@ __device__ inline void group_entries(const int* experts, int n, int n_experts, i
             const int e = base + lane, count = e < n_experts ? counts[e] : 0;
             const int n_items = (count + max_item_rows - 1) / max_item_rows,
                       n_places = (count + row_alignment - 1) / row_alignment * row_alignment;
-            int rows = n_places, all = n_items;  // of this lane and those before it
+            int rows = n_places, all = n_items;  // inclusive prefix sums over lanes
             for (int i = 1; i < 32; i *= 2) {
                 const int more_rows = __shfl_up_sync(ALL_LANES, rows, i), more = __shfl_up_sync(ALL_LANES, all, i);
                 if (lane >= i) rows += more_rows, all += more;

@@ -1,9 +1,8 @@
-// Products of experts for many rows on Hopper, as linear_wgmma.cu computes those of one matrix, by the rings of
-// wgmma_pipeline.cuh: 128 rows of weights by up to NT rows of an expert in a block. Where half as many are left,
-// products are half as wide.
+// Expert products of large batches on Hopper, with the pipeline of linear_wgmma.cu (wgmma_pipeline.cuh): 128 weight
+// rows by up to NT rows of an expert per block. If at most NT / 2 rows remain, wgmma of half the width is used.
 //
-// Rows lie in the order of experts, prepared (linears.cuh), those of an item from a multiple of 8 on. Blocks work in
-// pairs, with other rows of weights and the same rows of activations: each copies half of these, for both.
+// Prepared rows are sorted by expert; each item starts at a multiple of 8. Clusters of two blocks share activation
+// rows: each block copies half of them for both.
 #include "experts/moe.cuh"
 #include "linears/wgmma_pipeline.cuh"
 
@@ -11,12 +10,12 @@
 
 namespace {
 
-// Items and their rows, in the order of experts.
+// Items and their rows, sorted by expert.
 struct SortedRows {
     const ExpertRows* items;
     const int* members;
     const u16* x;
-    const float* inv_scales;  // of each place
+    const float* inv_scales;  // [places]
     int x_stride, n_tile_stages, n_row_stages;
 };
 #define SORTED_ROWS                                                                                   \
@@ -24,8 +23,8 @@ struct SortedRows {
         int n_tile_stages, int n_row_stages
 #define SORTED_ROWS_ARGS {items, members, x, inv_scales, x_stride, n_tile_stages, n_row_stages}
 
-// An item and rows of weights of one block of the pair. Behind the last rows of weights: those again, for results that
-// nobody stores.
+// Item and weight rows of one block of the cluster. Past the last weight rows it repeats them; those results are not
+// stored.
 struct WorkItem {
     ExpertRows item;
     int w_block;
@@ -39,7 +38,7 @@ struct WorkItem {
     }
 };
 
-// What becomes of the sums of rows out and out + 8: numbers of packed rows ...
+// Stores packed rows (weight rows out and out + 8).
 struct StorePacked {
     float* y;
     int stride;
@@ -48,7 +47,7 @@ struct StorePacked {
         to[0] = a, to[8] = b;
     }
 };
-// ... or what stands between the products.
+// Stores the GLU of gate (out) and up (out + 8).
 struct StoreGlu {
     GluParams glu;
     int n;
@@ -66,7 +65,7 @@ struct StoreGlu {
     }
 };
 
-// What all roles of a block know.
+// State shared by all roles of a block.
 template <class T, int NT, class Out>
 struct MoeRoles {
     const Rings<T, NT>& rings;
@@ -75,13 +74,13 @@ struct MoeRoles {
     const Out& out;
     int first, step, n_work_items, n_w_blocks, n_tiles, lane, warp, rank;
 
-    // Producer of tiles.
+    // Tile producer.
     __device__ __forceinline__ void copy_tiles() const {
         const u64 policy = evict_first_policy();
         PipelineState pipe = {rings.n_tile_stages, 0, 1};
         for (int number = first; number < n_work_items; number += step) {
             const WorkItem work_item(sorted.items, number, n_w_blocks, rank);
-            // Past the last strip: reload it; the results are discarded.
+            // Past the last panel: reload it; its results are discarded.
             const u8* from =
                 expert_weights.of(work_item.item.expert) +
                 u64(min(work_item.w_block * 8 + (lane & 7), expert_weights.n_panels - 1)) * n_tiles * Tile<T>::bytes;
@@ -89,7 +88,7 @@ struct MoeRoles {
                 rings.copy_tiles(pipe, from + u64(tile) * Tile<T>::bytes, lane, policy);
         }
     }
-    // Producer of rows.
+    // Row producer.
     __device__ __forceinline__ void copy_rows() const {
         const u64 policy = evict_last_policy();
         PipelineState pipe = {rings.n_row_stages, 0, 1};
@@ -103,7 +102,7 @@ struct MoeRoles {
         rings.drain_rows(pipe);
     }
 
-    // The sums of a piece with W rows.
+    // Sums of a work item with W rows, over all slices.
     template <int W>
     __device__ __forceinline__ void multiply(Consumer<T, NT>& consumer, float (&sum)[W / 2]) const {
         float acc[W / 2];
@@ -127,7 +126,7 @@ struct MoeRoles {
                     if (before >= 0) consumer.free_rows(before);
                     before = consumer.row.stage;
                     consumer.row.advance();
-                    // While this runs, what follows is opened.
+                    // Unpack the next fragments while wgmma runs.
                     if (k64 < 3) {
                         consumer.unpack(k64 + 1);
                     } else {
@@ -142,7 +141,7 @@ struct MoeRoles {
             for (int i = 0; i < W / 2; i++) sum[i] += acc[i];
         }
     }
-    // A piece of at most W rows: products, and the epilogue. `back` and `entry` are of its rows, in shared memory.
+    // Work item of at most W rows: products and epilogue. `inv_scale` and `entry` of its rows are in shared memory.
     template <int W>
     __device__ __forceinline__ void compute(Consumer<T, NT>& consumer, const WorkItem& work_item,
                                             const float* inv_scale, const int* entry) const {
@@ -165,7 +164,7 @@ struct MoeRoles {
     }
     // Consumers.
     __device__ __forceinline__ void consume() const {
-        // Inverses of the powers of an item's rows, and their entries, of each warp by itself.
+        // Inverse scales and entries of the item's rows, one copy per warp.
         float* inv_scale = rings.rest() + warp * 2 * NT;
         int* entry = reinterpret_cast<int*>(inv_scale + NT);
         Consumer<T, NT> consumer(rings, lane, warp);
@@ -193,7 +192,7 @@ __device__ __forceinline__ void moe_wgmma(const SortedRows& sorted, const Expert
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
     rings.start();
     launch_dependents();
-    // Items were made before the kernel that this one waits for.
+    // Items are known before the previous kernel ends.
     const int n_w_blocks = (expert_weights.n_panels + 7) / 8,
               n_work_items = __ldcg(&sorted.items[0].expert) * ((n_w_blocks + 1) / 2);
     const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
@@ -212,13 +211,13 @@ __device__ __forceinline__ void moe_wgmma(const SortedRows& sorted, const Expert
         wait_for_previous_kernel();
         roles.consume();
     }
-    // Copies of one block go to the other, too.
+    // The blocks of a cluster write to each other's shared memory.
     cluster_sync();
 }
 
 }  // namespace
 
-// grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+// grid: clusters of two blocks that share the work items. x: prepared rows, x_stride rows per 64-column block.
 #define MOE_WGMMA_AT(name, Type, NT)                                                                            \
     KERNEL_CLUSTER2(384, moe_wgmma_glu__##name##_##NT)                                                          \
     (const Batch*, SORTED_ROWS, EXPERT_WEIGHTS, GLU_PARAMS, int n, float* hidden) {                             \
