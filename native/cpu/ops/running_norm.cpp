@@ -22,7 +22,7 @@ struct RunningNorm final : Step {
 
     void check(const BatchView& batch, const Cache&) const override { batch.check_whole(); }
 
-    // Texts are shared, not rows: 30 s of a sound are 12 million numbers, which one thread passes in 15 ms.
+    // Texts are shared, not rows: 30 s of audio are 12 million numbers, which one thread passes in 15 ms.
     void run(Worker& w) const override {
         w.take(w.batch.n_sequences, [&](int64_t text) {
             double sum = 0, squares = 0, count = 0;

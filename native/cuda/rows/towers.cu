@@ -1,4 +1,4 @@
-// Ops of towers, which make rows of pictures and sounds, and of rows that come in place of tokens. Blocks of (rows,
+// Ops of towers, which make rows of images and audio, and of rows that come in place of tokens. Blocks of (rows,
 // chunks of columns).
 #include "primitives/activations.cuh"
 #include "primitives/block_reduce.cuh"
