@@ -50,7 +50,7 @@ def layout():
 
 
 def parts(layout, pieces):
-    reader = layout.reader()
+    reader = layout.parser()
     events = [event for piece in pieces for event in reader.push(piece)]
     answer = gather(events + reader.finish("stop", Usage(1, 0, 1)))
     return answer.reasoning, answer.text, [(call.name, call.arguments) for call in answer.tool_calls]

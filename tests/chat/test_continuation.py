@@ -51,14 +51,14 @@ def test_template_that_splits_reasoning_keeps_it_before_the_text(tokenizer):
     ):
         layout = continued(THINKING, tokenizer, message)
         assert layout.text == wanted
-        assert layout.reader().push("is 4.") == [Text("is 4.")]
+        assert layout.parser().push("is 4.") == [Text("is 4.")]
 
 
 def test_unfinished_reasoning_is_continued(tokenizer):
     for message in (Message("assistant", "", reasoning="Hm, 2"), Message("assistant", "<think>\nHm, 2")):
         layout = continued(THINKING, tokenizer, message)
         assert layout.text == "<|user|>Hi<|end|><|assistant|><think>\nHm, 2"
-        reader = layout.reader()
+        reader = layout.parser()
         events = reader.push("+2</think>4.") + reader.finish("stop", Usage(1, 0, 1))
         assert events[:2] == [Reasoning("+2"), Text("4.")]
 

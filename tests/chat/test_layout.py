@@ -53,7 +53,7 @@ def test_template_is_rendered_once(source, schema, tokenizer):
     layout = lay_out(request, template, tokenizer)
     assert template.n_rendered == 1
     assert layout.made_of == "tools" and layout.params.lark
-    layout.reader()
+    layout.parser()
     assert template.n_rendered == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cases.tiny import byte_vocabulary
 from woolly import multimodal
 from woolly.chat import ChatRequest, ImagePart, Message, Modalities, TextPart, lay_out, render_prompt
-from woolly.chat.compaction import compacting, shorter
+from woolly.chat.compaction import compaction_request, without_oldest
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
 from woolly.multimodal import VisionSettings
@@ -146,8 +146,8 @@ def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
     n_read, read = [], ImageInput.read
     monkeypatch.setattr(ImageInput, "read", lambda self, **options: n_read.append(1) or read(self, **options))
     turns = [Message("user", (image(i),)) for i in range(1, 7)]
-    request, shades = compacting(ChatRequest(tuple(turns)), 8), []
-    while (left := shorter(request.messages)) is not None:
+    request, shades = compaction_request(ChatRequest(tuple(turns)), 8), []
+    while (left := without_oldest(request.messages)) is not None:
         request = replace(request, messages=left)
         shades.append([shade(one) for one in lay_out(request, ChatTemplate(PARTS), tokenizer, VISION).media])
     assert shades == [[1, 4, 5, 6], [1, 5, 6], [1, 6], [1]] and len(n_read) == 4

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams
-from woolly.chat.compaction import note_text
+from woolly.chat.compaction import summary_text
 from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
 
@@ -40,7 +40,7 @@ def test_summary_replaces_all_turns_but_the_last_until_undone(chat, capsys, tmp_
     chat.take("/compact")
     ((_, note),) = chat.conversation.notes
     system, question, answer = chat.conversation.all_messages
-    assert system["content"] == f"Be brief.\n\n{note_text(note)}" and question["content"] == "three"
+    assert system["content"] == f"Be brief.\n\n{summary_text(note)}" and question["content"] == "three"
     assert "2 turns are now this note" in capsys.readouterr().err and answer["role"] == "assistant"
     chat.take(f"/save {tmp_path / 'chat.json'}")
     chat.take("four")

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
+    from woolly.chat.answer_parser import AnswerParser
     from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
     from woolly.chat.layout import Layout, lay_out, render_prompt
     from woolly.chat.media import MediaPlaceholder, Modalities
     from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
-    from woolly.chat.reader import Reader
     from woolly.chat.request import ChatRequest, ReasoningOptions
     from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
 
 __all__ = [
+    "AnswerParser",
     "AudioPart",
     "CallArguments",
     "CallStart",
@@ -29,7 +30,6 @@ __all__ = [
     "OtherPart",
     "Part",
     "Parts",
-    "Reader",
     "Reasoning",
     "ReasoningOptions",
     "Text",
@@ -50,7 +50,7 @@ __getattr__ = later(
         "events": "CallArguments CallStart Event Finished Parts Reasoning Text Usage gather",
         "layout": "Layout lay_out render_prompt",
         "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
-        "reader": "Reader",
+        "answer_parser": "AnswerParser",
         "request": "ChatRequest ReasoningOptions",
         "media": "Modalities MediaPlaceholder",
         "tools.tool": "Tool ToolCall ToolChoice",

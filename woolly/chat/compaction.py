@@ -1,4 +1,4 @@
-"""Compaction: the model writes a note of what was said, and later turns are asked with the note in its place."""
+"""Compaction: the model summarizes a conversation, and the summary replaces it in later turns."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from woolly.chat.described import describe_schema
 from woolly.chat.media import MediaCache
 from woolly.chat.message import Message
+from woolly.chat.schema_prompt import add_schema
 from woolly.chat.tools.tool import ToolChoice
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from woolly.chat.request import ChatRequest
 
-ASK_FOR_NOTE = (
+COMPACTION_PROMPT = (
     "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you"
     " go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still"
     " matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool."
 )
 _HEAD = "What was said before is removed. This is the note that you wrote of it:\n\n"
-_MAX_NOTE_TOKENS = 1024  # tokens that a note may take, at most a quarter of the context
+_MAX_SUMMARY_TOKENS = 1024  # tokens that a note may take, at most a quarter of the context
 
 
-def note_text(note: str) -> str:
-    """Returns the text that stands for the turns before it."""
+def summary_text(note: str) -> str:
+    """Return the message text that replaces the summarized turns."""
     return f"{_HEAD}{note}"
 
 
-def note_room(ctx: int) -> int:
-    """Returns how many tokens of a context are left for the note."""
-    return max(1, min(_MAX_NOTE_TOKENS, ctx // 4))
+def max_summary_tokens(ctx: int) -> int:
+    """Return the maximum number of tokens of a summary."""
+    return max(1, min(_MAX_SUMMARY_TOKENS, ctx // 4))
 
 
-def compacting(chat: ChatRequest, room: int) -> ChatRequest:
-    """Returns the request for a note of a conversation, at most `room` tokens long.
+def compaction_request(chat: ChatRequest, room: int) -> ChatRequest:
+    """Return the request for a summary of a conversation, at most `room` tokens long.
 
     Tools and a schema that the prompt says stay there, so that the cache still has the conversation; nothing binds the
     form of a note. Thoughts take at most half of the room: else a model that thinks would spend it before the first
@@ -51,10 +51,10 @@ def compacting(chat: ChatRequest, room: int) -> ChatRequest:
     tools = ToolChoice(chat.tools.tools, "auto") if chat.tools.mode == "required" else chat.tools
     messages: Sequence[Message] = chat.messages
     if chat.tell_schema and chat.shown_schema is not None:
-        messages = describe_schema(messages, chat.shown_schema)
+        messages = add_schema(messages, chat.shown_schema)
     return replace(
         chat,
-        messages=(*messages, Message("user", ASK_FOR_NOTE)),
+        messages=(*messages, Message("user", COMPACTION_PROMPT)),
         params=replace(bare, **unbound),
         tools=tools,
         schema=None,
@@ -64,8 +64,8 @@ def compacting(chat: ChatRequest, room: int) -> ChatRequest:
     )
 
 
-def shorter(messages: Sequence[Message]) -> tuple[Message, ...] | None:
-    """Returns what is asked about if a conversation is too long for its own note; None if it cannot be shorter.
+def without_oldest(messages: Sequence[Message]) -> tuple[Message, ...] | None:
+    """Drop the oldest quarter of a conversation that is too long to summarize; None if nothing can be dropped.
 
     The system prompt, the first question and the last message stay; of the rest the oldest quarter goes, and results
     of tools go with their calls.

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from woolly.chat.beginning import Beginning
+from woolly.chat.answer_parser import AnswerParser
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
+from woolly.chat.escaping import escape_results, escape_tools
 from woolly.chat.media import (
     MediaPlaceholder,
     Modalities,
@@ -20,13 +21,12 @@ from woolly.chat.media import (
     process_media,
 )
 from woolly.chat.message import fit_ids, name_results
-from woolly.chat.plain import plain_results, plain_tools
-from woolly.chat.reader import Reader
 from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter, find_reasoning
 from woolly.chat.results import place_results
 from woolly.chat.roles import check_roles, fit_roles
+from woolly.chat.system_prefix import SystemPrefix
 from woolly.chat.tools.format import Format, find_format
-from woolly.chat.tools.marks import mark_ids, marks_of
+from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.prompt import describe_tools, knows_tools
 from woolly.errors import RequestError
@@ -56,20 +56,20 @@ class Layout:
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
     reasoning_markers: ReasoningMarkers | None = None  # of the reasoning that an answer may begin with
     media: tuple[MediaPlaceholder, ...] = ()  # with their places in the text, in order
-    beginning: Beginning | None = field(default=None, compare=False, repr=False)
+    beginning: SystemPrefix | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:
         """Returns how many characters of the text are system prompt and tools, which it renders once more."""
         return 0 if self.beginning is None else self.beginning.length(self.text)
 
-    def reader(self) -> Reader:
+    def parser(self) -> AnswerParser:
         """Returns a reader for one of the answers."""
         parser = None
         if self.format is not None:
             parser = ToolParser(self.format, self.choice.callable, max_calls=None if self.choice.is_parallel else 1)
         if self.marks is not None and self.marks.has_channels:
-            return Reader(ChannelSplitter(is_open=self.is_reasoning), parser)
-        return Reader(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
+            return AnswerParser(ChannelSplitter(is_open=self.is_reasoning), parser)
+        return AnswerParser(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
 
 
 def lay_out(
@@ -99,7 +99,7 @@ def lay_out(
     params = request.params
     if structure or stops != params.stop:  # a copy is checked once more, field by field
         params = replace(params, stop=stops, **structure)
-    shown_marks = [] if format is None else marks_of(format)
+    shown_marks = [] if format is None else markers_of(format)
     is_split = request.reasoning.is_split is not False
     if is_split and marks is not None:
         shown_marks += marks.tokens
@@ -109,12 +109,12 @@ def lay_out(
         choice,
         format,
         marks if is_split else None,
-        mark_ids(tokenizer, shown_marks),
+        marker_ids(tokenizer, shown_marks),
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _reasoning_markers(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_placeholders(text, items, modalities) if items and modalities is not None else (),
-        Beginning(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
+        SystemPrefix(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
     )
 
 
@@ -158,15 +158,15 @@ def _render(
     begins_answer: bool = True,
 ) -> tuple[str, bool]:
     """Returns the prompt, and whether it ends within reasoning."""
-    messages = place_results(plain_results(name_results(request.messages), tokenizer))
+    messages = place_results(escape_results(name_results(request.messages), tokenizer))
     if request.tell_schema and (schema := request.shown_schema) is not None:
-        from woolly.chat.described import describe_schema
+        from woolly.chat.schema_prompt import add_schema
 
-        messages = describe_schema(messages, schema)
+        messages = add_schema(messages, schema)
     format = find_format(template.source)
     if format.id_length is not None and any(message.calls for message in messages):
         messages = fit_ids(messages, format.id_length)
-    tools = plain_tools(request.tools.tools, tokenizer) if request.tools.mode != "none" else ()
+    tools = escape_tools(request.tools.tools, tokenizer) if request.tools.mode != "none" else ()
     shown: list[Mapping[str, Any]] | None = None
     if knows_tools(template.source):
         shown = [tool.to_json() for tool in tools] or None
@@ -211,7 +211,7 @@ def _reasoning_markers(
     marks: ReasoningFormat, tokenizer: Tokenizer, *, is_open: bool, may_call: bool
 ) -> ReasoningMarkers:
     after, answer = (marks.again, marks.answer) if marks.has_channels else ("", "")
-    shown = tuple(sorted(mark_ids(tokenizer, marks.tokens)))
+    shown = tuple(sorted(marker_ids(tokenizer, marks.tokens)))
     return ReasoningMarkers(marks.start, marks.end, after, answer, shown, is_open, may_call)
 
 

@@ -35,16 +35,16 @@ class ChatReader:
     def __init__(self, layout: Layout, requests: Sequence[Request]) -> None:
         self._layout = layout
         self._requests = tuple(requests)
-        self._readers = [layout.reader() for _ in self._requests]
+        self._parsers = [layout.parser() for _ in self._requests]
         self._events: list[list[Event]] = [[] for _ in self._requests]
         self._n_calls = [0] * len(self._requests)  # calls that a chunk has carried as a whole
 
     def read(self, chunk: Chunk) -> ChatChunk:
         """Returns the chunk with its reasoning and calls apart from its text."""
-        index, reader = chunk.index, self._readers[chunk.index]
-        events = reader.push(chunk.text)
+        index, parser = chunk.index, self._parsers[chunk.index]
+        events = parser.push(chunk.text)
         if chunk.finish_reason is not None:
-            events += reader.finish(chunk.finish_reason, _usage(self._requests[index]), chunk.stop_reason)
+            events += parser.finish(chunk.finish_reason, _usage(self._requests[index]), chunk.stop_reason)
         self._events[index] += events
         return ChatChunk(
             **_fields(chunk),
@@ -63,8 +63,8 @@ class ChatReader:
     def _complete_one(self, index: int, one: Completion) -> ChatCompletion:
         events = self._events[index]
         if not events or not isinstance(events[-1], Finished):  # not read to its end, or not at all
-            reader = self._layout.reader()
-            events = reader.push(one.text) + reader.finish(one.finish_reason, _usage(self._requests[index]))
+            parser = self._layout.parser()
+            events = parser.push(one.text) + parser.finish(one.finish_reason, _usage(self._requests[index]))
         return ChatCompletion(**_fields(one), **vars(gather(events)))
 
     def _ended_calls(self, index: int, events: Sequence[Event]) -> tuple[ToolCall, ...]:

@@ -363,7 +363,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return answers if many else answers[0]
 
     def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:
-        """Returns a note of a conversation, which the model writes; `note_text` makes it a message in its place."""
+        """Returns a note of a conversation, which the model writes; `summary_text` makes it a message in its place."""
         return written_note(self.driver, *self.prepare_note(messages, params, **options))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Layout, Modalities, lay_out
-from woolly.chat.compaction import compacting, note_room, shorter
+from woolly.chat.compaction import compaction_request, max_summary_tokens, without_oldest
 from woolly.chat.media import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
@@ -118,11 +118,11 @@ class RequestMixin:
         inner = {name: options.pop(name) for name in ("timeout", "priority") if name in options}
         chat = with_system(self.preset, read_chat(messages, its, **options))
         ctx = self.driver.engine.ctx
-        asked = compacting(chat, note_room(ctx))
+        asked = compaction_request(chat, max_summary_tokens(ctx))
         while True:
             layout = lay_out(asked, self.template, self.tokenizer, self.modalities)
             is_long = self.count_tokens(layout) + (asked.params.max_tokens or 0) > ctx
-            left = shorter(asked.messages) if is_long else None
+            left = without_oldest(asked.messages) if is_long else None
             if left is None:
                 return layout, self.prepare_layout(layout, **inner)
             asked = replace(asked, messages=left)

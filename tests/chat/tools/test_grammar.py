@@ -12,7 +12,7 @@ from woolly.chat.events import gather
 from woolly.chat.reasoning import ReasoningSplitter, find_reasoning
 from woolly.chat.tools.format import FORMATS
 from woolly.chat.tools.grammar import answer_grammar, call_grammar
-from woolly.chat.tools.marks import mark_ids, marks_of
+from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.tool import Tool, ToolChoice
 from woolly.errors import RequestError
@@ -314,5 +314,5 @@ def test_tags_may_be_control_tokens():
         assert allowed_tokens(constraint)[token]
         constraint.accept(token)
     assert may_end(constraint)
-    shown = {tokenizer.token_text(token) for token in mark_ids(tokenizer, marks_of(FORMATS["glm"]))}
+    shown = {tokenizer.token_text(token) for token in marker_ids(tokenizer, markers_of(FORMATS["glm"]))}
     assert shown == set(tags)

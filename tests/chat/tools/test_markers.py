@@ -5,7 +5,7 @@ import pytest
 
 from tests.cases.tiny import byte_vocabulary
 from woolly.chat.tools.format import FORMATS
-from woolly.chat.tools.marks import mark_ids, marks_of
+from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.tokens import StreamDetokenizer, Tokenizer
 
 
@@ -20,13 +20,13 @@ def tokenizer():
 
 
 def test_control_tokens_among_the_markers_are_found(tokenizer):
-    named = mark_ids(tokenizer, marks_of(FORMATS["mistral_named"]))
+    named = marker_ids(tokenizer, markers_of(FORMATS["mistral_named"]))
     assert {tokenizer.token_text(token) for token in named} == {"[TOOL_CALLS]", "[ARGS]"}
-    assert mark_ids(tokenizer, marks_of(FORMATS["hermes"])) == frozenset()
+    assert marker_ids(tokenizer, markers_of(FORMATS["hermes"])) == frozenset()
 
 
 def test_markers_are_shown_and_other_control_tokens_are_not(tokenizer):
-    shown = mark_ids(tokenizer, marks_of(FORMATS["mistral_named"]))
+    shown = marker_ids(tokenizer, markers_of(FORMATS["mistral_named"]))
     detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=shown)
     ids = tokenizer.encode("<|im_start|>[TOOL_CALLS]f[ARGS]{é}<tool_call>", add_special=False)
     assert "".join(map(detokenizer.push, ids)) + detokenizer.finish() == "[TOOL_CALLS]f[ARGS]{é}<tool_call>"

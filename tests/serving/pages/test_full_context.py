@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, event, reload, settled
 from tests.serving.pages.test_messages import DONE, ending, questions, reply_with, says
-from woolly.chat.compaction import ASK_FOR_NOTE, note_text
+from woolly.chat.compaction import COMPACTION_PROMPT, summary_text
 
 pytestmark = pytest.mark.rare
 
@@ -52,10 +52,10 @@ def test_summary_replaces_older_turns_and_can_be_undone(page):
     page.get_by_role("button", name="Compact and go on").click()
     settled(page)
     asked = bodies[3]
-    assert asked["messages"][-1] == {"role": "user", "content": ASK_FOR_NOTE} and asked["max_tokens"] <= 1024
+    assert asked["messages"][-1] == {"role": "user", "content": COMPACTION_PROMPT} and asked["max_tokens"] <= 1024
     assert asked["reasoning_budget"] == asked["max_tokens"] // 2  # thoughts leave room for the note
     assert [one["content"] for one in asked["messages"][:-1]] == ["Be brief.", "One?", "A.", "Two?", "B."]
-    noted = f"Be brief.\n\n{note_text('Sheep.')}"
+    noted = f"Be brief.\n\n{summary_text('Sheep.')}"
     assert [one["content"] for one in bodies[4]["messages"]] == [noted, "Three?"]
     questions(page).last.hover()
     page.get_by_role("button", name="Edit message").last.click()  # the note stands for the same turns
@@ -88,7 +88,7 @@ def test_page_offers_to_compact_a_half_full_context_and_explains_if_it_cannot(pa
     page.locator(".compacted").wait_for()
     assert not compact.is_visible()
     ask(page, "Three?")
-    assert [one["content"] for one in bodies[-1]["messages"]] == [note_text("Sheep."), "Two?", "B.", "Three?"]
+    assert [one["content"] for one in bodies[-1]["messages"]] == [summary_text("Sheep."), "Two?", "B.", "Three?"]
 
 
 def test_single_too_long_message_can_be_edited(page):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat.tools.arguments import escape, python_call, tagged_call
-from woolly.chat.tools.marks import mark_ids
+from woolly.chat.tools.markers import marker_ids
 from woolly.errors import RequestError
 from woolly.grammar.json_schema import prepare_schema
 
@@ -75,7 +75,7 @@ class _Grammar:
 
     def is_token(self, mark: str) -> bool:
         """Return True if a mark is a control token, which no text can match."""
-        return bool(mark_ids(self._tokenizer, [mark]))
+        return bool(marker_ids(self._tokenizer, [mark]))
 
     def mark(self, text: str) -> str:
         """Returns what matches a text with marks in it, as tokens or as text; `{n}` matches a number.
@@ -87,7 +87,7 @@ class _Grammar:
         for piece in re.split(_MARK, text):
             if piece == "{n}" or self.is_token(piece):
                 items += [json.dumps(plain)] if plain else []
-                ids = mark_ids(self._tokenizer, [piece])
+                ids = marker_ids(self._tokenizer, [piece])
                 items += [f"<[{token}]>" for token in ids] or ["/[0-9]{1,4}/"]
                 plain = ""
             else:
@@ -96,7 +96,7 @@ class _Grammar:
 
     def closing(self, mark: str) -> str:
         """Returns what matches a mark that ends calls; nothing if it ends the answer, as a stop token does."""
-        return "" if mark_ids(self._tokenizer, [mark]) & self._tokenizer.stop_ids else self.mark(mark)
+        return "" if marker_ids(self._tokenizer, [mark]) & self._tokenizer.stop_ids else self.mark(mark)
 
     def finish(self, marks: ReasoningFormat | None, is_open: bool) -> str:
         if marks is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from woolly.chat.compaction import note_text
+from woolly.chat.compaction import summary_text
 from woolly.cli.parse.usage import closest
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
@@ -48,7 +48,7 @@ class Conversation:
 
     def without(self, n_turns: int) -> list[dict[str, Any]]:
         """Returns what is sent if the oldest turns are forgotten; the system prompt always stays."""
-        told = [text for text in (self.system, self.notes and note_text(self.notes[-1][1])) if text]
+        told = [text for text in (self.system, self.notes and summary_text(self.notes[-1][1])) if text]
         first = [{"role": "system", "content": "\n\n".join(told)}] if told else []
         return [*first, *(with_parts(message) for message in self.messages[self._after(n_turns) :])]
 

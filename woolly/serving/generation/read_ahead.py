@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from woolly.chat import Layout
-from woolly.chat.typed import settled
+from woolly.chat.stable_prefix import stable_prefix
 from woolly.engine import Engine, Request
 from woolly.llm import LLM
 from woolly.runtime import PAGE_SIZE, pages_for
@@ -39,7 +39,7 @@ class SettledPrompt:
 
 def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
     """Returns the prompt of a layout, and how much of it another end of its last message leaves as it is."""
-    ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(settled(layout, other))
+    ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(stable_prefix(layout, other))
     alike = (a == b for a, b in zip(ids, first, strict=False))
     n_settled = next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
     return SettledPrompt(ids, n_settled, layout.params)

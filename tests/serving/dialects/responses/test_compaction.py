@@ -8,8 +8,8 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.conftest import _app
 from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
-from woolly.chat.compaction import ASK_FOR_NOTE, compacting, shorter
-from woolly.chat.described import describe_schema
+from woolly.chat.compaction import COMPACTION_PROMPT, compaction_request, without_oldest
+from woolly.chat.schema_prompt import add_schema
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning, encode_reasoning
 from woolly.serving.dialects.responses.compaction import kept_questions
@@ -97,16 +97,18 @@ def test_summary_request_has_no_constraints():
     tool = Tool.of({"type": "function", "function": {"name": "shear"}})
     params = SamplingParams(n=3, max_tokens=9000, logprobs=2)
     chat = ChatRequest((Message("user", "a"),), params, ToolChoice((tool,), "required"), {"type": "object"})
-    asked = compacting(chat, 100)
-    assert asked.messages[-1].text == ASK_FOR_NOTE and asked.tools.mode == "auto" and asked.schema is None
+    asked = compaction_request(chat, 100)
+    assert asked.messages[-1].text == COMPACTION_PROMPT and asked.tools.mode == "auto" and asked.schema is None
     assert (asked.params.n, asked.params.max_tokens, asked.params.logprobs) == (1, 100, None)
     for given, budget in ((None, 50), (9000, 50), (8, 8), (0, 0)):
         assert (
-            compacting(replace(chat, params=replace(params, reasoning_budget=given)), 100).params.reasoning_budget
+            compaction_request(
+                replace(chat, params=replace(params, reasoning_budget=given)), 100
+            ).params.reasoning_budget
             == budget
         )
     for bound in ({"regex": "a"}, {"json_object": True}, {"choice": ("a", "b")}):
-        free = compacting(ChatRequest((Message("user", "a"),), SamplingParams(**bound)), 100).params
+        free = compaction_request(ChatRequest((Message("user", "a"),), SamplingParams(**bound)), 100).params
         assert free.structure is None
 
 
@@ -114,21 +116,21 @@ def test_summary_request_keeps_the_schema_of_the_prompt():
     schema = {"type": "object"}
     for bound in ({"schema": schema}, {"params": SamplingParams(json_schema=schema)}):
         chat = ChatRequest((Message("user", "a"),), tell_schema=True, **bound)
-        asked = compacting(chat, 100)
-        assert list(asked.messages[:-1]) == describe_schema(chat.messages, schema)  # what the cache has
-        assert asked.messages[-1].text == ASK_FOR_NOTE
+        asked = compaction_request(chat, 100)
+        assert list(asked.messages[:-1]) == add_schema(chat.messages, schema)  # what the cache has
+        assert asked.messages[-1].text == COMPACTION_PROMPT
         assert not asked.tell_schema and asked.shown_schema is None and asked.params.structure is None
 
 
 def test_results_are_dropped_with_their_calls_and_the_first_question_stays():
     call = Message("assistant", "", calls=(ToolCall("1", "shear", "{}"),))
     turn = [call, Message("tool", "wool", call_id="1")]
-    messages = [Message("system", "s"), Message("user", "task"), *turn * 3, Message("user", ASK_FOR_NOTE)]
-    left = shorter(messages)
+    messages = [Message("system", "s"), Message("user", "task"), *turn * 3, Message("user", COMPACTION_PROMPT)]
+    left = without_oldest(messages)
     assert [message.role for message in left] == ["system", "user", *["assistant", "tool"] * 2, "user"]
-    while (fewer := shorter(left)) is not None:
+    while (fewer := without_oldest(left)) is not None:
         left = fewer
-    assert [message.text for message in left] == ["s", "task", ASK_FOR_NOTE]
+    assert [message.text for message in left] == ["s", "task", COMPACTION_PROMPT]
 
 
 def test_latest_questions_are_kept_within_a_share_of_the_context():

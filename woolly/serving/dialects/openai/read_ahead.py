@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from woolly.chat import ChatRequest
 from woolly.chat.media import has_media
-from woolly.chat.typed import ended_otherwise
+from woolly.chat.stable_prefix import with_other_ending
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import current_account
 from woolly.serving.dialects.completions.bodies import ChatBody
@@ -63,7 +63,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     address = "" if request.client is None else request.client.host
     with generator.read_ahead_tasks.take(owner_of(request), address) as task:
         try:
-            other = ended_otherwise(chat)
+            other = with_other_ending(chat)
             if has_media(chat.messages):
                 task.end("media")
             if models.ready(info.name) is None:

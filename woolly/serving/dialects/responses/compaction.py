@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Request
 
 from woolly.chat import ChatRequest, Finished, Text
-from woolly.chat.compaction import compacting, note_room, shorter
+from woolly.chat.compaction import compaction_request, max_summary_tokens, without_oldest
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
@@ -47,8 +47,8 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
     generator: Generator = request.app.state.generator
     async with request.app.state.models.use(model) as slot, generator.texts:
         ctx = slot.model.ctx  # what the library says of a model before its load is a guess
-        room = note_room(ctx)
-        asked = compacting(chat, room)
+        room = max_summary_tokens(ctx)
+        asked = compaction_request(chat, room)
         n_dropped = 0
         while True:
             try:
@@ -58,7 +58,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
             n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized
             if n_tokens <= ctx:
                 n_tokens = await run_in_thread(slot.model.count_tokens, layout)
-            left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
+            left = without_oldest(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
             if left is None:
                 break  # it fits, or the reply says by how much it does not
             n_dropped += len(asked.messages) - len(left)

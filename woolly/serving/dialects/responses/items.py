@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
-from woolly.chat.compaction import note_text
+from woolly.chat.compaction import summary_text
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
 from woolly.serving.dialects.files import file_part, file_text
@@ -85,7 +85,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
             raise invalid_param(
                 f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
             )
-        talk.add(Message("user", note_text(note)))
+        talk.add(Message("user", summary_text(note)))
     elif kind == "compaction_trigger":  # without the note that it asks for, the client would lose its conversation
         raise invalid_param(where, "a compaction_trigger must be the last item of the input of a response")
     elif isinstance(kind, str):

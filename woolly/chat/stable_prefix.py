@@ -1,4 +1,4 @@
-"""Typed: a conversation whose last message is being written, and how much of its prompt stays whatever follows."""
+"""Stable prefix of a prompt whose last message is being typed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LAST_WORD = re.compile(r"\S{1,24}\Z")
 _OTHER = "\N{PILCROW SIGN}"  # no typed text begins its next word with it
 
 
-def ended_otherwise(chat: ChatRequest) -> ChatRequest:
-    """Returns the conversation with another word in place of the last one. RequestError if no user wrote last."""
+def with_other_ending(chat: ChatRequest) -> ChatRequest:
+    """Return the conversation with another last word. RequestError if the last message is not a user's."""
     if not chat.messages or chat.messages[-1].role != "user":
         last = "there is none" if not chat.messages else f"the last one is of role {chat.messages[-1].role[:40]!r}"
         raise RequestError(
@@ -29,8 +29,8 @@ def ended_otherwise(chat: ChatRequest) -> ChatRequest:
     return replace(chat, messages=(*chat.messages[:-1], _ended(chat.messages[-1])))
 
 
-def settled(layout: Layout, other: Layout) -> Layout:
-    """Returns the beginning of a prompt that another end of its last message leaves as it is."""
+def stable_prefix(layout: Layout, other: Layout) -> Layout:
+    """Return the prefix of a prompt that does not depend on the end of its last message."""
     pairs = zip(layout.text, other.text, strict=False)
     n = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(layout.text), len(other.text)))
     n = next((item.start for item in layout.media if item.start < n < item.end), n)

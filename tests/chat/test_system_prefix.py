@@ -2,9 +2,9 @@
 
 import pytest
 
-from woolly.chat.beginning import Beginning
 from woolly.chat.message import Message
 from woolly.chat.request import ChatRequest
+from woolly.chat.system_prefix import SystemPrefix
 from woolly.errors import TemplateError
 
 SYSTEM = ("system", "Be brief. Hi means hello.")
@@ -18,7 +18,7 @@ def rendered(request):
 def shared(*pairs, render=rendered, **options):
     request = ChatRequest(tuple(Message(role, text) for role, text in pairs), **options)
     text = rendered(request)
-    return text[: Beginning(request, render).length(text)]
+    return text[: SystemPrefix(request, render).length(text)]
 
 
 @pytest.mark.parametrize("said", ["Why?", "a", "hi", "Hi", "", "<", "Hi means hello."])

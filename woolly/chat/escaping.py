@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 
-def plain_results(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
+def escape_results(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
     """Returns the messages without control tokens in the results of calls."""
     return tuple(_plain(message, tokenizer) if message.role == "tool" else message for message in messages)
 
 
-def plain_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> tuple[Tool, ...]:
+def escape_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> tuple[Tool, ...]:
     """Returns the tools without control tokens in their descriptions. Names and values stay: calls must match them."""
     return tuple(
         replace(

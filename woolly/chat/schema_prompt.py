@@ -12,7 +12,7 @@ from woolly.chat.message import Message
 _INTRODUCTION = "Answer with JSON that follows this schema:\n"
 
 
-def describe_schema(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
+def add_schema(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
     """Returns the conversation with a JSON schema at the end of its system message, which is added if there is none."""
     shown = {name: value for name, value in schema.items() if not name.startswith("x-")}  # those say how, not what
     text = _INTRODUCTION + json.dumps(shown, ensure_ascii=False, default=dict)

@@ -1,4 +1,4 @@
-"""The Beginning of a chat's prompt that other chats of the same program share: system prompt and tools."""
+"""Shared prefix of the chats of one application: system prompt and tools."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from woolly.chat.request import ChatRequest
 
 
-class Beginning:
-    """Finds out what a prompt would have in common with one of another question.
+class SystemPrefix:
+    """Find the prefix that a prompt shares with one of another question.
 
     What a person says may stand in the system prompt, in the template's own words and in the answers too, so that it
     cannot be looked for: the template renders another question in its place.

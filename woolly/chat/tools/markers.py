@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 
-def marks_of(format: Format) -> list[str]:
+def markers_of(format: Format) -> list[str]:
     """Returns every mark that a parser of the format looks for."""
     pairs = (*format.marks, format.section)
     inner: tuple[str, ...] = () if format.label is None else format.label.marks
@@ -19,7 +19,7 @@ def marks_of(format: Format) -> list[str]:
     return [mark for mark in (*(mark for pair in pairs for mark in pair), *inner) if mark]
 
 
-def mark_ids(tokenizer: Tokenizer, marks: Iterable[str]) -> frozenset[int]:
+def marker_ids(tokenizer: Tokenizer, marks: Iterable[str]) -> frozenset[int]:
     """Returns the ids of the marks that are control tokens of a vocabulary."""
     found = (tokenizer.encode(mark, add_special=False) for mark in marks)
     return frozenset(ids[0] for ids in found if len(ids) == 1 and tokenizer.is_special(ids[0]))

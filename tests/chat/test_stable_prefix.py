@@ -5,7 +5,7 @@ import pytest
 from tests.cases.tiny import byte_vocabulary
 from woolly.chat import ChatRequest, Message, lay_out
 from woolly.chat.message import TextPart
-from woolly.chat.typed import ended_otherwise, settled
+from woolly.chat.stable_prefix import stable_prefix, with_other_ending
 from woolly.errors import RequestError
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -16,8 +16,8 @@ TRIMMED = "{% for message in messages %}<{{ message.role }}>{{ message.content |
 def settled_text(content, template=TRIMMED, before=()):
     tokenizer = Tokenizer.from_metadata(byte_vocabulary())
     request = ChatRequest((*before, Message("user", content)))
-    layouts = [lay_out(one, ChatTemplate(template), tokenizer) for one in (request, ended_otherwise(request))]
-    return settled(*layouts).text
+    layouts = [lay_out(one, ChatTemplate(template), tokenizer) for one in (request, with_other_ending(request))]
+    return stable_prefix(*layouts).text
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_template_that_shows_the_last_message_first_keeps_what_precedes_it():
 def test_last_part_of_a_message_is_continued():
     assert "Tell me more" not in settled_text((TextPart("Tell me more"),), "{{ messages[0].content[0].text }}")
     (first, second) = (
-        ended_otherwise(ChatRequest((Message("user", (TextPart("one two"), TextPart("three four"))),)))
+        with_other_ending(ChatRequest((Message("user", (TextPart("one two"), TextPart("three four"))),)))
         .messages[0]
         .parts
     )
@@ -58,4 +58,4 @@ def test_last_part_of_a_message_is_continued():
 @pytest.mark.parametrize("messages", [(), (Message("user", "Hi"), Message("assistant", "Hello."))])
 def test_conversation_without_user_at_the_end_is_rejected(messages):
     with pytest.raises(RequestError, match="the message that the user is writing was expected"):
-        ended_otherwise(ChatRequest(messages))
+        with_other_ending(ChatRequest(messages))

@@ -1,4 +1,4 @@
-"""The Reader: turns the text of one answer into events, as it arrives."""
+"""Parser of one answer: turns its text into events, as it arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from woolly.chat.tools.parser import ToolParser
 
 
-class Reader:
+class AnswerParser:
     """Splits reasoning and calls from the text. How the text is cut into pieces does not change what comes out."""
 
     def __init__(self, splitter: ReasoningSplitter | ChannelSplitter, parser: ToolParser | None) -> None:
