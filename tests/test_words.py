@@ -14,7 +14,7 @@ NOT_A_NOUN = re.compile(
 # Words that nobody in the field would search for, and the term that they stood for.
 RETIRED = {
     "ears": "audio", "eyes": "encoder scheduler", "hears": "audio", "sight": "vision, images or window view",
-    "senses": "multimodal", "image": "image", "images": "image", "purse": "speculation budget",
+    "senses": "multimodal", "picture": "image", "pictures": "images", "purse": "speculation budget",
     "purses": "speculation budget", "breadth": "adaptive batch size", "seats": "replica launcher",
     "seat": "replica launcher", "flights": "pending requests", "bell": "notifier", "shelf": "bounded store",
     "speller": "transducer decoder", "settler": "output processor", "workshop": "kernel compiler",
