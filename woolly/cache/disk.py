@@ -103,7 +103,7 @@ class PageFolder:
         return self._size
 
     def has(self, kind: str, digest: bytes) -> bool:
-        """Whether a file is there, as far as this process knows."""
+        """Return True if a file exists, as far as this process knows."""
         if (kind, digest) in self._names:
             return True
         # Another process may have written it since.

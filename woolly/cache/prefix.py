@@ -26,7 +26,7 @@ _MAX_COMPARED = 64
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """What one request found in the cache when it was admitted.
+    """Result of one request's lookup in the prefix cache.
 
     The reason says why the rest was computed: None if all that can be shared was (the last token never is, because
     its logits are needed), "short" (no full page), "cold" (nothing in the cache begins like it), "diverged at token N",
@@ -87,11 +87,11 @@ class PrefixIndex:
         self._reasons: Counter[str] = Counter()
 
     def knows(self, page: int) -> bool:
-        """Whether a page is in the index."""
+        """Return True if a page is in the index."""
         return page in self._entries
 
     def knows_state(self, slot: int) -> bool:
-        """Whether a slot is a snapshot."""
+        """Return True if a slot is a snapshot."""
         return slot in self._digests
 
     def state_after(self, digest: bytes) -> int | None:
@@ -99,7 +99,7 @@ class PrefixIndex:
         return self._saved.get(digest)
 
     def is_early(self, slot: int) -> bool:
-        """Whether a snapshot is after a page that was read ahead."""
+        """Return True if a snapshot follows a page that was read ahead."""
         return self._pages.get(self._digests[slot], -1) in self.early
 
     def save(self, digest: bytes, slot: int) -> bool:
@@ -126,7 +126,7 @@ class PrefixIndex:
         return self._pages.get(digest)
 
     def was_evicted(self, digest: bytes) -> bool:
-        """Whether a page was in the index once: it is wanted a second time."""
+        """Return True if a page was in the index before: it is needed a second time."""
         return digest in self._ghosts
 
     def stored(self) -> list[tuple[bytes, int]]:

@@ -32,7 +32,7 @@ _FLUSHING = 4.0  # seconds that closing may take to write what is not on disk
 
 @dataclass(frozen=True)
 class DiskStats:
-    """What the disk tier did since the start."""
+    """Counters of the disk tier since the start."""
 
     n_files: int
     n_bytes: int  # of all files in the folder
@@ -114,7 +114,7 @@ class DiskTier:
 
     @property
     def is_loading(self) -> bool:
-        """Whether pages are on their way."""
+        """True if pages are being loaded."""
         return bool(self._loads)
 
     def stats(self) -> DiskStats:
@@ -138,7 +138,7 @@ class DiskTier:
             self._compute_rate += (rate - self._compute_rate) * (_PACE if self._compute_rate else 1.0)
 
     def is_worth(self, n_bytes: int, n_tokens: int) -> bool:
-        """Whether to read takes less time than to compute, as far as both were measured."""
+        """Return True if reading takes less time than computing, as far as both were measured."""
         if not self._disk_rate or not self._compute_rate:
             return bool(self._disk_rate)
         return _OVERHEAD + n_bytes / self._disk_rate < n_tokens / self._compute_rate
@@ -180,7 +180,7 @@ class DiskTier:
         return True
 
     def is_fetching(self, user: Hashable, digests: Sequence[bytes]) -> bool:
-        """Whether pages of a request, or pages that it shares with another, are on their way."""
+        """Return True if pages of a request, or pages that it shares with another, are being loaded."""
         return user in self._loads or any(digest in self._coming for digest in digests)
 
     def settle(self, n_kept: int) -> None:

@@ -1,4 +1,4 @@
-"""What would stop a cluster: asked of every replica before clients come."""
+"""Checks of a cluster before it accepts clients: models, versions and bits of every replica."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_CLOCK_SKEW = 2.0  # seconds between two clocks; logs of two machines are th
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found."""
+    """Result of the check."""
 
     identity: str | None  # of all replicas that can serve
     replicas: Sequence[dict[str, Any]]

@@ -95,7 +95,7 @@ class Fleet:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
+        """True if the connection accepts nothing more."""
         return self._is_closed
 
     def add(self, pending: PendingRequest) -> None:

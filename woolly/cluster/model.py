@@ -70,7 +70,7 @@ class FleetLLM(LLM):
 
     @property
     def place(self) -> str:
-        """What the replicas compute with."""
+        """Device of the replicas."""
         known = [one for one in self.fleet.report() if "device" in one]
         return " and ".join(dict.fromkeys(f"{one['device']}, {one['level']}" for one in known)) or "no replica"
 
@@ -80,7 +80,7 @@ class FleetLLM(LLM):
         return self.fleet.identity
 
     def prepare_score(self, prompt: Prompt) -> Request:
-        """As `LLM.prepare_score`."""
+        """Prepare a scoring request, as `LLM.prepare_score` does."""
         request = super().prepare_score(prompt)
         self._forwarded[request] = ForwardedOptions(score_only=True)
         return request
@@ -128,7 +128,7 @@ class _FleetDriver(EngineDriver):
                 self._fleet.cancel(pending)
 
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
-        """As for one engine. A replica that takes an answer over ends its thought after the same token.
+        """End the reasoning of an answer. A replica that takes it over ends it after the same token.
 
         RequestError if no replica computes it at the moment, or it does not reply.
         """

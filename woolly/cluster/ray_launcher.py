@@ -22,7 +22,7 @@ _START_SECONDS = 60.0  # until a machine has room for a replica
 
 
 class _Actor:
-    """What runs on the machine that Ray chose."""
+    """Process on the machine that Ray chose."""
 
     def __init__(self, secret: str) -> None:
         import ray

@@ -41,7 +41,7 @@ log = logging.getLogger("woolly.cluster")
 
 
 class _Sent:
-    """How much of an answer the front has."""
+    """Part of an answer that the front has received."""
 
     def __init__(self) -> None:
         self.n_tokens = 0
@@ -243,7 +243,7 @@ class Replica:
         self._link.send(WireMessage("step", step))
 
     def _is_lost(self, error: BaseException | None) -> bool:
-        """Whether the GPU failed. Then this process ends: the front moves its requests, and starts another one."""
+        """Return True if the GPU failed. This process then ends, and the front starts another one."""
         if isinstance(error, DeviceError) and error.code == "lost":
             self.fault = error
             self._link.close()

@@ -25,7 +25,7 @@ _MAX_COUNT = 1 << 53  # a count beyond it is none
 
 @dataclass(frozen=True)
 class AnswerEnd:
-    """How an answer ended."""
+    """End of an answer."""
 
     reason: FinishReason
     stop: str | int | None
@@ -38,7 +38,7 @@ class AnswerEnd:
 
 @dataclass(frozen=True)
 class StepReply:
-    """What a step adds to an answer."""
+    """Tokens and text that a step adds to an answer."""
 
     tokens: list[int]
     text: str
@@ -50,7 +50,7 @@ class StepReply:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a replica says when its model is open."""
+    """First message of a replica, sent when its model is loaded."""
 
     protocol: int
     identity: Identity | None  # None of another protocol, whose words may mean something else
@@ -61,7 +61,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class VectorRows:
-    """What texts have become."""
+    """Embeddings or scores of texts."""
 
     rows: Float32
     tables: dict[int, Float32]

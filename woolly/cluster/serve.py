@@ -101,7 +101,7 @@ def _may_use_gpus(settings: Settings) -> bool:
 
 
 def _may_use_cuda(settings: Settings) -> bool:
-    """Whether replicas need GPUs of Ray, which hides those of NVIDIA alone."""
+    """Return True if replicas need GPUs from Ray, which hides NVIDIA GPUs only."""
     named = {settings.backend, (settings.device or "auto").strip().lower()}
     return _may_use_gpus(settings) and named <= _GIVEN_BY_RAY
 

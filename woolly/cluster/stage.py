@@ -41,7 +41,7 @@ _PROBE_ROWS = 40
 
 @dataclass(frozen=True)
 class CompiledLayers:
-    """Some layers of the model, compiled."""
+    """Compiled layers of the model."""
 
     wanted: dict[str, Any]  # what the other process asked for
     program: Program
@@ -212,7 +212,7 @@ class Stage:
         return free + part.program.weight_stats().n_bytes
 
     def opened(self, part: CompiledLayers) -> WireMessage:
-        """What a process has to know of the part that it asked for."""
+        """Return what a process has to know of the layers that it requested."""
         program = part.program
         fields = {
             "probe": part.probe,

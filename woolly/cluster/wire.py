@@ -1,4 +1,4 @@
-"""How requests and errors are written in the messages between a front and a replica; replica.py has their kinds."""
+"""Serialization of requests and errors between a front and its replicas; replica.py has the message kinds."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: Params | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion]:
-        """As `LLM.generate`, without streaming."""
+        """Generate as `LLM.generate` does, without streaming."""
         _check_options(options, "stream")
         groups = await asyncio.to_thread(self.llm.prepare, prompt, params, **options)
         completions = await self._complete(groups)
@@ -101,7 +101,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: Params | None = None,
         **options: Unpack[ChatOptions],
     ) -> ChatCompletion | list[ChatCompletion]:
-        """As `LLM.chat`, without streaming."""
+        """Chat as `LLM.chat` does, without streaming."""
         _check_options(options, "stream_chat")
         chats = await asyncio.to_thread(self.llm.prepare_chats, messages, params, **options)
         completions = await self._complete([requests for _, requests in chats])
@@ -113,7 +113,7 @@ class AsyncLLM(UnsupportedCallsMixin):
     async def compact(
         self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> str:
-        """As `LLM.compact`."""
+        """Compact a conversation as `LLM.compact` does."""
         layout, requests = await asyncio.to_thread(self.llm.prepare_note, messages, params, **options)
         (completion,) = await self._complete([requests])
         return read_note(layout, requests, completion)
@@ -124,7 +124,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: SamplingParams | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
-        """As `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
+        """Stream as `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
 
         The first read raises the error of a request that cannot be served; `timeout` counts from it.
         """
@@ -139,18 +139,18 @@ class AsyncLLM(UnsupportedCallsMixin):
     def stream_chat(
         self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> AsyncChatStream:
-        """As `LLM.chat` with `stream`; refused as by `stream`."""
+        """Stream as `LLM.chat` with `stream`; rejects what `stream` rejects."""
         return AsyncChatStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
 
     async def transcribe(self, audio: AudioSource, **options: Any) -> Transcript:
-        """As `LLM.transcribe`, without streaming."""
+        """Transcribe as `LLM.transcribe` does, without streaming."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for _ in stream_segments(transcriber, self._written):
             pass
         return transcriber.transcript
 
     async def stream_transcript(self, audio: AudioSource, **options: Any) -> AsyncIterator[TranscriptSegment]:
-        """As `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
+        """Stream as `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for segment in stream_segments(transcriber, self._written):
             yield segment
@@ -164,7 +164,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         return completion.checked().token_ids
 
     async def score(self, prompt: Prompt) -> Score:
-        """As `LLM.score`."""
+        """Score as `LLM.score` does."""
         request = await asyncio.to_thread(self.llm.prepare_score, prompt)
         await self._run([request])
         return Score.of(request)
@@ -178,7 +178,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> Float32:
-        """As `LLM.embed`; cancelling the task ends the job."""
+        """Embed as `LLM.embed` does; cancelling the task ends the job."""
         prepare = partial(self.llm.prepare_embedding, dimensions=dimensions, pooling=pooling, truncate=truncate)
         job = await self.pool(prepare, listed(texts))
         return self.llm.embeddings(job, normalize=normalize, dimensions=dimensions)
@@ -192,13 +192,13 @@ class AsyncLLM(UnsupportedCallsMixin):
         truncate: bool = False,
         document_tokens: int | None = None,
     ) -> Float32:
-        """As `LLM.rerank`."""
+        """Rerank as `LLM.rerank` does."""
         prepare = partial(self.llm.prepare_ranking, truncate=truncate, document_tokens=document_tokens)
         job = await self.pool(prepare, query, documents)
         return self.llm.ranks(job, raw=raw)
 
     async def classify(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Classification]:
-        """As `LLM.classify`."""
+        """Classify as `LLM.classify` does."""
         prepare = partial(self.llm.prepare_classification, truncate=truncate)
         return self.llm.classes(await self.pool(prepare, listed(texts)))
 

@@ -43,7 +43,7 @@ _CHAINS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides the bits of an answer, and a probe that proves it.
+    """Identity of an answer's bits: everything that decides them, and a probe that proves it.
 
     The kernel level, threads, chunks and other requests are not in it: they do not change a bit. A level that does,
     such as `scalar` on x86-64, whose sums round twice where others fuse, differs in its probe.
@@ -75,7 +75,7 @@ class Identified:
 
     @property
     def place(self) -> str:
-        """What computes, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
+        """Device, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
         return self.driver.engine.program.about.place
 
     def identity(self) -> Identity:

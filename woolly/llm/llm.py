@@ -184,12 +184,12 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
     @property
     def engine(self) -> Engine:
-        """What runs the requests."""
+        """Engine that runs the requests."""
         return self.driver.engine
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self.driver.is_closed
 
     @property
@@ -231,7 +231,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return Score.of(request)
 
     def prefix_stats(self) -> PrefixStats:
-        """How much of the prompts so far was found in the cache, and why the rest was not."""
+        """Prefix cache statistics: tokens found and computed, and why they were not found."""
         return self.driver.call(Engine.prefix_stats)
 
     @overload

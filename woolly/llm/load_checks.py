@@ -1,4 +1,4 @@
-"""What an LLM is opened with, checked before its file is, and its template."""
+"""Checks of an LLM's options before its file is opened, and its chat template."""
 
 from __future__ import annotations
 

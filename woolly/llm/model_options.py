@@ -36,7 +36,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """All that is known about an option but the code that uses it."""
+    """Declaration of an option: everything but the code that uses it."""
 
     name: str  # the keyword of LLM
     type: str  # the annotation: how text is read

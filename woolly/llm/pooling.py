@@ -33,7 +33,7 @@ given_up: ContextVar[Callable[[], bool]] = ContextVar("woolly_given_up", default
 
 @dataclass(frozen=True)
 class Classification:
-    """How likely each label of a classifier is for one text. `str(classification)` is the likeliest label."""
+    """Probabilities of a classifier's labels for one text. `str(classification)` is the most likely label."""
 
     label: str  # the likeliest
     scores: Mapping[str, float]  # of 0 to 1 by label, in the model's order

@@ -18,7 +18,7 @@ log = logging.getLogger("woolly.llm")
 
 @dataclass(frozen=True)
 class ProjectorFile:
-    """What the header of a projector's file says."""
+    """Facts of a projector file's header."""
 
     path: Path
     n_bytes: int
@@ -32,7 +32,7 @@ class ProjectorFile:
 
     @property
     def takes(self) -> list[str]:
-        """What a model takes with it beside text: image, audio."""
+        """Return the inputs of a model besides text: image, audio."""
         projector = self.settings
         own = () if projector is None else (("image", projector.vision), ("audio", projector.audio))
         return [name for name, settings in own if settings is not None]

@@ -31,14 +31,14 @@ _NOT_VARIABLES = ("messages", "tools", "documents")  # have arguments of their o
 
 
 def is_list_of_prompts(prompt: object) -> bool:
-    """Whether these are several prompts: a list that begins with a text or with a list of ids, or an empty list."""
+    """Return True for several prompts: a list that begins with a text or a list of ids, or an empty list."""
     if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence):
         return False
     return isinstance(prompt[0], Sequence) if prompt else isinstance(prompt, list)
 
 
 def is_list_of_chats(messages: object) -> bool:
-    """Whether these are several conversations: a list that begins with a text or with a list of messages."""
+    """Return True for several conversations: a list that begins with a text or a list of messages."""
     return isinstance(messages, (list, tuple)) and isinstance(next(iter(messages), None), (str, list, tuple))
 
 

@@ -193,7 +193,7 @@ class RequestMixin:
         return audio_tokens(audio, self.modalities.audio, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
-        """As `prepare`, for `Score.of`."""
+        """Prepare requests as `prepare` does, for `Score.of`."""
         options = RequestOptions(score_only=True)
         return self.driver.engine.new_request(self._ids(prompt), SamplingParams(prompt_logprobs=0), options)
 

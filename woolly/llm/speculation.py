@@ -1,4 +1,4 @@
-"""What guesses tokens ahead, by the name that a caller gives it."""
+"""Draft methods by name: MTP, prompt lookup, draft models and heads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
 
 
 def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
-    """Whether the model's own block guesses tokens, None if there is one, and the file that has it if it has its own.
+    """Return the MTP block of the model, None without one, and the file that holds it if it is a separate one.
 
     These are `load_model`'s `draft` and `draft_file`. A block in the model's file goes before one beside it.
     """

@@ -1,4 +1,4 @@
-"""What a model that runs in stages cannot do is refused by name."""
+"""Options that a model in pipeline stages cannot honor, each rejected by name."""
 
 from __future__ import annotations
 

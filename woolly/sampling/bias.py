@@ -43,7 +43,7 @@ class LogitBias:
         self._tokens, self._banned = frozenset(biases), frozenset(self._ends.tolist())
 
     def acts(self, n_output: int) -> bool:
-        """Whether `apply` changes a row after n_output tokens of the answer."""
+        """True if `apply` changes a row after n_output tokens of the answer."""
         return bool(self._tokens) or n_output < self._min_tokens
 
     @property
@@ -58,7 +58,7 @@ class LogitBias:
         return self._tokens | self._banned if n_output < self._min_tokens else self._tokens
 
     def spares(self, ids: npt.NDArray[np.int32], n_output: int) -> bool:
-        """Whether `apply_to` leaves these tokens as they are."""
+        """Return True if `apply_to` leaves these tokens unchanged."""
         if not self.acts(n_output):
             return True
         listed = ids.tolist()

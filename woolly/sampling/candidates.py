@@ -18,7 +18,7 @@ class NoCandidateError(Exception):
 
 
 class TooFewLogitsError(Exception):
-    """What a sampler leaves depends on tokens outside of the head. Never leaves a Sampler."""
+    """Raised when a sampler needs tokens outside of the top logits. Never leaves a Sampler."""
 
 
 def log32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

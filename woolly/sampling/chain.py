@@ -41,12 +41,12 @@ class Chain:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken, which leaves no other a chance."""
+        """True if the most likely token is always chosen."""
         return isinstance(self.chooser, Greedy)
 
     @property
     def alone(self) -> FastChain | Greedy | None:
-        """What stands for the whole chain; None if several do."""
+        """Return the step that replaces the complete chain; None if several are needed."""
         if isinstance(self.chooser, Greedy):
             return None if self.steps or self.is_read else self.chooser
         return self.usual

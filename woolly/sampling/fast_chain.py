@@ -44,7 +44,7 @@ class FastChain:
 
     @classmethod
     def of(cls, steps: Sequence[SamplerStep], chooser: object) -> FastChain | None:
-        """None if these are other steps, or stand in another order."""
+        """Return the fast chain of these steps; None if they are others, or in another order."""
         kinds = {type(step): step for step in steps}
         top_k, top_p, min_p, heat = (kinds.get(kind) for kind in (TopK, TopP, MinP, Temperature))
         if list(steps) != [step for step in (top_k, top_p, min_p, heat) if step is not None]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely a token was, before any sampler; and the likeliest ones in its place."""
+    """Log-probability of a token, before any sampler, with the most likely tokens at its position."""
 
     token: int
     logprob: float  # natural
@@ -43,7 +43,7 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
 
 
 def top_log_probabilities(head: TopLogits, token: int, n_top: int) -> TokenLogprob:
-    """The same from a head of at least n_top tokens; the row is read for a token outside of it, or for its sum."""
+    """Return log-probabilities from at least n_top top logits; the row is read for others, or for its sum."""
     if math.isnan(head.total):
         return log_probabilities(head.whole(), token, n_top)
     total = float(head.logits[0]) + math.log(head.total)

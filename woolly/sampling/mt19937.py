@@ -23,7 +23,7 @@ class MersenneTwister:
         return u
 
     def peek64(self) -> float:
-        """What `uniform64` gives next. No other numbers may be drawn before that."""
+        """Return the next value of `uniform64`. No other numbers may be drawn before it."""
         if self._next is None:
             self._next = self._drawn64()
         return self._next

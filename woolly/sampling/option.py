@@ -39,7 +39,7 @@ class Option:
 
     @property
     def is_optional(self) -> bool:
-        """Whether None is a value."""
+        """True if None is a value."""
         return self.type.endswith(" | None")
 
     @functools.cached_property  # each request asks some 200 times
@@ -53,7 +53,7 @@ class Option:
 
     @property
     def runs_with_mirostat(self) -> bool:
-        """Whether the option has an effect while Mirostat, which stands in for all samplers but one, is on."""
+        """True if the option has an effect while Mirostat, which replaces all samplers but one, is on."""
         return self.sampler is None or self.name == "temperature"
 
     def to_form(self) -> dict[str, Any]:

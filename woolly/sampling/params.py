@@ -22,7 +22,7 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
 @with_near_names
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen. Names, defaults and order are llama.cpp's; a value that is out of range, or that nothing
+    """Sampling parameters. Names, defaults and order are llama.cpp's; a value that is out of range, or that nothing
     reads because of another one, is refused.
 
     The chain: penalties and dry lower what repeats; top_n_sigma, top_k, typ_p, top_p, min_p and xtc narrow the

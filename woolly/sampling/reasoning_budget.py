@@ -14,7 +14,7 @@ from woolly.tokens import StreamDetokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class ReasoningMarkers:
-    """What begins and ends a model's reasoning."""
+    """Start and end markers of a model's reasoning."""
 
     start: str
     end: str

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerContext:
-    """What a sampler may know beside its parameters."""
+    """Facts that a sampler may use besides its parameters."""
 
     history: History  # grows with each token
     tokenizer: Tokenizer | None

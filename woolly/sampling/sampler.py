@@ -128,7 +128,7 @@ class Sampler:
 
     @property
     def device_chain(self) -> FastChain | Greedy | None:
-        """What alone chooses the next token from most heads; None if there may be more to do."""
+        """Return the chooser that alone picks the next token on the device; None if other steps may be needed."""
         return None if self.constraint is not None or self.forced else self._alone
 
     @property
@@ -137,7 +137,7 @@ class Sampler:
         return self._bias.lowered(len(self._history) - self._n_prompt)
 
     def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> FastChain | Greedy | None:
-        """What alone chooses the next token from a head of these tokens; None if there is more to do.
+        """Return the chooser that alone picks the next token of these top logits; None if other steps are needed.
 
         `is_lowered` says whether any of them may be among those that are `lowered`.
         """

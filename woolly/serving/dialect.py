@@ -53,7 +53,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """What a reply says beside the chunks: the model, tokens, times, and the form that the body asks for."""
+    """Facts of a reply besides its chunks: model, tokens, times, and the form that the body requests."""
 
     running: RunningRequest  # gives the model, and tokens and times so far
     layout: Layout

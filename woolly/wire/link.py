@@ -27,7 +27,7 @@ class Link:
         self._queue.put(message.parts())  # as it is at this moment: a request's lists grow meanwhile
 
     def end_without(self, seconds: float) -> None:
-        """As `Connection.end_without`."""
+        """End the connection as `Connection.end_without` does."""
         self._connection.end_without(seconds)
 
     def __iter__(self) -> Iterator[WireMessage]:

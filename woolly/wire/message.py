@@ -23,7 +23,7 @@ class BadMessage(ValueError):  # noqa: N818 - the name says what came
 
 @dataclass(frozen=True)
 class WireMessage:
-    """What one process says to another."""
+    """Message between two processes."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)  # what JSON can hold

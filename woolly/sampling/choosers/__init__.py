@@ -1,4 +1,4 @@
-"""What ends the chain: each takes one of the candidates."""
+"""Choosers: the last step of the chain, which draws one of the candidates."""
 
 from woolly.sampling.choosers.draw import Draw
 from woolly.sampling.choosers.greedy import Greedy

@@ -62,7 +62,7 @@ class Mirostat:
         return 1 if np.isnan(k) else int(min(float(k), n_vocab))
 
     def _draw(self, p: npt.NDArray[np.float32]) -> int:
-        """As std::discrete_distribution draws: one candidate alone uses up no random number."""
+        """Draw as std::discrete_distribution does: a single candidate uses no random number."""
         if len(p) < 2:
             return 0
         weights = p.astype(np.float64)

@@ -53,7 +53,7 @@ class Dry:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Dry | None:
-        """None at a multiplier or a window of 0."""
+        """Create the sampler; None at a multiplier or a window of 0."""
         if params.dry_multiplier <= 0.0 or params.dry_penalty_last_n == 0:
             return None
         tokenizer = context.tokenizer
@@ -85,7 +85,7 @@ class Dry:
             logits[places] = np.where(np.isneginf(values), values, lowered)
 
     def _limit(self, tokens: npt.NDArray[np.int32]) -> int:
-        """How far back a repetition may reach: to the end of the last sequence breaker."""
+        """Return the length of the look-back: to the end of the last sequence breaker."""
         n = len(tokens)
         for start in np.flatnonzero(self._is_first[np.minimum(tokens, len(self._is_first) - 1)])[::-1].tolist():
             after = n - start - 1

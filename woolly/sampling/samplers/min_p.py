@@ -28,7 +28,7 @@ class MinP:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> MinP | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return cls(params.min_p, params.min_keep) if params.min_p > 0.0 else None
 
     def apply(self, candidates: Candidates) -> None:

@@ -33,12 +33,12 @@ class RepetitionPenalty:
 
     @property
     def only_lowers(self) -> bool:
-        """Whether no token becomes likelier."""
+        """True if no token becomes more likely."""
         return bool(self._repeat >= 1.0 and self._frequency >= 0.0 and self._presence >= 0.0)
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> RepetitionPenalty | None:
-        """None if no penalty is set."""
+        """Create the sampler; None if no penalty is set."""
         amounts = params.repeat_penalty, params.frequency_penalty, params.presence_penalty
         if params.repeat_last_n == 0 or amounts == (1.0, 0.0, 0.0):
             return None
@@ -59,7 +59,7 @@ class RepetitionPenalty:
         logits[places] = np.where(np.isneginf(values), values, np.clip(lowered, -_F32_MAX, _F32_MAX))
 
     def _count(self, n_vocab: int) -> npt.NDArray[np.int32]:
-        """How often each token stands in the window, brought up to date by what entered and left it."""
+        """Count the tokens in the window, updated by those that entered and left it."""
         end = len(self._history)
         start = 0 if self._last_n < 0 else max(0, end - self._last_n)
         tokens = self._history.last(-1)

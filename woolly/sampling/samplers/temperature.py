@@ -25,7 +25,7 @@ class Temperature:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it does not follow the entropy, and is one."""
+        """True if the temperature is fixed, not dynamic by entropy."""
         return bool(self._spread <= 0.0 and self.temperature > 0.0)
 
     @classmethod

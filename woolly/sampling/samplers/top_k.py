@@ -23,12 +23,12 @@ class TopK:
 
     @property
     def n_top_logits(self) -> int:
-        """It reads the k likeliest."""
+        """Return k: the sampler reads the k most likely tokens."""
         return self.k
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopK | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return cls(params.top_k) if params.top_k > 0 else None
 
     def apply(self, candidates: Candidates) -> None:

@@ -24,7 +24,7 @@ class TopNSigma:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopNSigma | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return cls(params.top_n_sigma) if params.top_n_sigma > 0.0 else None
 
     def apply(self, candidates: Candidates) -> None:

@@ -32,7 +32,7 @@ class TopP:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopP | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return cls(params.top_p, params.min_keep) if params.top_p < 1.0 else None
 
     def apply(self, candidates: Candidates) -> None:
@@ -59,7 +59,7 @@ class TopP:
         candidates.sorted = True
 
     def _of_top_logits(self, head: TopLogits) -> int:
-        """How many to keep, if the row's sum in float32, from first to last, leaves no doubt.
+        """Return the number of tokens to keep, if the row's sum in float32, from first to last, leaves no doubt.
 
         That sum is not known. Each addition is off by no more than what is added, and by no more than half a unit of
         the last place. What rounding does to the weights themselves is far less than 64 such units.

@@ -23,7 +23,7 @@ class Typical:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Typical | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return cls(params.typical_p, params.min_keep) if params.typical_p < 1.0 else None
 
     def apply(self, candidates: Candidates) -> None:

@@ -27,7 +27,7 @@ class Xtc:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Xtc | None:
-        """None if the parameters ask for nothing."""
+        """Create the sampler; None if the parameters turn it off."""
         return (
             cls(params.xtc_probability, params.xtc_threshold, params.min_keep, context.seed)
             if params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5

@@ -1,3 +1,3 @@
-"""Who asks, how much each may ask, and what each has used."""
+"""Accounts: API keys, their quotas and their usage."""
 
 __all__: list[str] = []

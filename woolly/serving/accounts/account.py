@@ -37,7 +37,7 @@ class Account:
     models: tuple[str, ...] = ()  # names that it may use, with * and ?; none: all
 
     def allows(self, names: Iterable[str]) -> bool:
-        """Whether the account may use a model that has these names."""
+        """Return True if the account may use a model with these names."""
         if not self.models:
             return True
         known = [name.lower() for name in names]
@@ -49,6 +49,6 @@ current_account: ContextVar[Account | None] = ContextVar("woolly_asking", defaul
 
 
 def is_model_allowed(names: Iterable[str]) -> bool:
-    """Whether the account that asks may use a model that has these names."""
+    """Return True if the account of the request may use a model with these names."""
     account = current_account.get()
     return account is None or account.allows(names)

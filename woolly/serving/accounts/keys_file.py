@@ -168,7 +168,7 @@ def _without(text: str, name: str) -> str:
 
 
 def _says(text: str, content: Mapping[str, Any]) -> bool:
-    """Whether the text is TOML with this content, all tables of it; a table of keys without a key is none."""
+    """Return True if the text is TOML with this content, in all its tables; an empty table of keys counts as none."""
     try:
         found = _parsed(Path(), text)
     except RequestError:

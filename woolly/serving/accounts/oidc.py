@@ -58,7 +58,7 @@ def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody on the way can change what the address answers."""
+    """Return True if nobody on the network can change what the address returns."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     return parts.scheme == "https" or (parts.scheme == "http" and is_local)

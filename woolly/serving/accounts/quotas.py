@@ -41,7 +41,7 @@ class Quotas:
         self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # name, what, window: its number, and the count
 
     def has_left(self, account: Account | None) -> bool:
-        """Whether no limit of the account is reached."""
+        """Return True if no limit of the account is reached."""
         return account is None or all(one.left for one in self._standings(account))
 
     def check(self, account: Account | None) -> None:

@@ -26,7 +26,7 @@ class UsageMeter:
         self.quotas.check(account)
 
     def has_left(self, account: Account | None) -> bool:
-        """Whether no limit of the account is reached."""
+        """Return True if no limit of the account is reached."""
         return self.quotas.has_left(account)
 
     def admit(self, account: Account | None) -> None:

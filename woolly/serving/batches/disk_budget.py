@@ -10,7 +10,7 @@ _EVERY = 1.0  # seconds between two looks at the disk: other requests of the own
 
 
 class DiskBudget:
-    """What the owner of a batch may still store. Each answer takes room twice: in the journal and in the output."""
+    """Storage left to the owner of a batch. Each answer is stored twice: in the journal and in the output."""
 
     def __init__(self, store: BatchStore, owner: str) -> None:
         self._store = store

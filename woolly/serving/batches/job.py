@@ -48,7 +48,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class _Model:
-    """What a model adds to the answers of its rows."""
+    """Facts about a model that go into the answers of its rows."""
 
     name: str
     slot: weakref.ref[ModelSlot]
@@ -131,7 +131,7 @@ class Job:
 
     @property
     def _is_over(self) -> bool:
-        """Whether no further row is asked."""
+        """Return True if no further row is sent."""
         return self.is_cancelled or self._quota_error is not None
 
     async def _settle(self, row: BatchRow | BadRow) -> None:
@@ -217,7 +217,7 @@ class Job:
         return model, _digest(f"{self._defaults} {model.preset} {model.ctx} {scales}")
 
     def _is_stale(self, known: asyncio.Task[_Model]) -> bool:
-        """Whether a model could not be asked, or was loaded again since: its file or its context may be others."""
+        """Return True if a model could not be reached, or was reloaded: its file or context may differ."""
         if known.cancelled() or known.exception() is not None:
             return True
         slot = self._app.state.models.ready(known.result().name)

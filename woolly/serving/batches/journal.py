@@ -29,7 +29,7 @@ class JournalTaken(RequestError):  # noqa: N818 - the name says who has it
 
 @dataclass(frozen=True)
 class Note:
-    """Where the journal has the answer of a row."""
+    """Position of a row's answer in the journal."""
 
     key: str
     is_good: bool

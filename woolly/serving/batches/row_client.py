@@ -48,7 +48,7 @@ class RowDeferred(Exception):  # noqa: N818 - not an error: the row is asked aga
 
 @dataclass(frozen=True)
 class RowReply:
-    """What a route replied."""
+    """Reply of a route to one row."""
 
     status: int
     body: Any

@@ -94,7 +94,7 @@ class Arguments:
         return c
 
     def _structure(self, c: str) -> bool:
-        """Whether a character outside of strings and words may come, with the state behind it."""
+        """Return True if a character outside of strings and words may follow, with the state behind it."""
         state = self._state
         if state == "root":
             return c == "{" and self._open(c)

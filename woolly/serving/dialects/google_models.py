@@ -10,7 +10,7 @@ from woolly.serving.model_manager.catalog import ModelInfo
 
 
 def is_google(request: Request) -> bool:
-    """Whether a client of Google's asks: the path /v1/models is OpenAI's too, and the replies differ."""
+    """Return True if the client is Google's: /v1/models is OpenAI's path too, and the replies differ."""
     return "x-goog-api-client" in request.headers or "x-goog-api-key" in request.headers
 
 

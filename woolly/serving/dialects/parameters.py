@@ -66,7 +66,7 @@ else:
 
 
 class Sampling(_Options):
-    """What every dialect takes; a field that is not sent, or is null, keeps the server's default.
+    """Sampling fields of every dialect; a field that is missing or null keeps the server's default.
 
     A subclass adds the fields of its dialect; a name that it does not know is refused.
     """
@@ -84,7 +84,7 @@ class Sampling(_Options):
             raise invalid_param("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
 
     def params(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
-        """What the engine takes. `Generator.defaults_for` gives `defaults`; `overrides` are fields of SamplingParams.
+        """Return the engine's parameters from `Generator.defaults_for`; `overrides` are fields of SamplingParams.
 
         An override of None asks for nothing. RequestError where a value is out of range or contradicts another.
         """

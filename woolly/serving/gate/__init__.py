@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: ASGI layers, one concern each, folded from the list in app.py.
+"""ASGI middleware that every request passes before its route, one concern each, in the order of the list in app.py.
 
     Identity      gives the request an id, counts it and writes its log line
     Refusals      turns an exception into an error reply, or a refused WebSocket

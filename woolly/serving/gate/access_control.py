@@ -113,7 +113,7 @@ class AccessMiddleware:
 
 
 def revalidate(authenticator: Authenticator, state: MutableMapping[str, Any]) -> bool:
-    """Whether the credential of an open connection still holds; takes the limits and rights that it has by now."""
+    """Return True if the credential of an open connection is still valid; updates its limits and rights."""
     if authenticator.is_open:
         return True
     client = authenticator.identify(state.get("credential"))

@@ -80,12 +80,12 @@ class Authenticator:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is needed."""
+        """True if no key is needed."""
         return self._began_open and not self._accounts
 
     @property
     def has_admins(self) -> bool:
-        """Whether some keys may do more than others."""
+        """True if some keys are admin keys."""
         return self.issuer is not None or any(account.is_admin for account in self._accounts.values())
 
     def account_of(self, owner: str) -> Account | None:
@@ -159,7 +159,7 @@ class Authenticator:
         return claims if "crit" not in parts["header"] and self._holds(claims) else None
 
     def _holds(self, claims: dict[str, Any]) -> bool:
-        """Whether claims that PyJWT accepts name a user, real times (PyJWT also takes text) and a valid key."""
+        """Return True if claims that PyJWT accepts have a user, numeric times (not strings) and a valid key."""
         key, user = claims["key"], claims["sub"]
         if not isinstance(user, str) or not user or not _is_time(claims["exp"]) or not _is_time(claims.get("nbf", 0)):
             return False

@@ -19,22 +19,22 @@ class ExemptPaths:
     is_reference: Callable[[str, str], bool]  # (method, path): describes the routes of any copy of this server
 
     def is_health(self, path: str) -> bool:
-        """Whether the path reports health."""
+        """Return True if the path reports health."""
         return path in self.health
 
     def is_quiet(self, method: str, path: str) -> bool:
-        """Whether lines of the log would hide others: a program asks again and again, or a page for its files."""
+        """Return True if the path is not logged: it is polled, or is a file of the page."""
         is_polled = path in self.health or path in self.metrics or path in self.polled
         return is_polled or (self.is_page(method, path) and not path.endswith("/"))
 
     def is_unlimited(self, method: str, path: str) -> bool:
-        """Whether a request needs no key, counts for no rate and is answered until the process ends."""
+        """Return True if a request needs no key, counts for no rate limit and is served until the process ends."""
         return path in self.health or self.is_page(method, path)
 
     def needs_no_key(self, method: str, path: str) -> bool:
-        """Whether a request is answered without a key; OPTIONS is a browser's question whether it may ask."""
+        """Return True if a request is served without a key; OPTIONS is a CORS preflight."""
         return method == "OPTIONS" or path in self.tokens or self.is_reference(method, path)
 
     def is_served_while_draining(self, path: str) -> bool:
-        """Whether a path is served while the server drains."""
+        """Return True if a path is served while the server drains."""
         return path in self.tokens or path in self.metrics

@@ -10,7 +10,7 @@ _LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 
 
 class AllowedOrigins:
-    """Those of --cors-origins, where localhost means pages that this machine serves.
+    """Origins of --cors-origins; localhost means pages that this machine serves.
 
     Without it, pages that this machine serves, if the server listens to it alone.
     """
@@ -21,6 +21,6 @@ class AllowedOrigins:
         self.pattern = _LOCAL if is_local or "localhost" in settings.cors_origins else None
 
     def allows(self, origin: str) -> bool:
-        """Whether pages of an origin may call."""
+        """Return True if pages of an origin may send requests."""
         is_local = self.pattern is not None and re.fullmatch(self.pattern, origin) is not None
         return is_local or "*" in self.listed or origin in self.listed

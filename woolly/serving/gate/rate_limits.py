@@ -47,7 +47,7 @@ class RateLimiter:
             )
 
     def is_spent(self, client: str) -> bool:
-        """Whether the next request of a client would be refused."""
+        """Return True if the next request of a client would be rejected."""
         return bool(self._per_minute) and self._left(client) < 1
 
     def _left(self, client: str) -> float:

@@ -91,7 +91,7 @@ def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
 
 
 def _has_room(request: Request, engine: Engine) -> bool:
-    """Whether the cache has pages for a request that takes none that answers need."""
+    """Return True if the cache has pages for a request without taking those that answers need."""
     pages = engine.scheduler.pages
     found = pages.index.find(request.digests_to(request.n_reusable // PAGE_SIZE))
     return pages_for(len(request.context)) - len(found) <= pages.room_ahead(found)

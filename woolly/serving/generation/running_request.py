@@ -80,7 +80,7 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def is_file_changed(self) -> bool:
-        """Whether an answer failed because the model's file became shorter: no later one can succeed."""
+        """True if an answer failed because the model's file became shorter: no later one can succeed."""
         return any(_is_file_changed(request.error) for request in self._requests)
 
     def start(self) -> None:

@@ -25,7 +25,7 @@ class SlotContents:
 
 
 class SlotTable:
-    """As many slots as requests may run at once, of the model with the most. Belongs to the event loop's thread."""
+    """Slots as in llama-server: as many as requests may run, of the model with the most. Event loop thread only."""
 
     def __init__(self, n_slots: Callable[[], int]) -> None:
         self._n_slots = n_slots

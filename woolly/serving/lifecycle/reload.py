@@ -39,7 +39,7 @@ class Reloader:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is a file to read again."""
+        """True if there is a file to reload."""
         return bool(self._parts)
 
     def reload(self) -> None:
@@ -73,7 +73,7 @@ def _stamp(file: Path) -> Stamp:
 
 
 def has_terminal() -> bool:
-    """Whether the process has a terminal that it can open. SIGHUP without one that was there before says it is gone."""
+    """Return True if the process has a terminal that it can open. SIGHUP without one means that the terminal closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | getattr(os, "O_NOCTTY", 0)))
         return True

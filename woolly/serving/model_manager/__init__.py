@@ -1,3 +1,3 @@
-"""Which models are loaded, and how they come and go."""
+"""Model manager: loading, unloading and keep-alive of models."""
 
 __all__: list[str] = []

@@ -63,11 +63,11 @@ class ModelInfo:
 
     @property
     def loaded(self) -> bool:
-        """Whether requests need not wait for it to load."""
+        """True if requests need not wait for the model to load."""
         return self.state == "ready"
 
     def has_name(self, name: str) -> bool:
-        """Whether a name is one of this model's, in any case and with or without Ollama's tag `:latest`."""
+        """Return True if a name is one of this model's, in any case, with or without Ollama's tag `:latest`."""
         wanted = name.lower()
         return any(own.lower() in (wanted, wanted.removesuffix(":latest")) for own in (self.name, *self.aliases))
 
@@ -78,7 +78,7 @@ class ModelInfo:
 
     @property
     def kind(self) -> Kind:
-        """What the model was made for: to write, to make vectors, to score, or to transcribe."""
+        """Kind of the model: text generation, embedding, reranking or speech recognition."""
         if self.transcribes:
             return "transcription"
         if {"embedding", "token_embedding"} & set(self.capabilities):
@@ -236,7 +236,7 @@ class ModelCatalog:
         return tuple(other for other in self._names(path) if other != name)
 
     def _is_confined(self, path: Path) -> bool:
-        """Whether a path is in the folder after all links are followed, or may lead out of it."""
+        """Return True if a path stays in the folder after links are resolved, or if links may leave it."""
         if self._follows_links:
             return True
         try:
@@ -298,7 +298,7 @@ def _named(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _begins_as_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do; True if it cannot be read: a request for it says why."""
+    """Return True if a file begins like a GGUF file, or cannot be read: a request for it reports the reason."""
     try:
         with path.open("rb") as file:
             return file.read(4) in (b"GGUF", b"lmgg")
@@ -389,7 +389,7 @@ def _is_file(path: Path) -> bool:
 
 
 def same_file(a: Path, b: Path) -> bool:
-    """Whether two paths are the same file."""
+    """Return True if two paths are the same file."""
     try:
         return a.samefile(b)
     except OSError:

@@ -23,7 +23,7 @@ class DeviceFailures:
         self._messages.pop(name, None)
 
     def has(self, name: str) -> bool:
-        """Whether the device of a model has failed."""
+        """Return True if the device of a model has failed."""
         return name in self._messages
 
     def check(self, name: str) -> None:

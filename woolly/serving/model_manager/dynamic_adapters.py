@@ -26,7 +26,7 @@ Use = Callable[[ModelInfo], AbstractAsyncContextManager[ModelSlot]]
 
 
 class DynamicAdapters:
-    """Which adapters each model has beside those that it is opened with. Belongs to the event loop's thread.
+    """Adapters that each model has besides those it was opened with. Event loop thread only.
 
     Requests that ask for the model do without them; the name of an adapter is that of the model with all of it.
     A change goes on if its caller is cancelled: its thread does, too, and the name must be known after it.
@@ -92,7 +92,7 @@ class DynamicAdapters:
             self._coming.discard(_key(name))
 
     def _is_taken(self, name: str) -> bool:
-        """Whether a name means something to requests already: it would lead them elsewhere."""
+        """Return True if a name is in use: requests for it would go elsewhere."""
         key = _key(name)
         if not key or key in RESERVED or self._names.find(name) is not None:
             return True

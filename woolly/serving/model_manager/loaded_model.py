@@ -50,7 +50,7 @@ class ModelSlot:
 
     @property
     def is_speculative(self) -> bool:
-        """Whether something guesses tokens ahead."""
+        """True if the model uses speculative decoding."""
         return self.llm is not None and self.llm.engine.draft is not None
 
     @property
@@ -60,5 +60,5 @@ class ModelSlot:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the model is loaded and no request holds it."""
+        """True if the model is loaded and no request uses it."""
         return self.state == "ready" and self.users == 0

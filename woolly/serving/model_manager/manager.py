@@ -92,7 +92,7 @@ class ModelManager:
         return await self._resolver.find_derived(name)
 
     async def has_any(self) -> bool:
-        """Whether there is a model to answer with."""
+        """Return True if a model is available."""
         return self.main is not None or bool(await self._resolver.usable())
 
     async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:

@@ -25,7 +25,7 @@ _LATEST = ":latest"  # Ollama's tag of a name without one
 
 
 def is_allowed(info: ModelInfo) -> bool:
-    """Whether the account that asks may use a model."""
+    """Return True if the account of the request may use a model."""
     return is_model_allowed(_names(info))
 
 

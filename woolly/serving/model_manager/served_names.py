@@ -33,7 +33,7 @@ _REASONING = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """How long a model stays loaded."""
+    """Time that a model stays loaded after its last use."""
 
     is_pinned: bool = False
     seconds: float | None = None  # after its last use; None: as the server's settings say
@@ -138,7 +138,7 @@ def _seconds(value: float) -> float:
 
 
 def _loads(preset: Preset, load: Mapping[str, Any]) -> bool:
-    """Whether a name has these loading settings; a wrong one has none, and is refused when it is used."""
+    """Return True if a name has these loading settings; an invalid one has none, and is rejected when it is used."""
     with suppress(StoreError):
         return load_of(preset) == load
     return False

@@ -1,3 +1,3 @@
-"""What an operator sees of a server: health, metrics, logs."""
+"""Observability: health, metrics, logs and traces."""
 
 __all__: list[str] = []

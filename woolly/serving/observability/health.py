@@ -31,7 +31,7 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server takes requests."""
+        """True if the server accepts requests."""
         return self.state == "ready"
 
     @property
@@ -95,7 +95,7 @@ async def status(request: Request) -> dict[str, Any]:
 
 
 async def ready(request: Request, response: Response) -> dict[str, Any]:
-    """Whether the server takes requests, with what was checked; 503 if not.
+    """Return 200 if the server accepts requests, with the checks that were made; 503 if not.
 
     The route needs no key, so that it shows neither names nor numbers if keys are set.
     """

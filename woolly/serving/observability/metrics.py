@@ -32,7 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class _Answer:
-    """How fast one request was."""
+    """Times and tokens of one request."""
 
     model: str
     first_token_s: float
@@ -43,7 +43,7 @@ class _Answer:
 
 @dataclass
 class WorkCounters:
-    """What answers took, summed up."""
+    """Totals over all answers."""
 
     prompt_tokens: int = 0  # computed
     cached_tokens: int = 0
@@ -225,7 +225,7 @@ class Stats:
 
 
 class _Shown:
-    """What a registry collects, without the lines of other models."""
+    """View of a registry without the metrics of other models."""
 
     def __init__(self, registry: CollectorRegistry, models: Container[str]) -> None:
         self._registry = registry
@@ -243,7 +243,7 @@ class _Shown:
 
 
 class DeviceMetrics:
-    """What computes each model, read when Prometheus asks. `read` gives model, device and bytes on it, None: a CPU."""
+    """Device of each model, read when Prometheus scrapes. `read` gives model, device and its bytes, None for a CPU."""
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, str, int | None]]]) -> None:
         self._read = read
@@ -267,7 +267,7 @@ class DeviceMetrics:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """What the engine of a model holds at a moment."""
+    """Snapshot of a model's engine."""
 
     model: str
     running: int  # requests
@@ -277,7 +277,7 @@ class EngineStats:
 
 
 class EngineMetrics:
-    """How full the cache of each model is, and what its engine runs, read when Prometheus asks."""
+    """Cache use and running requests of each model's engine, read when Prometheus scrapes."""
 
     def __init__(self, read: Callable[[], Iterable[EngineStats]], has_vllm_names: bool = False) -> None:
         self._read = read

@@ -33,7 +33,7 @@ class RequestHistory:
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are kept."""
+        """True if requests are recorded."""
         return bool(self._history.maxlen)
 
     def add(self, scope: Mapping[str, Any], state: MutableMapping[str, Any], status: int, ms: float) -> None:

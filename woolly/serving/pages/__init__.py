@@ -1,3 +1,3 @@
-"""What a browser sees: the chat page and the API reference."""
+"""Pages for the browser: the chat page and the API reference."""
 
 __all__: list[str] = []

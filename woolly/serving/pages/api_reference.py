@@ -60,7 +60,7 @@ _EMPTY: dict[str, Any] = {"string": "", "integer": 1, "number": 1, "boolean": Fa
 
 
 def is_reference(method: str, path: str) -> bool:
-    """Whether a request is for the reference, which is the same for every copy of this program."""
+    """Return True if a request is for the API reference, which is the same in every copy of this program."""
     return method in ("GET", "HEAD") and path in ("/docs", "/openapi.json")
 
 

@@ -14,7 +14,7 @@ class Folder(StaticFiles):
         super().__init__(directory=folder, html=True)
 
     def is_public(self, method: str, path: str) -> bool:
-        """Whether a request is for a file that is here; files need no key, as the page does not."""
+        """Return True if a request is for a file of the folder; files need no key, like the page."""
         if method not in ("GET", "HEAD"):
             return False
         inner = path.lstrip("/")

@@ -195,7 +195,7 @@ def _check_tls(settings: Settings) -> None:
 
 
 def is_reference(settings: Settings) -> bool:
-    """Whether the reference backend computes."""
+    """Return True if the backend is the NumPy reference."""
     return settings.backend == "reference" or not settings.optimized_inference
 
 
@@ -213,12 +213,12 @@ def _check_device(settings: Settings) -> None:
 
 
 def has_replicas(settings: Settings) -> bool:
-    """Whether other processes compute."""
+    """Return True if other processes run the model."""
     return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
 
 
 def reads_ahead(settings: Settings) -> bool:
-    """Whether prompts are computed while they are typed: not if other processes compute, each over its own cache."""
+    """Return True if prompts are computed while they are typed; replicas have a cache each, so they do not."""
     return settings.read_ahead and not has_replicas(settings)
 
 

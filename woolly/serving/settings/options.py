@@ -1,4 +1,4 @@
-"""How the settings open a model."""
+"""Model options derived from the settings."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _named(option: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Texts, TeamSettings, EngineOptions):
-    """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
+    """Settings of `woolly serve`. RequestError names the setting whose value is out of range.
 
     The type of a field decides how text is read: a tuple is a list separated by commas. Most options of `LLM` are
     inherited from their own table (woolly/llm/model_options.py).
@@ -304,7 +304,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     @property
@@ -324,12 +324,12 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def has_keys(self) -> bool:
-        """Whether clients need a key."""
+        """True if clients need a key."""
         return bool(self.keys or self.keys_file or self.oidc_issuer)
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether clients with different keys reuse each other's prefixes."""
+        """True if clients with different keys share cached prefixes."""
         return bool(self.share_prefixes)
 
     @property

@@ -123,7 +123,7 @@ class TeamSettings:
 
     @property
     def has_tls(self) -> bool:
-        """Whether the server speaks HTTPS."""
+        """True if the server speaks HTTPS."""
         return self.tls is not None or self.tls_cert is not None
 
     @property

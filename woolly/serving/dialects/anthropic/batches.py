@@ -43,7 +43,7 @@ class BatchRequest(BaseModel):
 
 
 class MessageBatchBody(BaseModel):
-    """What a batch is made of."""
+    """Body of a request for a batch."""
 
     model_config = ConfigDict(extra="forbid")
 

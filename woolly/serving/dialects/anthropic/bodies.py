@@ -22,7 +22,7 @@ _HARMLESS = "Accepted; nothing depends on it."
 
 
 class Thinking(BaseModel):
-    """Whether the model thinks, and how much."""
+    """Thinking: on or off, and its budget."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -67,7 +67,7 @@ class CountBody(BaseModel):
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the client asks for thinking; without a word about it, Anthropic's models do not think."""
+        """True if the client asks for thinking; without the field, Anthropic's models do not think."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
     @property

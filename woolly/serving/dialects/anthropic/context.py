@@ -44,7 +44,7 @@ class ThinkingTurns(_Strict):
 
 
 class AllTurns(_Strict):
-    """All of the assistant's turns, as "all" says too."""
+    """Selector for all of the assistant's turns, like "all"."""
 
     type: Literal["all"]
 
@@ -68,7 +68,7 @@ class ClearThinking(_Strict):
 
 
 class ContextManagement(_Strict):
-    """What is left out of the conversation, in this order."""
+    """Edits that remove parts of the conversation, in order."""
 
     edits: Items[Annotated[ClearToolUses | ClearThinking, Field(discriminator="type")]] | None = Field(
         None, description="At most one of each type.", json_schema_extra={"maxItems": 2}

@@ -185,5 +185,5 @@ def _text(block: Block, where: str) -> str:
 
 
 def _is_of_a_server_tool(block: Block) -> bool:
-    """Whether a block is about a tool that Anthropic's own server runs."""
+    """Return True if a block belongs to a tool that Anthropic's own server runs."""
     return block.type in ("server_tool_use", "mcp_tool_use") or block.type.endswith("_tool_result")

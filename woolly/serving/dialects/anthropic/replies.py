@@ -29,7 +29,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a body asks of its reply beside the answer."""
+    """Options of a body that shape its reply."""
 
     max_tokens: int
     stops: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Form:
 
     @property
     def facts(self) -> Data:
-        """What the reply says of the conversation."""
+        """Return the fields that describe the conversation."""
         return {} if self.edits is None else {"context_management": {"applied_edits": list(self.edits)}}
 
 

@@ -28,7 +28,7 @@ class ToolSpec(BaseModel):
 
 
 class ToolChoiceSpec(BaseModel):
-    """Whether tools may or must be called."""
+    """Tool choice: auto, any, none or a named tool."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

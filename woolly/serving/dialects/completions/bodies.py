@@ -31,7 +31,7 @@ TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries beside text."""
+    """Options of a stream besides text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -77,7 +77,7 @@ class ResponseFormat(BaseModel):
 
 
 class ReasoningSpec(BaseModel):
-    """How much a model thinks."""
+    """Reasoning effort."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,7 +89,7 @@ class ReasoningSpec(BaseModel):
 
 
 class ThinkingSpec(BaseModel):
-    """Whether a model thinks, in Anthropic's words."""
+    """Thinking on or off, in Anthropic's form."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -138,12 +138,12 @@ class OpenAIBody(Sampling):
 
     @property
     def has_continuous_usage(self) -> bool:
-        """Whether every chunk of a stream has the usage so far."""
+        """True if every chunk of a stream has the usage so far."""
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with a chunk of usage."""
+        """True if a stream ends with a chunk of usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
@@ -314,7 +314,7 @@ class ChatBody(OpenAIBody):
 
     @property
     def _thinks(self) -> bool | None:
-        """Whether the model thinks, by fields of other APIs; None if they do not say."""
+        """Return whether the model thinks, by fields of other APIs; None if they do not say."""
         if self.enable_thinking is not None or self.thinking is None:
             return self.enable_thinking
         return self.thinking if isinstance(self.thinking, bool) else self.thinking.type != "disabled"
@@ -324,7 +324,7 @@ class ChatBody(OpenAIBody):
         return ({"enable_thinking": True} if self._thinks else {}) | (self.chat_template_kwargs or {})
 
     def _continues(self, last: chat.Message, *, is_bound: bool) -> bool:
-        """Whether the answer continues the last message: if asked, or if it is an assistant's text, as llama-server."""
+        """Return True if the answer continues the last message: on request, or after an assistant message."""
         wanted, begins = self.continue_final_message, self.add_generation_prompt
         if wanted is not None and wanted is begins:
             raise invalid_param(
@@ -361,7 +361,7 @@ class CompletionBody(OpenAIBody):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no token is asked for, only what is known about the prompt."""
+        """True if no token is requested, only the scores of the prompt."""
         return 0 in (self.max_tokens, self.n_predict)
 
     def limit(self, defaults: SamplingParams) -> int | None:

@@ -33,7 +33,7 @@ Delta = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """What a body asks of its reply beside the answer."""
+    """Options of a body that shape its reply."""
 
     usage: Literal["none", "own", "last"] = "none"  # in a stream: nowhere, in a chunk of its own, in the last chunk
     has_timings: bool = False  # in every chunk of a stream
@@ -83,7 +83,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
 
 
 class Choice:
-    """One of the n answers: its events and log-probabilities so far."""
+    """Events and log-probabilities of one of the n answers so far."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._tokenizer = head.running.tokenizer
@@ -112,7 +112,7 @@ class Choice:
 
     @property
     def thought(self) -> str:
-        """What the model thought so far."""
+        """Reasoning text so far."""
         return "".join(event.text for event in self._events if isinstance(event, Reasoning))
 
     def take_logprobs(self) -> dict[str, Any] | None:

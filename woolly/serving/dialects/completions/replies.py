@@ -1,4 +1,4 @@
-"""What clients get back, for the API's description; replies are built as plain JSON."""
+"""Response bodies, for the API description; replies themselves are built as plain JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Reply(BaseModel):
-    """What all replies are."""
+    """Fields that all replies share."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -104,7 +104,7 @@ class TokenEntry(TokenAlternative):
 
 
 class PromptToken(Reply):
-    """How likely a token of a prompt was, as vLLM tells it."""
+    """Log-probabilities of a prompt token, in vLLM's form."""
 
     logprob: float
     rank: int | None
@@ -119,7 +119,7 @@ class ChatLogprobs(Reply):
 
 
 class ChatChoice(Reply):
-    """One of the answers."""
+    """One of the n answers."""
 
     index: int
     message: ReplyMessage
@@ -153,7 +153,7 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionChoice(Reply):
-    """One of the texts."""
+    """One of the n completions."""
 
     index: int
     text: str

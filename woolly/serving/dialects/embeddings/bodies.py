@@ -16,7 +16,7 @@ _TRUNCATE = "Cut texts that are too long; by default they are refused. The reply
 
 
 class TextBody(BaseModel):
-    """What every body has."""
+    """Fields that all bodies share."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -28,7 +28,7 @@ class TextBody(BaseModel):
 
     @property
     def cuts(self) -> bool:
-        """Whether texts that are too long are cut."""
+        """True if texts that are too long are truncated."""
         return read_truncate(self.truncate, self.truncate_prompt_tokens)
 
 

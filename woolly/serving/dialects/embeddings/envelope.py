@@ -1,4 +1,4 @@
-"""What replies about texts have in common."""
+"""Fields that replies about texts have in common."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def rank(
 
 
 async def score(body: ScoreBody, request: Request) -> Response:
-    """How well texts belong together: by the model that ranks, or the cosine of the embeddings of one that embeds."""
+    """Score pairs of texts with a reranker, or by cosine similarity with an embedding model."""
     pairs = body.pairs()
 
     def prepare(llm: LLM) -> PoolingJob:

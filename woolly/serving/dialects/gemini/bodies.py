@@ -24,7 +24,7 @@ _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 
 class ThinkingConfig(Camel):
-    """Whether the model thinks, how much, and whether the reply shows it."""
+    """Thinking: on or off, its budget, and whether the reply shows it."""
 
     include_thoughts: bool | None = None
     thinking_budget: int | None = Field(None, description="Most tokens of thoughts; 0: none, -1: no limit.")
@@ -32,7 +32,7 @@ class ThinkingConfig(Camel):
 
 
 class GenerationConfig(Camel):
-    """How an answer is written."""
+    """Sampling options and output format."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -57,7 +57,7 @@ class GenerationConfig(Camel):
 
     @property
     def thinking(self) -> ThinkingConfig:
-        """Whether the model thinks; empty if nothing is said."""
+        """Return the thinking options; empty if none are sent."""
         return self.thinking_config or ThinkingConfig.model_validate({})
 
     def check(self) -> None:

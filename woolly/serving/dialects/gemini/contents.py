@@ -31,7 +31,7 @@ class FunctionCall(Camel):
 
 
 class FunctionResponse(Camel):
-    """What a call gave back."""
+    """Result of a function call."""
 
     name: str
     response: dict[str, Any] | None = None

@@ -22,14 +22,14 @@ _LOWEST = -9999.0  # of tokens that cannot come; JSON has no infinity
 
 @dataclass(frozen=True)
 class Form:
-    """What a body asks of its reply beside the answer."""
+    """Options of a body that shape its reply."""
 
     shows_thoughts: bool = False
     has_logprobs: bool = False
 
 
 class _Candidate:
-    """One of the answers: turns its events into parts; a call comes whole, when its last character is there."""
+    """Builder of one candidate: turns events into parts; a call is sent when it is complete."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._form: Form = head.form
@@ -136,7 +136,7 @@ def _candidate(index: int, one: _Candidate, parts: list[Data]) -> Data:
 
 
 class _Frame:
-    """What a response and each one of a stream share."""
+    """Fields that a response and each chunk of a stream share."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._fields = {"modelVersion": head.running.model.name, "responseId": secrets.token_urlsafe(16)}

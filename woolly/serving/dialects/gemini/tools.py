@@ -40,7 +40,7 @@ class ToolSpec(Camel):
 
 
 class FunctionCallingConfig(Camel):
-    """Whether functions may or must be called."""
+    """Function calling mode: AUTO, ANY or NONE."""
 
     mode: str | None = None
     allowed_function_names: list[str] | None = None
@@ -48,7 +48,7 @@ class FunctionCallingConfig(Camel):
 
 
 class ToolConfig(Camel):
-    """How tools are used."""
+    """Options of tool use."""
 
     function_calling_config: FunctionCallingConfig | None = None
     retrieval_config: Any = Field(None, description="Accepted; nothing depends on it.")

@@ -23,7 +23,7 @@ router.post("/chat/completions", responses={200: {"model": ChatReply}}, response
 
 
 class Control(BaseModel):
-    """What is to become of an answer under way."""
+    """Command for a running answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

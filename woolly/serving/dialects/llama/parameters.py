@@ -60,7 +60,7 @@ class CompletionBody(Sampling):
     adaptive_decay: float | None = Field(None, description="Without effect while adaptive_target is off.")
 
     def to_params(self, defaults: SamplingParams) -> SamplingParams:
-        """What the engine takes. A limit of 0 is left to the caller: the engine's own begins at 1."""
+        """Return the engine's parameters. A limit of 0 is left to the caller: the engine's minimum is 1."""
         self.check_text()
         for name in ("t_max_predict_ms", "n_indent", "n_discard", "n_cache_reuse"):
             self._only(name, 0)

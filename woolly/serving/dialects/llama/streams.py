@@ -47,7 +47,7 @@ async def stop_stream(request: Request, conv_id: str) -> Response:
 
 @router.post("/v1/streams/lookup")
 async def look_up(body: Conversations, request: Request) -> list[dict[str, Any]]:
-    """Which of these conversations have a stream that is kept."""
+    """Return the conversations that have a kept stream."""
     streams: ResumableStreams = request.app.state.streams
     return [
         {

@@ -1,4 +1,4 @@
-"""What programs made for vLLM ask beside answers: the version, the load, the vocabulary, and to take adapters."""
+"""Routes of vLLM's server besides answers: version, load, tokenizer information, LoRA adapters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def version() -> dict[str, str]:
 
 @router.get("/load")
 async def load(request: Request) -> dict[str, int]:
-    """How many answers run or wait, as vLLM tells it."""
+    """Return the number of running and waiting answers, in vLLM's form."""
     return {"server_load": request.app.state.generator.admission.n_open}
 
 

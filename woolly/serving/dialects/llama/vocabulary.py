@@ -1,4 +1,4 @@
-"""What a model's file says about its tokens and its chat template; nothing is loaded for it."""
+"""Vocabulary and chat template of a model file, read without loading the model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _caps(template: ChatTemplate) -> dict[str, bool]:
 
 
 def _shows_calls(template: ChatTemplate, n: int) -> bool:
-    """Whether the template shows n calls of one answer."""
+    """Return True if the template shows n calls of one answer."""
     calls = tuple(ToolCall(f"call{i:05}", f"probe_{i}", "{}") for i in range(n))
     talk = (Message("user", "."), Message("assistant", "", calls=calls))
     try:

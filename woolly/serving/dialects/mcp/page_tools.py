@@ -119,7 +119,7 @@ async def call_tool(body: CallBody, request: Request) -> dict[str, Any]:
 
 
 def is_off(authenticator: Authenticator) -> bool:
-    """Whether nobody may use tools: the server has keys, and none that may do more than ask."""
+    """True if nobody may use tools: the server has keys, and none of them is an admin key."""
     return not authenticator.is_open and not authenticator.has_admins
 
 

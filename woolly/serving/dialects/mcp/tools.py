@@ -1,4 +1,4 @@
-"""What other programs may ask of this server by MCP: answers, embeddings, ranks, tokens and the list of models."""
+"""MCP tools of this server: answers, embeddings, ranking, tokens and the list of models."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/auth")
 
 
 class TokenBody(BaseModel):
-    """Who asks, and the key that allows it."""
+    """User name, and the key that authorizes it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +51,7 @@ async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
 
 @router.post("/validate", summary="Read a token")
 async def validate_token(body: ValidateBody, request: Request) -> dict[str, Any]:
-    """Whether this server signed it and it still holds."""
+    """Return True if this server signed the token and it has not expired."""
     authenticator: Authenticator = request.app.state.authenticator
     claims = authenticator.validate(body.token)
     if claims is None:

@@ -1,4 +1,4 @@
-"""Who asks: Ole gets lists wrapped, others the bare value."""
+"""Client detection: Ole gets lists wrapped in an object, others the bare value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection
 
 
 def is_ole(connection: HTTPConnection) -> bool:
-    """Whether the request comes from Ole, which says so by a header or in its user agent."""
+    """Return True if the request comes from Ole, by a header or its user agent."""
     return "x-ole-client" in connection.headers or "Ole" in connection.headers.get("user-agent", "")
 
 

@@ -20,7 +20,7 @@ _MEGABYTES = 256
 
 
 class Bandwidth:
-    """What the machine's memory gives, measured once, between two steps of the engine. Thread-safe."""
+    """Memory bandwidth of the machine, measured once, between two steps of the engine. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
 
 
 def optimizations(llm: LLM | None, settings: Settings) -> list[str]:
-    """What speeds the served model up, by name."""
+    """Return the names of the optimizations that the loaded model uses."""
     if is_reference(settings):
         return ["continuous_batching", "prefix_cache"]
     names = ["continuous_batching", "prefix_cache", "fused_plan", "packed_weights", "static_arena"]
@@ -110,7 +110,7 @@ def optimizations(llm: LLM | None, settings: Settings) -> list[str]:
 
 
 def memory_mb() -> float:
-    """What the process holds at present, mapped files included, in 10^6 bytes."""
+    """Return the resident memory of the process, mapped files included, in 10^6 bytes."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/models")
 
 
 class LoadBody(BaseModel):
-    """How to load a model."""
+    """Options of loading a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

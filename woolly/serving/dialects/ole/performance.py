@@ -28,7 +28,7 @@ _SECONDS = 30.0  # that a benchmark may take, but for its first iteration
 
 
 class BenchmarkBody(BaseModel):
-    """What to measure."""
+    """Options of a benchmark."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -29,7 +29,7 @@ class SessionBody(BaseModel):
 
 @router.get("", summary="List the sessions")
 async def list_sessions(request: Request) -> Any:
-    """Those of this client, the last used first."""
+    """List the sessions of this client, the last used first."""
     store: SessionStore = request.app.state.sessions
     sessions = await store.ask(store.all, owner_of(request))
     return wrapped(request, [_shape(session) for session in sessions])
@@ -37,7 +37,7 @@ async def list_sessions(request: Request) -> Any:
 
 @router.post("", summary="Begin a session", status_code=201)
 async def create_session(request: Request, body: SessionBody | None = None) -> dict[str, Any]:
-    """It is on the disk when this answers."""
+    """Create a session; it is on disk when the reply is sent."""
     models: ModelManager = request.app.state.models
     store: SessionStore = request.app.state.sessions
     body = body or SessionBody()
@@ -65,7 +65,7 @@ async def get_session(session_id: str, request: Request) -> dict[str, Any]:
 
 @router.delete("/{session_id}", summary="Forget a session")
 async def delete_session(session_id: str, request: Request) -> dict[str, Any]:
-    """Its messages go with it."""
+    """Delete a session with its messages."""
     store: SessionStore = request.app.state.sessions
     await store.ask(store.delete, owner_of(request), session_id)
     return {"success": True, "message": "the session is deleted"}

@@ -63,7 +63,7 @@ _ACTIVE_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Session:
-    """What is known of a conversation beside its messages."""
+    """Record of a conversation, without its messages."""
 
     id: str
     created_at: float  # seconds since 1970
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def active(self) -> bool:
-        """Whether it was used within the last hour."""
+        """True if the session was used within the last hour."""
         return time.time() - self.last_accessed < _ACTIVE_SECONDS
 
 
@@ -127,7 +127,7 @@ class SessionStore:
             raise
 
     async def ask(self, method: Callable[..., Result], *args: Any, **named: Any) -> Result:
-        """What one of the methods below gives, without waiting on the event loop's thread."""
+        """Run one of the methods below on the store's thread, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(method, *args, **named))
 
     def create(
@@ -258,7 +258,7 @@ class SessionStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing, one thread at a time."""
+        """Run a transaction, one thread at a time."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -319,7 +319,7 @@ def _storage_error(error: sqlite3.OperationalError) -> ApiError:
 
 
 def _body(message: Message) -> str:
-    """As it is kept: JSON in ASCII, so that its length is its bytes."""
+    """Serialize a message as ASCII JSON, so that its length is its size in bytes."""
     return json.dumps(dict(message))
 
 

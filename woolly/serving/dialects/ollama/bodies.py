@@ -79,7 +79,7 @@ class AnswerBody(BaseModel):
 
     @property
     def kept(self) -> float | None:
-        """How many seconds the model stays loaded after its last use; infinite for ever, None if nothing is asked."""
+        """Return the seconds that the model stays loaded after its last use; inf for ever, None if not requested."""
         given = self.keep_alive
         if isinstance(given, str):
             parts = _DURATION.findall(given)
@@ -93,7 +93,7 @@ class AnswerBody(BaseModel):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the model should be unloaded."""
+        """True if the model should be unloaded."""
         return self.kept == 0
 
     def check(self) -> None:

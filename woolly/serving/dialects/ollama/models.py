@@ -34,7 +34,7 @@ _SHORT = 5  # items of a list that a description shows
 
 
 class ShowBody(BaseModel):
-    """Which model."""
+    """Name of the model to describe."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,7 +82,7 @@ async def list_loaded(request: Request) -> dict[str, Any]:
 
 @router.post("/api/show", response_model=None, summary="Describe a model")
 async def show(body: ShowBody, request: Request) -> Response:
-    """What the file says about itself, and what the model can do."""
+    """Describe the model: facts of its file, and its capabilities."""
     name = body.model or body.name
     info = await find_model(request, name)
     metadata = await asyncio.to_thread(_metadata, info)
@@ -136,7 +136,7 @@ def _parameters(derived: Preset | None) -> list[str]:
 
 
 async def can_think(request: Request, info: ModelInfo) -> bool:
-    """Whether the model's template has marks of thoughts, or a switch for them."""
+    """Return True if the model's template has reasoning marks, or a switch for reasoning."""
     slot = request.app.state.models.ready(info.name)
     if slot is not None and slot.llm is not None:
         source = slot.llm.template.source

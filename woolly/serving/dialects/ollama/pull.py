@@ -28,7 +28,7 @@ _SUCCESS = {"status": "success"}
 
 
 class PullBody(BaseModel):
-    """Which model."""
+    """Name of the model to download."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,7 +82,7 @@ def _allowed(request: Request, name: str) -> str:
 
 
 def _is_public(name: str) -> bool:
-    """Whether a name is one of the catalogue or of the hub: not a path here, nor any address that we can reach."""
+    """Return True if a name is one of the catalogue or the hub: not a local path or an address."""
     try:
         return is_in_catalogue(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
     except StoreError:

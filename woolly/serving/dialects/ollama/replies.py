@@ -20,7 +20,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """What the reply repeats of the request, and which of the two shapes it has."""
+    """Fields that the reply repeats from the request, and which of the two forms it has."""
 
     model: str  # as the client named it
     kind: Literal["chat", "generate"]

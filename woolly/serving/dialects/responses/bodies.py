@@ -22,7 +22,7 @@ _SEALED = "reasoning.encrypted_content"
 
 
 class ResponseReasoning(BaseModel):
-    """How much a model thinks, and how its thoughts are shown: as they are, whichever summary is asked for."""
+    """Reasoning effort, and how reasoning is shown: in full, whichever summary is requested."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,18 +103,18 @@ class ResponseBody(Sampling):
 
     @property
     def has_summary(self) -> bool:
-        """Whether thoughts are shown as a summary, which some clients show alone."""
+        """True if reasoning is sent as a summary, which is all that some clients show."""
         reasoning = self.reasoning
         return reasoning is not None and (reasoning.summary or reasoning.generate_summary) is not None
 
     @property
     def has_sealed(self) -> bool:
-        """Whether thoughts come sealed too, for clients that send them back."""
+        """True if encrypted reasoning is requested, for clients that send it back."""
         return _SEALED in (self.include or ())
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether log-probabilities are asked for."""
+        """True if log-probabilities are requested."""
         return _LOGPROBS in (self.include or ()) or self.top_logprobs is not None
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ Data = dict[str, Any]
 
 
 class ConversationBody(BaseModel):
-    """What a conversation begins with."""
+    """Items and metadata of a new conversation."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,7 +29,7 @@ class ConversationBody(BaseModel):
 
 
 class MetadataBody(BaseModel):
-    """What can be changed of a conversation."""
+    """New metadata of a conversation."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -182,7 +182,7 @@ def _result(output: Any, where: str) -> str:
 
 
 def _is_unread(part: Any) -> bool:
-    """Whether a part of a result is a file that is not text."""
+    """Return True if a part of a result is a file that is not text."""
     if not isinstance(part, Mapping) or part.get("type") != "input_file":
         return False
     return file_text(_text(part, "file_data") or "") is None

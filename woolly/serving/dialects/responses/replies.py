@@ -27,7 +27,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """What a response repeats of its request, and what the body asks of it."""
+    """Fields that a response repeats from its request, and options that shape it."""
 
     id: str  # of the response
     created_at: int

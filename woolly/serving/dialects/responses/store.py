@@ -95,7 +95,7 @@ class ResponseStore:
         return self.ended(owner, id).items if live is None else live.items
 
     def has_ended(self, id: str) -> bool:
-        """Whether a response is kept."""
+        """Return True if a response is stored."""
         return id in self._kept
 
     def ended(self, owner: str, id: str) -> Kept:

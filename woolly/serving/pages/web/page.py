@@ -50,7 +50,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 def is_public(method: str, path: str) -> bool:
-    """Whether a request is for the page or one of its files; they hold no secret, and the page asks for the key."""
+    """Return True if a request is for the page or one of its files; they have no secret; the page asks for the key."""
     return method in ("GET", "HEAD") and (path == "/" or _FILE.fullmatch(path) is not None)
 
 
@@ -106,7 +106,7 @@ def _about(has_page: bool) -> dict[str, Any]:
 
 
 def _wants_page(accept: str) -> bool:
-    """Whether the client is a browser, which accepts HTML by name; clients of the API accept JSON or anything."""
+    """Return True if the client is a browser, which accepts HTML by name; API clients accept JSON or anything."""
     html = _quality(accept, _HTML)
     return html > 0 and html >= _quality(accept, ("application/json",))
 
