@@ -111,7 +111,7 @@ class Choice:
         return _reason(last, is_old=self._is_old) if isinstance(last, Finished) else None
 
     @property
-    def thought(self) -> str:
+    def reasoning_text(self) -> str:
         """Reasoning text so far."""
         return "".join(event.text for event in self._events if isinstance(event, Reasoning))
 
@@ -300,7 +300,7 @@ def figures(head: ReplyContext) -> dict[str, Any]:
 def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
     """Returns tokens and times of answers that have ended, with the tokens of their thoughts if there are any."""
     found = figures(head)
-    if thoughts := [choice.reasoning_markers for choice in choices if choice.reasoning_markers]:
+    if thoughts := [choice.reasoning_text for choice in choices if choice.reasoning_text]:
         n_thought = sum(head.count_thoughts(thought) for thought in thoughts)
         found["usage"]["completion_tokens_details"] = {"reasoning_tokens": n_thought}
     return found

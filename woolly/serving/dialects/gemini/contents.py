@@ -96,7 +96,7 @@ def _answer(content: Content, where: str) -> chat.Message:
     calls: list[chat.ToolCall] = []
     for i, part in enumerate(content.parts or ()):
         place = f"{where}.parts.{i}"
-        if part.reasoning_markers:
+        if part.thought:
             thoughts.append(part.text or "")
         elif part.function_call is not None:
             call = part.function_call

@@ -70,7 +70,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
     if kind == "message":
         _read_message(item, where, talk)
     elif kind == "reasoning":
-        talk.think(decode_reasoning(_text(item, "encrypted_content")) or _reasoning_markers(item, where))
+        talk.think(decode_reasoning(_text(item, "encrypted_content")) or _reasoning_text(item, where))
     elif kind == "function_call":
         name, namespace = _needed(item, "name", where), _text(item, "namespace")
         full = f"{namespace}.{name}" if namespace else name
@@ -188,7 +188,7 @@ def _is_unread(part: Any) -> bool:
     return file_text(_text(part, "file_data") or "") is None
 
 
-def _reasoning_markers(item: Item, where: str) -> str:
+def _reasoning_text(item: Item, where: str) -> str:
     """Returns the text of a thought: the thought itself, else its summary."""
     for name in ("content", "summary"):
         parts = item.get(name)

@@ -31,7 +31,7 @@ class Output:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
         self.items: list[Data] = []
         self.end: Finished | None = None
-        self.reasoning_markers = ""  # all of it
+        self.reasoning_text = ""  # all of it
         self._open: Data | None = None  # the last item, while it grows
         self._texts: list[str] = []  # of the open item
         self._logprobs: list[Data] = []
@@ -118,7 +118,7 @@ class Output:
         ]
 
     def _end_reasoning(self, item: Data, text: str) -> list[Data]:
-        self.reasoning_markers += text
+        self.reasoning_text += text
         if self._form.has_sealed:
             item["encrypted_content"] = encode_reasoning(text)
         if self._form.has_summary:

@@ -220,7 +220,7 @@ def _ended(response: Data, head: ReplyContext, output: Output) -> Data:
             "input_tokens": usage.n_prompt,
             "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": 0},
             "output_tokens": usage.n_answer,
-            "output_tokens_details": {"reasoning_tokens": head.count_thoughts(output.reasoning_markers)},
+            "output_tokens_details": {"reasoning_tokens": head.count_thoughts(output.reasoning_text)},
             "total_tokens": usage.n_prompt + usage.n_answer,
         },
     }
