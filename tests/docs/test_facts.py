@@ -21,7 +21,7 @@ def stale():
     return [name for name, _ in generate.stale_files()]
 
 
-@pytest.mark.parametrize("page", [*generate.PAGES, *generate.marked_pages()])
+@pytest.mark.parametrize("page", sorted({*generate.PAGES, *generate.marked_pages()}))
 def test_generated_documentation_is_current(page, stale):
     assert page not in stale, f"{page} is not up to date: run `scripts/generate`"
 
