@@ -33,7 +33,7 @@ def _attention(
     name: str,
     head_dim: int,
     group: int = 2,
-    style: str = "halves",
+    style: str = "neox",
     kv_type: str = "f32",
     runs: tuple[Run, ...] = _PAGES,
     *,
@@ -79,7 +79,7 @@ def _attention(
 def _attentions() -> Iterator[Case]:
     groups, styles, contexts = (
         cycle((1, 2, 3, 4, 9)),
-        cycle(("adjacent", "halves", "none")),
+        cycle(("adjacent", "neox", "none")),
         cycle((_SHORT, _PAGES, _SPLITS, _TOGETHER)),
     )
     for head_dim in (16, 32, 48, 64, 80, 96, 128):
@@ -90,11 +90,11 @@ def _attentions() -> Iterator[Case]:
             yield _attention(f"{head_dim}-{kv_type}-group{group}-{style}", head_dim, group, style, kv_type, runs)
     for kv_type in ("f32", "f16", "q8_0"):
         for runs, name in ((_SPLITS, "splits"), (_TOGETHER, "together")):
-            yield _attention(f"{name}-{kv_type}", 32, 3, "halves", kv_type, runs)
+            yield _attention(f"{name}-{kv_type}", 32, 3, "neox", kv_type, runs)
             for window in (1, 5, 40, 130):
                 yield _attention(f"{name}-window{window}-{kv_type}", 32, 2, "adjacent", kv_type, runs, window=window)
             yield _attention(f"{name}-softcap-{kv_type}", 32, 2, "none", kv_type, runs, window=40, softcap=2.0)
-    yield _attention("one-kv-head", 64, 9, "halves", "f16", _SPLITS, kv_heads=1)
+    yield _attention("one-kv-head", 64, 9, "neox", "f16", _SPLITS, kv_heads=1)
     # Heads that do not fill the blocks of a cache, and the longest.
     for head_dim, kv_type in (
         (2, "f32"),
@@ -106,13 +106,13 @@ def _attentions() -> Iterator[Case]:
         (576, "q8_0"),
     ):
         runs = next(contexts)
-        yield _attention(f"{head_dim}-{kv_type}-filled", head_dim, 2, "halves", kv_type, runs, temper=0.1)
+        yield _attention(f"{head_dim}-{kv_type}-filled", head_dim, 2, "neox", kv_type, runs, temper=0.1)
     for kv_type in ("f32", "f16", "q8_0"):
-        yield _attention(f"sinks-{kv_type}", 32, 3, "halves", kv_type, _SPLITS, sinks=True)
+        yield _attention(f"sinks-{kv_type}", 32, 3, "neox", kv_type, _SPLITS, sinks=True)
         yield _attention(f"sinks-window-{kv_type}", 32, 2, "none", kv_type, _TOGETHER, sinks=True, window=40)
     # V of another width than K, V inside K, and windows that begin anew.
     for head_dim, v_dim, kv_type in ((192, 128, "f16"), (24, 40, "q8_0"), (48, 8, "f32")):
-        yield _attention(f"{head_dim}-v{v_dim}-{kv_type}", head_dim, 2, "halves", kv_type, next(contexts), v_dim=v_dim)
+        yield _attention(f"{head_dim}-v{v_dim}-{kv_type}", head_dim, 2, "neox", kv_type, next(contexts), v_dim=v_dim)
     for head_dim, v_dim, kv_type in ((576, 512, "f16"), (80, 40, "q8_0"), (24, 17, "f32")):
         for runs, name in ((_SPLITS, "splits"), (_TOGETHER, "together")):
             yield _attention(
@@ -134,7 +134,7 @@ def _attentions() -> Iterator[Case]:
         for runs, name in ((_SPLITS, "splits"), (_TOGETHER, "together")):
             yield _attention(f"{name}-alibi-{kv_type}", 32, group, "none", kv_type, runs, alibi=8.0)
     yield _attention("alibi-window", 48, 2, "none", "f16", _SPLITS, window=40, alibi=6.0)
-    for style in ("adjacent", "halves"):
+    for style in ("adjacent", "neox"):
         yield _attention(f"norms-{style}", 48, 2, style, norms=True)
         yield _attention(f"divisors-{style}", 32, 2, style, divisors=True)
         yield _attention(f"part-{style}", 64, 2, style, n_rot=24)
@@ -142,10 +142,10 @@ def _attentions() -> Iterator[Case]:
 
 def _four_bits() -> Iterator[Case]:
     """4 bits of turned heads: filled up, of V inside K, of another width, and for V alone."""
-    yield _attention("64-q4", 64, 4, "halves", "q4", _SPLITS)
+    yield _attention("64-q4", 64, 4, "neox", "q4", _SPLITS)
     yield _attention("128-q8_0-q4", 128, 2, "adjacent", "q8_0/q4", _TOGETHER, window=40)
     yield _attention("80-v40-q4", 80, 3, "none", "q4", _PAGES, v_dim=40, temper=0.1)
-    yield _attention("f16-q4-sinks", 32, 3, "halves", "f16/q4", _SPLITS, sinks=True)
+    yield _attention("f16-q4-sinks", 32, 3, "neox", "f16/q4", _SPLITS, sinks=True)
     yield _attention("80-inside40-q4", 80, 5, "none", "q4", _TOGETHER, kv_heads=1, v_dim=40, v_in_k=True)
 
 
@@ -153,7 +153,7 @@ def _pairs() -> Iterator[Case]:
     """K and V of every two types, of heads that fill no block."""
     types = ("f32", "f16", "q8_0", "q4")
     for k, v in ((k, v) for k in types for v in types if k != v):
-        yield _attention(f"pair-{k}-{v}", 40, 3, "halves", f"{k}/{v}", _PAGES, v_dim=24)
+        yield _attention(f"pair-{k}-{v}", 40, 3, "neox", f"{k}/{v}", _PAGES, v_dim=24)
 
 
 FOUR_BITS = {case.name: case for case in _four_bits()}
@@ -163,6 +163,6 @@ ATTENTIONS = {case.name: case for case in _attentions()}
 # no piece of the cache, sequences.
 TILED = (
     *("attend-sinks-window-f32", "attend-together-24-inside17-f32", "attend-splits-alibi-f32"),
-    *("attend-128-f16-group2-halves", "attend-128-q8_0-group3-none", "attend-together-softcap-q8_0"),
+    *("attend-128-f16-group2-neox", "attend-128-q8_0-group3-none", "attend-together-softcap-q8_0"),
     *("attend-together-chunks40", "attend-all-64-3-0-f16", "attend-far-2-10"),
 )

@@ -15,7 +15,7 @@ HEAD = 16  # of the index, whose keys turn: equal tokens at two positions are no
 
 
 def _choice(p: CaseTracer, *, n: int, block: int, has_weights: bool) -> Handle:
-    rope = Rope(HEAD, HEAD, 10000.0, "halves")
+    rope = Rope(HEAD, HEAD, 10000.0, "neox")
     q, k = (p.rope(p.embed(name), rope) for name in ("index_q", "index_k"))
     weights = p.embed("index_weights") if has_weights else None
     return p.choose(q, k, weights, head_dim=HEAD, n=n, block=block, local=int(block > 1))

@@ -66,7 +66,7 @@ def _kept() -> Iterator[Case]:
 
 
 def _others() -> Iterator[Case]:
-    rope = Rope(16, 16, 10000.0, "halves")
+    rope = Rope(16, 16, 10000.0, "neox")
     tables = _tables(index_q=64, index_k=16, index_weights=4)
     for every, n, runs in ((4, 5, _SPLITS), (4, 30, _TOGETHER), (16, 3, _SPLITS)):
 

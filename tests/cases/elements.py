@@ -97,7 +97,7 @@ def _layer_norm(p: CaseTracer) -> Handle:
 
 
 def _ropes() -> Iterator[Case]:
-    for style, n_rot in (("adjacent", 16), ("halves", 16), ("halves", 6)):
+    for style, n_rot in (("adjacent", 16), ("neox", 16), ("neox", 6)):
         rope = Rope(16, n_rot, 10000.0, style)  # type: ignore[arg-type]
         yield Case(f"rope-{style}-{n_rot}", "rope", _tables(x=48), lambda p, r=rope: p.rope(p.embed("x"), r), "near")
 

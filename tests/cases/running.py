@@ -10,7 +10,7 @@ from tests.cases.scans import RUNS
 from woolly.plan import Handle, Rope
 from woolly.quant import GGMLType
 
-_ROPE = Rope(16, 16, 10000.0, "halves")
+_ROPE = Rope(16, 16, 10000.0, "neox")
 
 
 def _choice(p: CaseTracer, n: int, every: int) -> Handle:

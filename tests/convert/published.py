@@ -61,8 +61,8 @@ def renamed(name, table):
     return re.sub(known, lambda found: table[found[0]], name)
 
 
-def halves(array, n):
-    """Rotary pairs of n heads, brought back to halves."""
+def neox_rows(array, n):
+    """Rotary pairs of n heads, reordered to NeoX."""
     return array.reshape(n, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
@@ -144,12 +144,12 @@ def joined(arrays, parts, whole):
 
 
 def unpaired(file):
-    """A change that brings q and k back to halves."""
+    """A change that reorders q and k to NeoX."""
     head = int(file.metadata[f"{arch(file)}.attention.key_length"])
 
     def each(name, value):
         turned = name.endswith(("attn_q.weight", "attn_k.weight"))
-        return halves(value, len(value) // head) if turned else value
+        return neox_rows(value, len(value) // head) if turned else value
 
     return each
 

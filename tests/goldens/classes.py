@@ -7,7 +7,7 @@ import numpy as np
 from tests.goldens import chosen, compressed, latents, mixtures, streams, windowed
 from tests.goldens.positions import rope_parameters, windows
 
-# Converters reorder q and k of these so that rotary pairs are side by side; their classes pair halves.
+# Converters reorder q and k of these so that rotary pairs are side by side; their classes have NeoX pairs.
 PERMUTED = (
     *("llama", "granite", "granitemoe", "granite_swa", "mistral3", "smollm3", "arcee", "internlm2", "minicpm", "deci"),
     *("xverse", "baichuan", "deepseek", "muse-glimmer", "olmo"),
@@ -329,7 +329,7 @@ def source(file, name, parameter):
     if array is None:
         return None, []
     if found.endswith(("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias")):
-        array = halves(arch, array, array.shape[0] // int(file.get("attention.key_length")))
+        array = neox_rows(arch, array, array.shape[0] // int(file.get("attention.key_length")))
     if (scale := get(found.replace(".weight", ".scale"))) is not None and kind == "weight":
         array, names = array * scale, [found, found.replace(".weight", ".scale")]
     return plus_one(arch, found, array).reshape(parameter.shape), names
@@ -360,8 +360,8 @@ def plus_one(arch, name, array):
     return array - 1 if shifted and "norm" in name and name.endswith("weight") else array
 
 
-def halves(arch, array, n):
-    """Rotary pairs side by side, brought back to halves."""
+def neox_rows(arch, array, n):
+    """Rotary pairs side by side, reordered to NeoX."""
     if arch not in PERMUTED:
         return array
     shape = (n, array.shape[0] // n // 2, 2, *array.shape[1:])

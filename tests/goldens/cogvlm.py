@@ -47,7 +47,7 @@ def tower(file):
 
 
 def turned(x, base, positions):
-    """Rotary positions of (heads, rows, columns), in halves."""
+    """Rotary positions of (heads, rows, columns), as NeoX."""
     n = x.shape[-1] // 2
     angles = torch.outer(positions.double(), base ** (-torch.arange(n).double() / n))
     left, right = x[..., :n], x[..., n:]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.goldens.classes import halves
+from tests.goldens.classes import neox_rows
 from tests.goldens.encoder_loops import jina_bert_v2, neo_bert, nomic_bert_moe
 
 BLOCKS = {
@@ -192,7 +192,7 @@ def like_llama(file, name, after_attention, extra=(), **more):
             return split(file, fused, parameter, "qkv".index(name.split(".")[3][0]))
         array, found = plain(name, parameter)
         if file.architecture == "llama-embed" and re.search(r"attn_[qk]\.", found[0]):
-            array = halves("llama", array, array.shape[0] // config.head_dim)
+            array = neox_rows("llama", array, array.shape[0] // config.head_dim)
         if file.architecture == "gemma-embedding" and "norm" in found[0]:
             array = array - 1
         return array.reshape(parameter.shape), found

@@ -43,7 +43,7 @@ def minicpmv46(file):
 
 
 def kimivl(file):
-    """Kimi-VL: its files have interleaved rotary pairs, the transformers tower has halves."""
+    """Kimi-VL: its files have interleaved rotary pairs, the transformers tower has NeoX pairs."""
     own = models.kimi_k25
     width, heads = file.get("vision.embedding_length"), file.get("vision.attention.head_count")
     vision = own.configuration_kimi_k25.Kimi_K25VisionConfig(

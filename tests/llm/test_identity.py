@@ -92,7 +92,7 @@ def test_embedding_model_has_an_identity_without_a_probe(tmp_path):
 
 
 def test_rope_angles_are_correct_to_the_last_bit():
-    frequencies, _ = rope_frequencies(Rope(64, 64, 10000.0, "halves"))
+    frequencies, _ = rope_frequencies(Rope(64, 64, 10000.0, "neox"))
     tables = [np.empty((1000, 32), np.float32) for _ in range(2)]
     _native.turns(np.ascontiguousarray(frequencies), np.ones(32), *tables)
     for position in (0, 1, 31, 512, 999):

@@ -16,7 +16,7 @@ from woolly.runtime.cpu.program import CpuProgram
 IDS = np.random.RandomState(7).randint(0, 264, 200).tolist()
 BIASED = replace(TINY["qwen2"], n_kv_heads=2, head_dim=32, factors={"attn_k.bias": 150.0})
 MODELS = {
-    "halves": BIASED,
+    "neox": BIASED,
     "adjacent": replace(TINY["llama-tied-bias"], factors={"attn_k.bias": 150.0}),
     "yarn": replace(BIASED, extra=YARN),
     "divisors": replace(TINY["llama3-rope"], qkv_bias=True, factors={"attn_k.bias": 150.0}),

@@ -57,7 +57,7 @@ def test_norms_with_other_epsilons_stay_separate_steps():
     shapes = {"token_embd": (10, 8), "q_norm": (4,), "k_norm": (4,)}
     p = Tracer("case", {f"{n}.weight": SimpleNamespace(type=GGMLType.F32, shape=x) for n, x in shapes.items()})
     x = p.embed("token_embd", width=8)
-    rope = Rope(head_dim=4, n_rot=4, base=10000.0, style="halves")
+    rope = Rope(head_dim=4, n_rot=4, base=10000.0, style="neox")
     q, k = (p.rope(p.rms_norm(x, f"{name}_norm", eps=eps), rope) for name, eps in (("q", 1e-5), ("k", 1e-6)))
     p.output(p.attention(q, k, x, head_dim=4, scale=0.5))
     ops = Counter(step.op for step in fuse(p.plan()).steps)

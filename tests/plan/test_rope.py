@@ -9,7 +9,7 @@ from woolly.plan import Rope, rope_frequencies
 
 
 def rope(**changes):
-    return Rope(**{"head_dim": 8, "n_rot": 8, "base": 10000.0, "style": "halves", **changes})
+    return Rope(**{"head_dim": 8, "n_rot": 8, "base": 10000.0, "style": "neox", **changes})
 
 
 def test_plain_frequencies_fall_geometrically():

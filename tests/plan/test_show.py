@@ -22,8 +22,8 @@ linear v1 v3 [batch, 64] blk.0.attn_k.weight F32
 linear v1 v4 [batch, 64] blk.0.attn_v.weight F32
 rms_norm v2 v5 [batch, 128] blk.0.attn_q_norm.weight F32 eps=1e-05
 rms_norm v3 v6 [batch, 64] blk.0.attn_k_norm.weight F32 eps=1e-05
-rope v5 v7 [batch, 128] rope=halves 32/32 base 10000
-rope v6 v8 [batch, 64] rope=halves 32/32 base 10000
+rope v5 v7 [batch, 128] rope=neox 32/32 base 10000
+rope v6 v8 [batch, 64] rope=neox 32/32 base 10000
 attention v7,v8,v4 v9 [batch, 128] entry=0 head_dim=32 scale=0.176777
 linear v9 v10 [batch, 64] blk.0.attn_output.weight F32
 add v0,v10 v11 [batch, 64]

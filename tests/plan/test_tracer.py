@@ -18,7 +18,7 @@ def tracer(**shapes):
     return Tracer("test", tensors(token_embd__weight=(10, 8), **shapes))
 
 
-ROPE = Rope(head_dim=4, n_rot=4, base=10000.0, style="halves")
+ROPE = Rope(head_dim=4, n_rot=4, base=10000.0, style="neox")
 
 
 def test_linear_of_the_wrong_width_is_rejected_at_the_model_line():
@@ -95,7 +95,7 @@ def test_rope_rejects_mismatched_heads():
 def test_rope_rejects_an_odd_number_of_rotated_columns():
     p = tracer()
     with pytest.raises(PlanError, match="an even part"):
-        p.rope(p.embed("token_embd", width=8), Rope(head_dim=4, n_rot=3, base=10000.0, style="halves"))
+        p.rope(p.embed("token_embd", width=8), Rope(head_dim=4, n_rot=3, base=10000.0, style="neox"))
 
 
 @pytest.mark.parametrize("buckets", [3, 512])

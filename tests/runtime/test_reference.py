@@ -159,7 +159,7 @@ def test_scores_fall_with_distance():
     np.testing.assert_allclose(*attention(alibi=4.0, window=5, kv_heads=4), atol=2e-6)
 
 
-@pytest.mark.parametrize("style", ["adjacent", "halves"])
+@pytest.mark.parametrize("style", ["adjacent", "neox"])
 def test_rope_rotates_only_its_part_and_keeps_norms(style):
     rope = Rope(head_dim=8, n_rot=4, base=100.0, style=style)
     step = Step("rope", (0,), (1,), (), (("rope", rope),), "")

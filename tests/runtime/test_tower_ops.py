@@ -329,11 +329,11 @@ def test_rows_that_choose_positions_see_no_others():
             run(one, brought(4, sees=sees((0, 4))))
 
 
-M_ROPE = Rope(8, 8, 10000.0, "halves", sections=(1, 1, 2))
+M_ROPE = Rope(8, 8, 10000.0, "neox", sections=(1, 1, 2))
 ROPES = {
     "runs": (M_ROPE, [0, 1, 2, 2]),
-    "turns": (Rope(16, 16, 10000.0, "halves", sections=(4, 2, 2), order="turns"), [0, 1, 2, 0, 1, 2, 0, 0]),
-    "each": (Rope(8, 8, 10000.0, "halves", sections=(2, 2), spectrum="each"), [0, 0, 1, 1]),
+    "turns": (Rope(16, 16, 10000.0, "neox", sections=(4, 2, 2), order="turns"), [0, 1, 2, 0, 1, 2, 0, 0]),
+    "each": (Rope(8, 8, 10000.0, "neox", sections=(2, 2), spectrum="each"), [0, 0, 1, 1]),
     "every": (Rope(8, 8, 10000.0, "adjacent", sections=(2, 2), spectrum="every"), [0, 0, 1, 1]),
 }
 

@@ -43,7 +43,7 @@ class CheckpointFamily:
     top: Mapping[str, str] = field(default_factory=dict)  # outside blocks
     changes: Changes = _no_changes
     norm: str = "rms"
-    pairs: bool = False  # rows of q and k go from rotary halves to pairs
+    pairs: bool = False  # rows of q and k go from NeoX to adjacent rotary pairs
     plus_one: bool = False  # norms of the checkpoint are 1 lower
     # Values of settings that no key says, where they differ from the usual ones: `ledger.py`.
     settings: Mapping[str, Allowed] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def scaled(factor: Array | np.float32) -> TensorOp:
 
 
 def in_pairs(n_heads: int) -> TensorOp:
-    """Rows of each head from rotary halves to pairs that stand side by side."""
+    """Return the rows of each head, reordered from NeoX to adjacent rotary pairs."""
 
     def apply(x: Array) -> Array:
         parts: Array = x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:])

@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4)
     hp = hp.with_ropes(*((i + 1) % 4 != 0 for i in range(hp.n_layers)))
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 

@@ -21,7 +21,7 @@ class ApertusParams:
 
 def read(keys: Keys) -> ApertusParams:
     """Parameters of the file, which holds both alphas before their softplus."""
-    hp = read_transformer(keys, "halves")
+    hp = read_transformer(keys, "neox")
     names = ("alpha_p", "alpha_n", "beta", "eps")
     columns = [keys.shared_numbers(f"xielu.{name}", hp.n_layers) for name in names]
     rows = [

@@ -18,7 +18,7 @@ ARCHITECTURES = ("bert", "jina-bert-v3")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", norm="layer", causal=False)
+    hp = read_transformer(keys, "neox", norm="layer", causal=False)
     hp = replace(hp, separator=keys.token("seperator_token_id", 102))
     return hp.without_ropes() if keys.architecture == "bert" else hp
 

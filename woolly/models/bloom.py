@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
-    hp = read_transformer(keys, "halves", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
+    hp = read_transformer(keys, "neox", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
     return replace(hp, alibi=keys.number("attention.max_alibi_bias", 8.0))
 
 

@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. All pairs turn by one position, which patches of an image share: one section."""
-    hp = read_transformer(keys, "halves")
+    hp = read_transformer(keys, "neox")
     ropes = [layer.rope and replace(layer.rope, sections=(layer.rope.n_rot // 2,)) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
 

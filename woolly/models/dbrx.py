@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "attention.clamp_kqv"), norm="layer")
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "attention.clamp_kqv"), norm="layer")
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
 
 

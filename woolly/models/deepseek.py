@@ -23,5 +23,5 @@ def read(keys: Keys) -> TransformerParams:
         keys = keys.without("rope.dimension_count")
         if keys.is_set("attention.sliding_window"):
             raise UnsupportedError("a deepseek2-ocr model with a window of attention is not supported yet")
-    hp = read_transformer(keys, "halves" if is_ocr else "adjacent", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox" if is_ocr else "adjacent", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False))

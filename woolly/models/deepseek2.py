@@ -48,8 +48,8 @@ def read(keys: Keys) -> DeepseekParams:
     layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
     temper = keys.number("attention.temperature_scale", 0.0)
     hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, MAX_POSITION))
-    # V3.2 pairs the halves in its index alone.
-    style: RopeStyle = "halves" if keys.architecture == "deepseek32" else "adjacent"
+    # V3.2 has NeoX pairs in its index alone.
+    style: RopeStyle = "neox" if keys.architecture == "deepseek32" else "adjacent"
     is_indexed = keys.architecture in _INDEXED or keys.is_set("attention.indexer.top_k")
     return DeepseekParams(hp, latent, parts.read_index(keys, rope, style, hp.n_layers) if is_indexed else None)
 

@@ -28,7 +28,7 @@ class DFlashParams:
 
 def read(keys: Keys) -> DFlashParams:
     """Parameters of the file."""
-    common, layers = read_transformer(keys, "halves", period=2), keys.whole_numbers("target_layers")
+    common, layers = read_transformer(keys, "neox", period=2), keys.whole_numbers("target_layers")
     block = keys.integer("block_size", 16)
     if not layers or not 2 <= block <= _MAX_BLOCK_TOKENS:
         raise ModelError(

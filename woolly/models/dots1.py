@@ -11,5 +11,5 @@ from woolly.models.qwen3 import build as build
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False))

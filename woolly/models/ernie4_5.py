@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama; with experts, chosen by biased scores, some for all rows. PaddleOCR-VL turns halves."""
+"""ERNIE 4.5: Llama; with experts, chosen by biased scores, some for all rows. PaddleOCR-VL has NeoX rope."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
-    style: RopeStyle = "halves" if keys.architecture == "paddleocr" else "adjacent"
+    style: RopeStyle = "neox" if keys.architecture == "paddleocr" else "adjacent"
     hp = read_transformer(keys, style, knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True))

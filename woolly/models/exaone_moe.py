@@ -14,6 +14,6 @@ ARCHITECTURES = ("exaone-moe",)
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     window = keys.positive("attention.sliding_window", 128)  # of 0, no layer would turn
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "nextn_predict_layers"), period=4, window=window)
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "nextn_predict_layers"), period=4, window=window)
     hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))

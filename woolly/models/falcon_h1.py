@@ -14,7 +14,7 @@ ARCHITECTURES = ("falcon-h1",)
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file; converters fold its many factors into the weights."""
-    return replace(read_transformer(keys, "halves", knows=("ssm.state_size",)), recurrence=read_recurrence(keys))
+    return replace(read_transformer(keys, "neox", knows=("ssm.state_size",)), recurrence=read_recurrence(keys))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

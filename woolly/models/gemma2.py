@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     hp = read_transformer(
-        keys, "halves", knows=("attn_logit_softcapping", "final_logit_softcapping"), period=2, window=4096
+        keys, "neox", knows=("attn_logit_softcapping", "final_logit_softcapping"), period=2, window=4096
     )
     # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
     if hp.n_layers == 46:

@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=("final_logit_softcapping",), period=6, local_base=10000.0)
+    hp = read_transformer(keys, "neox", knows=("final_logit_softcapping",), period=6, local_base=10000.0)
     # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
     if hp.n_layers == 62:
         hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))

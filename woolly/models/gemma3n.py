@@ -27,7 +27,7 @@ class Gemma3nParams:
 
 def read(keys: Keys) -> Gemma3nParams:
     """Parameters of the file. Scores are not scaled."""
-    hp = read_transformer(keys, "halves", knows=_KNOWN, period=5, local_base=10000.0)
+    hp = read_transformer(keys, "neox", knows=_KNOWN, period=5, local_base=10000.0)
     if keys.integer("altup.num_inputs", _STREAMS) != _STREAMS or keys.integer("altup.active_idx", 0) != 0:
         raise UnsupportedError(f"gemma3n models of other streams than {_STREAMS}, the first active, are not supported")
     n = hp.n_layers

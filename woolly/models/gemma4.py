@@ -23,7 +23,7 @@ class Gemma4Params:
 
 def read(keys: Keys) -> Gemma4Params:
     """Parameters of the file. Scores are not scaled; only layers without a window divide their frequencies."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, *_KNOWN), period=6, local_base=10000.0)
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, *_KNOWN), period=6, local_base=10000.0)
     layers = tuple(replace(x, scale=1.0, divisors=None if x.window else "") for x in hp.layers)
     softcap = keys.number("final_logit_softcapping", 30.0)
     common = replace(hp, layers=layers, logit_softcap=softcap, experts=read_experts(keys, normalize=True))

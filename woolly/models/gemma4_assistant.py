@@ -29,7 +29,7 @@ class AssistantParams:
 def read(keys: Keys) -> AssistantParams:
     """Parameters of the file. A row stands where the next token will: its q turns by the position after its own."""
     # All its blocks guess: it has no layers that are computed otherwise.
-    hp = read_transformer(keys.without("nextn_predict_layers"), "halves", knows=_KNOWN, period=6, local_base=10000.0)
+    hp = read_transformer(keys.without("nextn_predict_layers"), "neox", knows=_KNOWN, period=6, local_base=10000.0)
     layers = tuple(
         replace(
             x, scale=1.0, divisors=None if x.window else "/head.rope_freqs", rope=x.rope and replace(x.rope, back=-1)

@@ -12,7 +12,7 @@ ARCHITECTURES = ("gemma-embedding",)
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", period=6, local_base=10000.0, causal=False)
+    return read_transformer(keys, "neox", period=6, local_base=10000.0, causal=False)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -10,8 +10,8 @@ from woolly.plan.rope import RopeStyle
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. The text halves of VL models, which have sections of positions, turn in halves."""
-    style: RopeStyle = "halves" if keys.is_set("rope.dimension_sections") else "adjacent"
+    """Parameters of the file. VL text models, which have M-RoPE sections, have NeoX pairs."""
+    style: RopeStyle = "neox" if keys.is_set("rope.dimension_sections") else "adjacent"
     return read_transformer(keys, style, knows=("rope.dimension_sections",))
 
 

@@ -13,7 +13,7 @@ from woolly.plan import Handle, Tracer
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
     known = (*EXPERT_KEYS, "nextn_predict_layers", "rope.dimension_sections")
-    hp = read_transformer(keys, "halves", knows=known)
+    hp = read_transformer(keys, "neox", knows=known)
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 
 

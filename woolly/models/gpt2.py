@@ -12,7 +12,7 @@ ARCHITECTURES = ("gpt2", "starcoder")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", norm="layer").without_ropes()
+    return read_transformer(keys, "neox", norm="layer").without_ropes()
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -15,7 +15,7 @@ ARCHITECTURES = ("gpt-oss",)
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. YaRN's range of blended pairs is not rounded, which no key tells."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=2)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=2)
     layers = tuple(replace(x, rope=x.rope and replace(x.rope, truncate=False)) for x in hp.layers)
     # The softmax of the chosen logits is that of all of them, normalized.
     return replace(hp, layers=layers, experts=read_experts(keys, normalize=True))

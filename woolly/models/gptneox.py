@@ -20,7 +20,7 @@ class NeoxParams:
 
 def read(keys: Keys) -> NeoxParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=("use_parallel_residual",), norm="layer")
+    hp = read_transformer(keys, "neox", knows=("use_parallel_residual",), norm="layer")
     return NeoxParams(hp, keys.flag("use_parallel_residual", True))
 
 

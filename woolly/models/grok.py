@@ -28,7 +28,7 @@ class GrokParams:
 
 def read(keys: Keys) -> GrokParams:
     """Parameters of the file. Without a key for it nothing bounds the router's logits, as in Grok 1."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, *_KNOWN))
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, *_KNOWN))
     if keys.is_set("attention.temperature_length"):
         length = keys.positive("attention.temperature_length")
         keys.bound_context(

@@ -24,7 +24,7 @@ class GroveParams:
 
 def read(keys: Keys) -> GroveParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     experts, each = read_experts(keys, normalize=True), keys.positive("experts_per_group")
     if experts is None or experts.count % each:
         raise ModelError(f"a grovemoe file needs experts in groups of {each}")

@@ -17,7 +17,7 @@ ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Its alpha stretches the base of the rope; of text all sections of positions are one."""
-    style: RopeStyle = "adjacent" if keys.architecture == "maincoder" else "halves"
+    style: RopeStyle = "adjacent" if keys.architecture == "maincoder" else "neox"
     known = (*EXPERT_KEYS, "rope.scaling.alpha", "rope.dimension_sections")
     hp = read_transformer(keys, style, knows=known)
     if alpha := keys.number("rope.scaling.alpha", 0.0):

@@ -16,7 +16,7 @@ ARCHITECTURES = ("hy_v3", "bailingmoe2")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "nextn_predict_layers"))
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "nextn_predict_layers"))
     return replace(hp, experts=read_experts(keys, normalize=keys.architecture == "hy_v3", scoring="sigmoid"))
 
 

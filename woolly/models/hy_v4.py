@@ -30,14 +30,14 @@ class HyV4Params:
 
 def read(keys: Keys) -> HyV4Params:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=_KNOWN)
+    hp = read_transformer(keys, "neox", knows=_KNOWN)
     latent, rope = parts.read_latent(keys, hp.layers[0]), hp.layers[0].rope
     assert rope is not None
     rope = replace(rope, head_dim=latent.n_rot)
     layers = tuple(replace(layer, rope=rope, scale=latent.k_dim**-0.5) for layer in hp.layers)
     hp = replace(hp, layers=layers, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
     is_indexed = keys.is_set("attention.indexer.top_k")
-    index = parts.read_index(keys, rope, "halves", hp.n_layers) if is_indexed else None
+    index = parts.read_index(keys, rope, "neox", hp.n_layers) if is_indexed else None
     streams, magnitude = keys.positive("hyper_connection.count"), keys.number("hyper_connection.magnitude")
     eps = keys.number("hyper_connection.epsilon")
     if not 1 < streams <= _MAX_STREAMS or not magnitude > 0 or not eps >= 0:

@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "ssm.state_size"), optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "ssm.state_size"), optional_heads=True)
     hp = replace(hp, recurrence=read_recurrence(keys), experts=read_experts(keys, normalize=False, ffn=hp.ffn))
     return hp.with_ropes(*(False for _ in hp.layers))
 

@@ -14,7 +14,7 @@ ARCHITECTURES = ("jina-bert-v2",)
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
-    hp = read_transformer(keys, "halves", norm="layer", causal=False, knows=("attention.max_alibi_bias",))
+    hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=("attention.max_alibi_bias",))
     alibi = keys.number("attention.max_alibi_bias", 8.0)
     return replace(hp.without_ropes(), alibi=alibi, separator=keys.token("seperator_token_id", 102))
 

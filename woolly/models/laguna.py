@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. The first layer of each four sees all positions."""
     base = keys.number("rope.freq_base", 10000.0)
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, dense_first=True, local_base=base)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True, local_base=base)
     return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
 
 

@@ -23,7 +23,7 @@ class LfmParams:
 def read(keys: Keys) -> LfmParams:
     """Parameters of the file."""
     check_causal(keys)
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, optional_heads=True)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
     return LfmParams(hp, keys.positive("shortconv.l_cache"))
 

@@ -11,4 +11,4 @@ ARCHITECTURES = ("eurobert", "llama-embed")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "adjacent" if keys.architecture == "llama-embed" else "halves", causal=False)
+    return read_transformer(keys, "adjacent" if keys.architecture == "llama-embed" else "neox", causal=False)

@@ -12,5 +12,5 @@ from woolly.models.qwen3 import build as build
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     base = keys.number("rope.freq_base", 10000.0)
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, local_base=base)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, local_base=base)
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

@@ -22,7 +22,7 @@ class Mimo2Params:
 def read(keys: Keys) -> Mimo2Params:
     """Parameters of the file."""
     known = (*EXPERT_KEYS, "attention.value_scale", "nextn_predict_layers")
-    hp = read_transformer(keys, "halves", knows=known, period=6, local_base=10000.0)
+    hp = read_transformer(keys, "neox", knows=known, period=6, local_base=10000.0)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
     return Mimo2Params(hp, keys.number("attention.value_scale", 1.0) or 1.0, like_draft(keys, hp))
 

@@ -23,7 +23,7 @@ class MiniMaxParams:
 def read(keys: Keys) -> MiniMaxParams:
     """Parameters of the file."""
     check_causal(keys)
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "residual_scale"))
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "residual_scale"))
     period = keys.positive("full_attention_interval", 8)
     recurrent = keys.pattern("attention.recurrent_layers", hp.n_layers, period)
     hp = replace(hp, recurrent=recurrent, experts=read_experts(keys, normalize=True, ffn=hp.ffn))

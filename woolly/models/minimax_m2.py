@@ -13,5 +13,5 @@ ARCHITECTURES = ("minimax-m2",)
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))

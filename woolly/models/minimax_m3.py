@@ -22,11 +22,11 @@ class M3Params:
 
 def read(keys: Keys) -> M3Params:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))
     rope = hp.layers[0].rope
     assert rope is not None
-    return M3Params(hp, parts.read_index(keys, rope, "halves", hp.n_layers, has_blocks=True))
+    return M3Params(hp, parts.read_index(keys, rope, "neox", hp.n_layers, has_blocks=True))
 
 
 def build(p: Tracer, params: M3Params) -> None:

@@ -13,7 +13,7 @@ from woolly.plan import Handle, Tracer
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     known = ("attention.clamp_kqv", "attention.max_alibi_bias")
-    hp = read_transformer(keys, "halves", knows=known, norm="layer").without_ropes()
+    hp = read_transformer(keys, "neox", knows=known, norm="layer").without_ropes()
     return replace(hp, alibi=keys.number("attention.max_alibi_bias", 0.0))
 
 

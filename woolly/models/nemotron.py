@@ -12,7 +12,7 @@ ARCHITECTURES = ("nemotron", "jais2")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", norm="layer")
+    return read_transformer(keys, "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -24,7 +24,7 @@ class NemotronParams:
 def read(keys: Keys) -> NemotronParams:
     """Parameters of the file; a layer without keys and without a feed-forward width is recurrent."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "nextn_predict_layers")
-    hp = read_transformer(keys, "halves", knows=knows, optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=knows, optional_heads=True)
     recurrent = tuple(kv and not layer.ffn for kv, layer in zip(hp.recurrent, hp.layers, strict=True))
     experts = read_experts(keys, normalize=True, scoring="sigmoid")
     hp = replace(hp, recurrence=read_recurrence(keys), recurrent=recurrent, experts=experts)

@@ -14,7 +14,7 @@ ARCHITECTURES = ("nomic-bert", "nomic-bert-moe")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Its tensors say which layers have experts."""
-    hp = read_transformer(keys, "halves", norm="layer", causal=False, knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=EXPERT_KEYS)
     experts = read_experts(keys, normalize=False, ffn=hp.ffn)
     return replace(hp, experts=experts, separator=keys.token("seperator_token_id", 102))
 

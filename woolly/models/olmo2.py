@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     base = keys.number("rope.freq_base", 10000.0)
-    hp = read_transformer(keys, "halves", period=4, local_base=base)
+    hp = read_transformer(keys, "neox", period=4, local_base=base)
     if not keys.has("rope.scaling.attn_factor"):
         return hp
     # The file's factor is the whole magnitude: a multiplier of 1 cancels YaRN's own.

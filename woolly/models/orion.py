@@ -15,8 +15,8 @@ ARCHITECTURES = ("orion", "jais")
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
     if keys.architecture == "orion":
-        return read_transformer(keys, "halves", norm="layer")
-    hp = read_transformer(keys, "halves", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
+        return read_transformer(keys, "neox", norm="layer")
+    hp = read_transformer(keys, "neox", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
     layers = tuple(replace(layer, scale=1.0 / layer.head_dim) for layer in hp.layers)
     return replace(hp, layers=layers, alibi=keys.number("attention.max_alibi_bias", 0.0))
 

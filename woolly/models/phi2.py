@@ -13,7 +13,7 @@ ARCHITECTURES = ("phi2", "gptj")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "adjacent" if keys.architecture == "gptj" else "halves", norm="layer")
+    return read_transformer(keys, "adjacent" if keys.architecture == "gptj" else "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

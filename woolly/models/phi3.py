@@ -21,7 +21,7 @@ def read_divided(keys: Keys, knows: Collection[str] = ()) -> TransformerParams:
 
     The window is not read: files carry one that other engines do not use either.
     """
-    hp = read_transformer(keys, "halves", knows=("longrope", *knows))
+    hp = read_transformer(keys, "neox", knows=("longrope", *knows))
     # The long divisors serve all positions if the context in use needs them: keys in the cache stay as they are.
     kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", MAX_POSITION) else "short"
     return _with(replace(hp, layers=tuple(replace(x, window=0) for x in hp.layers)), f"/rope_factors_{kind}")

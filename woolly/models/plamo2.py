@@ -12,7 +12,7 @@ from woolly.plan import Handle, Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=("ssm.state_size",), optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=("ssm.state_size",), optional_heads=True)
     return replace(hp, recurrence=read_recurrence(keys))
 
 

@@ -10,7 +10,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", period=8, local_base=10000.0)
+    return read_transformer(keys, "neox", period=8, local_base=10000.0)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -11,5 +11,5 @@ from woolly.models.params import TransformerParams, read_transformer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves")
+    hp = read_transformer(keys, "neox")
     return replace(hp, layers=tuple(replace(layer, ffn=layer.ffn // 2) for layer in hp.layers))

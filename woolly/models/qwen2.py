@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5, the text half of their VL models, and EXAONE 3: Llama with biases, and rotary pairs in halves."""
+"""Qwen 2 and 2.5, the text model of their VL models, and EXAONE 3: Llama with biases and NeoX rope."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
-    return read_transformer(keys, "halves", knows=("rope.dimension_sections",))
+    return read_transformer(keys, "neox", knows=("rope.dimension_sections",))

@@ -11,5 +11,5 @@ from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, r
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

@@ -14,7 +14,7 @@ ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "openelm")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
+    hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))
 
 

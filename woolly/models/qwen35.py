@@ -15,7 +15,7 @@ ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "rope.dimension_sections", "nextn_predict_layers")
-    hp = read_transformer(keys, "halves", knows=knows, optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=knows, optional_heads=True)
     period = keys.positive("full_attention_interval", 4)
     recurrent = keys.pattern("attention.recurrent_layers", hp.n_layers, period)
     return replace(

@@ -42,7 +42,7 @@ class Qwen4Params:
 
 def read(keys: Keys) -> Qwen4Params:
     """Parameters of the file. Of text all three sections of positions are one."""
-    hp = read_transformer(keys, "halves", knows=_KNOWN, optional_heads=True)
+    hp = read_transformer(keys, "neox", knows=_KNOWN, optional_heads=True)
     recurrent = keys.pattern("attention.recurrent_layers", hp.n_layers, keys.positive("full_attention_interval", 4))
     hp = replace(
         hp,

@@ -10,7 +10,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves")
+    return read_transformer(keys, "neox")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. With windows, the first layer of each four has none and does not turn."""
-    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, dense_first=True)
+    hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True)
     if any(layer.window for layer in hp.layers):
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))

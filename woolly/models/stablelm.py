@@ -10,7 +10,7 @@ from woolly.plan import Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Whether both parts are side by side follows from the missing second norm."""
-    return read_transformer(keys, "halves", knows=("use_parallel_residual",), norm="layer")
+    return read_transformer(keys, "neox", knows=("use_parallel_residual",), norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

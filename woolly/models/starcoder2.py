@@ -13,7 +13,7 @@ ARCHITECTURES = ("starcoder2", "codeshell")
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", norm="layer")
+    return read_transformer(keys, "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

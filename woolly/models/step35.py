@@ -29,7 +29,7 @@ def read(keys: Keys) -> Step35Params:
     known = (*EXPERT_KEYS, *_LIMITS, "nextn_predict_layers")
     if not keys.has("attention.sliding_window_pattern"):
         raise ModelError(f"metadata key {keys.architecture}.attention.sliding_window_pattern is missing")
-    hp = read_transformer(keys, "halves", knows=known, period=1, local_base=base)
+    hp = read_transformer(keys, "neox", knows=known, period=1, local_base=base)
     hp = replace(
         hp,
         layers=tuple(_turned_by_half(layer) for layer in hp.layers),

@@ -10,7 +10,7 @@ from woolly.plan import Handle, Tracer
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", causal=False)
+    return read_transformer(keys, "neox", causal=False)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from woolly.plan.exact import exact_log, exact_power
 
-# Which two elements of a head turn together: "adjacent" is (2i, 2i + 1), "halves" is (i, i + n_rot / 2).
-RopeStyle = Literal["adjacent", "halves"]
+# Pairs of elements that rotate together: "neox" is (i, i + n_rot / 2), "adjacent" is (2i, 2i + 1), llama.cpp's norm.
+RopeStyle = Literal["adjacent", "neox"]
 # How pairs are dealt out to the sections of a rope with several positions: "runs" one run of pairs each; "turns" one
 # pair each in turn, as long as a section has some left, the rest to the first.
 SectionOrder = Literal["runs", "turns"]

@@ -87,10 +87,10 @@ def _products() -> Iterator[Case]:
 def _others() -> Iterator[Case]:
     for head_dim in (64, 80, 96, 128, 256, 576):
         for kv_type in ("f16", "q8_0"):
-            yield _attention(f"every-{head_dim}-{kv_type}", head_dim, 4, "halves", kv_type, _CONTEXTS)
+            yield _attention(f"every-{head_dim}-{kv_type}", head_dim, 4, "neox", kv_type, _CONTEXTS)
     for head_dim in (64, 96, 128, 256, 576):
         for kv_type in ("q4", "q8_0/q4", "f16/q4"):
-            yield _attention(f"turned-{head_dim}-{kv_type}", head_dim, 4, "halves", kv_type, _CONTEXTS[:2])
+            yield _attention(f"turned-{head_dim}-{kv_type}", head_dim, 4, "neox", kv_type, _CONTEXTS[:2])
     for type in _T:
         if type.name in {case.split("-")[1] for case in ALL if case.startswith("embed-")}:
             make = _both(_tables(x=256), _matrix("at", type, 150, 256))

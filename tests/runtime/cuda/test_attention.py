@@ -108,19 +108,19 @@ def test_bidirectional_rows_see_the_complete_text(kv_type, options, tmp_path):
 
 # What a row's bits must not hang on: how many rows come with it, whose they are, and where units are merged.
 ALONE = {
-    "f16-many": _attention("rows-f16-64", 64, 3, "halves", "f16", kv_heads=1),
-    "f16-many-window": _attention("rows-f16-80", 72, 1, "halves", "f16", window=70, softcap=4.0, v_dim=70),
+    "f16-many": _attention("rows-f16-64", 64, 3, "neox", "f16", kv_heads=1),
+    "f16-many-window": _attention("rows-f16-80", 72, 1, "neox", "f16", window=70, softcap=4.0, v_dim=70),
     "f16-latent": _attention("rows-f16-latent", 80, 5, "none", "f16", kv_heads=1, v_dim=40, v_in_k=True),
-    "q8_0": _attention("rows-q8_0", 64, 2, "halves", "q8_0", kv_heads=1, softcap=3.0),
-    "q4": _attention("rows-q4", 64, 2, "halves", "q4", kv_heads=1),
+    "q8_0": _attention("rows-q8_0", 64, 2, "neox", "q8_0", kv_heads=1, softcap=3.0),
+    "q4": _attention("rows-q4", 64, 2, "neox", "q4", kv_heads=1),
 }
 if ALL:
     ALONE |= {
-        "q8_0-q4": _attention("rows-q8_0-q4", 128, 2, "halves", "q8_0/q4", kv_heads=1, window=90),
-        "f16": _attention("rows-f16", 32, 2, "halves", "f16", kv_heads=1),
+        "q8_0-q4": _attention("rows-q8_0-q4", 128, 2, "neox", "q8_0/q4", kv_heads=1, window=90),
+        "f16": _attention("rows-f16", 32, 2, "neox", "f16", kv_heads=1),
         "f16-window": _attention("rows-f16-window", 48, 3, "adjacent", "f16", kv_heads=1, window=90, sinks=True),
         "f16-wide": _attention("rows-f16-wide", 128, 20, "adjacent", "f16", kv_heads=1),
-        "f32": _attention("rows-f32", 24, 2, "halves", "f32", kv_heads=1, temper=0.2),
+        "f32": _attention("rows-f32", 24, 2, "neox", "f32", kv_heads=1, temper=0.2),
     }
 TEXTS = [np.random.default_rng(i).integers(0, N_TOKENS, 290) for i in range(3)]
 PAGES = [np.random.default_rng(7).permutation(30)[i::3] for i in range(3)]
@@ -160,10 +160,10 @@ def test_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
         ("f16-many", 64, "adjacent"),
         ("f16-norms", 64, "adjacent"),
         ("f16-128", 128, "adjacent"),
-        ("f16-128-halves", 128, "halves"),
-        ("q8_0-80", 80, "halves"),
+        ("f16-128-neox", 128, "neox"),
+        ("q8_0-80", 80, "neox"),
         ("q8_0-128", 128, "adjacent"),
-        ("q8_0-norms", 128, "halves"),
+        ("q8_0-norms", 128, "neox"),
     ],
 )
 def test_row_has_the_same_bits_if_its_steps_run_separately(name, head_dim, style, tmp_path):
@@ -182,7 +182,7 @@ def test_row_has_the_same_bits_if_its_steps_run_separately(name, head_dim, style
 @pytest.mark.parametrize("name", ["f16-many", "f16-norms", "f16-window", "q8_0-many"])
 def test_rows_of_several_sequences_match_single_rows(name, tmp_path, monkeypatch):
     options = {"f16-norms": {"norms": True}, "f16-window": {"window": 70}}.get(name, {})
-    case = _attention(f"rows-{name}-several", 64, 3, "halves", name.partition("-")[0], kv_heads=2, **options)
+    case = _attention(f"rows-{name}-several", 64, 3, "neox", name.partition("-")[0], kv_heads=2, **options)
     firsts = (580 if name.endswith("many") else 70, 64, 100, 0, 72, 65, 30, 1)
     pages = [list(range(20 * s, 20 * s + 20)) for s in range(len(firsts))]
     texts = [(np.roll(np.tile(TEXTS[0], 3), s), firsts[s], pages[s]) for s in range(len(firsts))]
@@ -229,7 +229,7 @@ def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 @pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "f16-128", "q8_0", "q4"])
 def test_nan_affects_only_rows_that_attend_to_it(kind, name, n_rows, tmp_path):
-    case = _attention("rows-f16-128", 128, 1, "halves", "f16", kv_heads=1) if kind == "f16-128" else ALONE[kind]
+    case = _attention("rows-f16-128", 128, 1, "neox", "f16", kv_heads=1) if kind == "f16-128" else ALONE[kind]
     tensors = dict(case.tensors())
     if f"{name}.weight" not in tensors:
         pytest.skip("its V is in K")

@@ -10,7 +10,7 @@ POSITION = 33_000
 
 
 def test_row_after_many_splits_matches_separate_steps(tmp_path, monkeypatch):
-    case, n_pages = _attention("long", 64, 3, "halves", "f16", kv_heads=1), pages_for(POSITION + 1)
+    case, n_pages = _attention("long", 64, 3, "neox", "f16", kv_heads=1), pages_for(POSITION + 1)
     rng = np.random.default_rng(5)
     batch = Batch.of([([7], POSITION, rng.permutation(n_pages))])
     numbers = {name: rng.uniform(-1, 1, n_pages * 32 * 64).astype(np.float16) for name in "kv"}

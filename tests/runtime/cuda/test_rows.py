@@ -34,7 +34,7 @@ NAMES = (
         "join-3-shared",
     ),
     *("mul-5x3", "mul-33x1", "gain-5x3", "gain-runs-5x3", "shift-5x3", "lerp-5x3", "dots-33x1"),
-    *("mix-4-4", "match-3", "peaks-100", "rope-adjacent-16", "rope-halves-6", "pool-mean", "pool-first", "pool-last"),
+    *("mix-4-4", "match-3", "peaks-100", "rope-adjacent-16", "rope-neox-6", "pool-mean", "pool-first", "pool-last"),
     *("embed_position-Q8_0", "embed_type-2-7", "embed_type-1-0"),
     *(f"act-{kind}-17" for kind in get_args(Act)[:-1]),
     *(f"glu-{act}-17" for act in get_args(Gate)[1:-1]),

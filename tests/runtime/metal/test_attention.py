@@ -35,7 +35,7 @@ def test_query_tiles_match_the_cpu_backend(kernel, metal, fake, tmp_path, monkey
     monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 9)
     monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     kv_type, more = TILES[kernel]
-    case = _attention(kernel, 40, 2, "halves", kv_type, TILED, kv_heads=1, **more)
+    case = _attention(kernel, 40, 2, "neox", kv_type, TILED, kv_heads=1, **more)
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type=kv_type, threads=1, max_rows=128)
         found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, choose("cpu")))
@@ -49,7 +49,7 @@ def test_decode_rows_before_a_prompt_are_left_out_of_its_tiles(group, kernel, me
     monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 12)
     monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 5)
     runs: tuple[Run, ...] = (((40, 0, (1, 2)),), ((1, 40, (1, 2)), (4, 0, (6,)), (21, 0, (7,))))
-    case = _attention(f"front-{group}", 16, group, "halves", "f16", runs, kv_heads=1)
+    case = _attention(f"front-{group}", 16, group, "neox", "f16", runs, kv_heads=1)
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type="f16", threads=1, max_rows=64)
         found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, choose("cpu")))

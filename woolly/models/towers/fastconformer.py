@@ -55,7 +55,7 @@ def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
     """Build the input projection, scaled by `scale`, and the conformer layers."""
     x = p.linear(p.given(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
     x = x if scale == 1.0 else x * scale
-    rope = Rope(hp.width, hp.width, 10000.0, "halves")
+    rope = Rope(hp.width, hp.width, 10000.0, "neox")
     keys = p.rope(p.columns(x, first=0, width=hp.width) * 0.0 + p.vector("a.waves"), rope)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):

@@ -23,7 +23,7 @@ _F32_MAX = float(np.finfo(np.float32).max)
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Pixels from 0 to 1 become -1 to 1 here; scores are not scaled."""
     quarter = hp.head_dim // 4
-    rope = Rope(hp.head_dim, hp.head_dim, 100.0, "halves", sections=(quarter, quarter), spectrum="each")
+    rope = Rope(hp.head_dim, hp.head_dim, 100.0, "neox", sections=(quarter, quarter), spectrum="each")
     x = p.linear(p.given(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
     x = p.blend(x, "v.position_embd", taps=2)
     for i in range(hp.n_layers):

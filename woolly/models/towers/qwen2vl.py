@@ -42,7 +42,7 @@ def patches(p: Tracer, hp: TowerParams) -> Handle:
 def vision_rope(hp: TowerParams) -> Rope:
     """Half of the pairs turn by the line, half by the column, with the same frequencies."""
     quarter = hp.head_dim // 4
-    return Rope(hp.head_dim, hp.head_dim, 10000.0, "halves", sections=(quarter, quarter), spectrum="each")
+    return Rope(hp.head_dim, hp.head_dim, 10000.0, "neox", sections=(quarter, quarter), spectrum="each")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:

@@ -68,7 +68,7 @@ class RelativeAttention:
 
     def __init__(self, p: Tracer, name: str, heads: int, reach: int) -> None:
         self._p, self._name, self._heads, self._reach = p, f"/{name}", heads, reach
-        self._rope = Rope(2 * reach, 2 * reach, 1.0, "halves")
+        self._rope = Rope(2 * reach, 2 * reach, 1.0, "neox")
         self._keys: Handle | None = None
 
     def attention(self, q: Handle, k: Handle, v: Handle, name: str, *, scale: float, softcap: float = 0.0) -> Handle:

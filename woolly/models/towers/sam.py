@@ -86,7 +86,7 @@ class Sam:
                 read = p.join(read, q * one, heads=heads)
         turning = p.per_head_linear(read, "waves", heads=heads, width=4 * reach)
         shared = f"/v.sam.{'all' if is_global else 'window'}"
-        rope = Rope(4 * reach, 4 * reach, 1.0, "halves", sections=(reach, reach))
+        rope = Rope(4 * reach, 4 * reach, 1.0, "neox", sections=(reach, reach))
         if is_global not in keys:
             begun = p.columns(turning, first=0, width=4 * reach) * 0.0
             begun = p.blend(begun, shared, first=_KEY) if is_global else begun + p.vector(shared)
