@@ -1,13 +1,13 @@
-// attend over f32 caches, in f32, for heads of every length: a block takes one head of one row.
+// Attention over f32 caches in f32, for any head size; one block per head of one row.
 #include "attention/attend.cuh"
 
 constexpr int THREADS = 128;
 constexpr int MAX_COLUMNS = 576;
-constexpr int COLUMNS = (MAX_COLUMNS + THREADS - 1) / THREADS;  // of V, of a thread
+constexpr int COLUMNS = (MAX_COLUMNS + THREADS - 1) / THREADS;  // V columns per thread
 
 namespace {
 
-// Reduces over all threads of the block, each of which gets the result; sums in a fixed order.
+// Block reduction in fixed order; every thread gets the result.
 template <bool is_max>
 __device__ float block_reduce(float x, float* warps) {
     for (int n = 16; n > 0; n >>= 1) {
@@ -21,7 +21,7 @@ __device__ float block_reduce(float x, float* warps) {
     return __fadd_rn(__fadd_rn(warps[0], warps[1]), __fadd_rn(warps[2], warps[3]));
 }
 
-// The product of q with a position of K: four sums over every fourth column.
+// q.k at one position: four partial sums over every fourth column.
 template <int type>
 __device__ float product_of(const float* q, const u8* head, int k_dim, int k_room, int position) {
     float sums[4] = {};
@@ -70,7 +70,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, int
             exp_weights[i * THREADS + tid] = exp_weight;
             sum = __fadd_rn(sum, exp_weight);
         }
-        sum = block_reduce<false>(sum, warps);  // its barriers also part writing and reading of the powers
+        sum = block_reduce<false>(sum, warps);  // its barriers also separate writes and reads of exp_weights
         float mine, others;
         all.merge(max_score, sum, mine, others);
         for (int i = 0; i < COLUMNS; i++) {
@@ -96,7 +96,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, int
         a.out[((long long)row * a.heads + head) * a.v_dim + c] = __fmul_rn(sums[i], inv_sum);
 }
 
-// Items are dealt to the blocks of any grid: heads of rows, and units of them where they are computed apart.
+// Grid-stride loop over (row, head), or (row, head, split) with split-KV.
 template <int type>
 __device__ void attend(const AttendParams& a) {
     const Partials partials(a, KV_SPLIT);
@@ -108,7 +108,7 @@ __device__ void attend(const AttendParams& a) {
     }
 }
 
-// Units that were computed apart, merged in order: a block takes one head of one row.
+// Merges the splits in order; one block per head of one row.
 __device__ void merge(const AttendParams& a) {
     const Partials partials(a, KV_SPLIT);
     if (!partials.is_split) return;

@@ -1,8 +1,8 @@
-// What the attention kernels share: which positions a row sees, scores, and how partial softmaxes are merged.
+// Shared by the attention kernels: masks, scores, and the merge of partial softmaxes.
 //
-// One row, one result: every kernel takes positions in units of 256 that begin at multiples of 256 (split-K with fixed
-// splits). A unit keeps the online softmax: the maximum of its scores, the sum of their powers, and the sum of V
-// weighted by these. Units are merged in order. Scores are kept times log2(e), so that powers are of 2.
+// Results do not depend on the kernel or the batch: positions are processed in splits of 256 at multiples of 256
+// (split-KV with fixed boundaries). A split runs the online softmax: row maximum, sum of exp weights, and the weighted
+// sum of V. Splits are merged in order. Scores are in units of log2(e), so weights are powers of 2.
 #pragma once
 
 #include "primitives/half.cuh"
@@ -10,36 +10,36 @@
 constexpr int PAGE = 32;
 constexpr int KV_SPLIT = 256;
 constexpr float LOG2_E = 1.4426950408889634f;
-// Else a row sees itself, those before it, and up to where the batch says. BLOCK: only what the batch says. CAUSAL:
-// nothing after itself, whatever the batch says.
+// Mask 0 is causal, extended by Batch.sees. BLOCK: Batch.sees alone. CAUSAL: ignores Batch.sees. CHUNKED: chunks of
+// `window` positions.
 constexpr int MASK_ALL = 1, MASK_CHUNKED = 2, MASK_BLOCK = 3, MASK_CAUSAL = 4;
-constexpr int F16 = 0, F32 = 1, Q8_0 = 2, Q4 = 3;  // types of the cache
-constexpr int FARTHEST = 128;                      // from this distance on positions share a bucket
+constexpr int F16 = 0, F32 = 1, Q8_0 = 2, Q4 = 3;  // KV cache types
+constexpr int FARTHEST = 128;                      // greater distances share a bucket
 
-#define NO_SCORE __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
+#define NO_SCORE __int_as_float(0xff800000)  // maximum of an empty set of scores: -inf
 
-// What a step of attention is given, in the order of its kernels' parameters.
+// Arguments of an attention step, in the order of the kernel parameters.
 struct AttendParams {
     const Batch* b;
     const float* q;       // [rows][heads][k_dim]
     float* out;           // [rows][heads][v_dim]
-    float* partials;      // room for parts that are computed apart: `n_parts` of them
-    u32* done;            // zeros: how many parts of some queries are done, as many numbers as parts
-    const float* sinks;   // [heads]: a score that has no value, or null
-    const float* slopes;  // [heads]: how much a score falls with each position of distance, or null
-    const float* table;   // [buckets][heads]: what is added to scores by their distance, or null
-    const int* buckets;   // [2][FARTHEST + 1]: of distances back and ahead
+    float* partials;      // [n_partials][partial_stride()], for split-KV
+    u32* done;            // counters of finished partials, zero between kernels
+    const float* sinks;   // attention sinks, [heads] or null
+    const float* slopes;  // ALiBi slopes, [heads] or null
+    const float* table;   // relative position bias, [buckets][heads] or null
+    const int* buckets;   // [2][FARTHEST + 1]: bucket of a distance back, or ahead
     int entry, heads, kv_heads, k_dim, v_dim;
-    int k_room, v_room;  // columns of a head in the cache
+    int k_room, v_room;  // columns per head in the cache, padded
     int mask, window, temper_length, temper_offset, n_partials;
-    int max_few_rows;  // rows of a sequence that the kernel for few rows takes
-    int stages;        // copies of K and V in shared memory: one that is computed with, the others on their way
+    int max_few_rows;  // longer sequences belong to the prefill kernel
+    int stages;        // stages of the K/V pipeline in shared memory
     float scale, softcap, temper;
-    int n_group;  // heads of a KV head
+    int n_group;  // query heads per KV head
 
     __device__ int heads_per_kv() const { return n_group; }
     __device__ bool is_plain() const { return slopes == nullptr && table == nullptr && softcap == 0.f; }
-    // Numbers of a part: its maximum, its sum, two that fill up, and the sums of V.
+    // Floats of a partial: maximum, sum, padding (2), and V sums padded to a multiple of 4.
     __device__ int partial_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
 };
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
-// Positions from `first` to `last` that a row sees.
+// Visible positions of a row, inclusive.
 struct PositionRange {
     int first, last;
 };
@@ -84,7 +84,7 @@ __device__ __forceinline__ PositionRange visible_range(const AttendParams& a, in
     return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), last};
 }
 
-// What a row's q is multiplied by. Few models need more than 1: a call leaves the others' code short.
+// Query scale by position (temperature). Not inlined: few models need it.
 static __device__ NEVER_INLINE float tempered_at(float temper, int position, int length) {
     return 1.f + temper * log1pf(float(position / length));
 }
@@ -93,8 +93,8 @@ __device__ __forceinline__ float tempered(const AttendParams& a, int row) {
     return tempered_at(a.temper, a.b->positions[row] + a.temper_offset, a.temper_length);
 }
 
-// A product of q and k, already scaled, as a score times log2(e). `distance`: how far the position is after the row.
-// Few models need it: it is a call, which takes no registers of the others.
+// Scaled q.k to score in units of log2(e): ALiBi, position bias, softcap. `distance`: position minus the row's. Not
+// inlined: few models need it, and it would cost registers.
 static __device__ NEVER_INLINE float changed_score(const float* slopes, const float* table, const int* buckets,
                                                    int heads, float softcap, float product, int head, int distance) {
     const int far = distance < 0 ? -distance : distance;
@@ -110,10 +110,10 @@ __device__ __forceinline__ float score_of(const AttendParams& a, float product, 
     return changed_score(a.slopes, a.table, a.buckets, a.heads, a.softcap, product, head, distance);
 }
 
-// A maximum that can be subtracted even if there is none.
+// Maximum that can be subtracted even if there are no scores.
 __device__ __forceinline__ float finite_max(float max_score) { return max_score == NO_SCORE ? 0.f : max_score; }
 
-// The maximum and the sum of a softmax that grows part by part; `merge` says what the sums of V are multiplied by.
+// State of an online softmax. merge() returns the factors of both V sums.
 struct Softmax {
     float max_score, sum;
 
@@ -131,7 +131,7 @@ __device__ __forceinline__ float merged(float mine, float mine_times, float othe
     return __fmaf_rn(other, other_times, __fmul_rn(mine, mine_times));
 }
 
-// What sums of V are multiplied by at the end. A sink takes its share and gives nothing.
+// Final factor of the V sums: 1 / sum of exp weights, with the attention sink in the sum.
 __device__ __forceinline__ float inv_sum_of(const AttendParams& a, const Softmax& s, int head) {
     float sum = s.sum;
     if (a.sinks != nullptr)
@@ -139,11 +139,12 @@ __device__ __forceinline__ float inv_sum_of(const AttendParams& a, const Softmax
     return __fdiv_rn(1.f, sum);
 }
 
-// Whether parts of `span` positions are computed apart, and where. Rows of the batch have room one after another, or,
-// where most rows are of sequences that other kernels compute, each sequence for as many rows as this one takes.
+// Layout of split-KV partials of `span` positions; is_split: false if one block processes all positions. If most rows
+// belong to sequences of the prefill kernel, memory is laid out per sequence with max_few_rows rows each, otherwise per
+// row.
 struct Partials {
     bool is_split, by_sequence;
-    int span, n;  // n: parts of the longest sequence
+    int span, n;  // n: partials of the longest sequence
 
     __device__ Partials(const AttendParams& a, int span) : span(span) {
         n = (a.b->max_length + span - 1) / span;
@@ -162,16 +163,16 @@ struct Partials {
     }
 };
 
-// Whether the kernels for few rows compute this one.
+// False if the row belongs to the prefill kernel.
 __device__ __forceinline__ bool has_few_rows(const AttendParams& a, int row) {
     const int s = a.b->sequences[row];
     return a.b->offsets[s + 1] - a.b->offsets[s] <= a.max_few_rows;
 }
 
-// Where a head of a page of K, or of V, begins.
+// Start of a head in a page of K or V.
 template <int type>
 __device__ __forceinline__ const u8* head_of(const u8* entry, int page, int kv_heads, int kv_head, int room) {
-    // A scale of 32 numbers has 4 bytes, or 2.
+    // Scales per 32 numbers: f32 for q8_0, 2 bytes for q4.
     const int bytes = type == F32   ? PAGE * 4 * room
                       : type == F16 ? PAGE * 2 * room
                       : type == Q4  ? PAGE / 32 * 18 * room
@@ -179,7 +180,7 @@ __device__ __forceinline__ const u8* head_of(const u8* entry, int page, int kv_h
     return entry + ((long long)page * kv_heads + kv_head) * bytes;
 }
 
-// A number of the cache.
+// One number of the cache, as f32.
 template <int type>
 __device__ __forceinline__ float number_of(const u8* head, int room, int position, int column) {
     const int at = position * room + column;
@@ -191,17 +192,17 @@ __device__ __forceinline__ float number_of(const u8* head, int room, int positio
 
 namespace {
 
-// Adds four columns of a part.
+// Merges four columns of a partial.
 __device__ __forceinline__ void add_scaled4(float4& to, float mine, const float4& x, float others) {
     to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
     to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
 }
 
-// Lanes are parts of a softmax that are merged in order, with the maximum and the sum of each. Returns what the sums
-// before the lane's part are multiplied by, what its own are, and its sum. The maximum of `all` becomes that of all.
+// Merges the partials of the lanes in order. Returns the factor of the sum before a lane's partial, the factor of its
+// own, and its sum of exp weights. Updates the maximum of `all`.
 __device__ __forceinline__ float4 factors_of(float max_score, float sum, Softmax& all) {
     const int lane = threadIdx.x % 32;
-    float upto = max_score;  // the running maximum
+    float upto = max_score;  // running maximum
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) {
         const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
@@ -215,9 +216,8 @@ __device__ __forceinline__ float4 factors_of(float max_score, float sum, Softmax
     return out;
 }
 
-// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
-// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns, of
-// which the first units' are on their way by then. `factors`: shared memory of the warp.
+// Merges the splits `first` to `last` of a query in order, with one warp: four columns per lane. Lanes first compute
+// the factors of one split each, while the columns of the first splits load. `factors`: shared memory of the warp.
 __device__ __forceinline__ float4 merge_splits(const AttendParams& a, const float* from, int first, int last, int c,
                                                float4* factors, Softmax& all) {
     constexpr int early = 4;
@@ -249,7 +249,7 @@ __device__ __forceinline__ float4 merge_splits(const AttendParams& a, const floa
     return sum;
 }
 
-// Four columns of the result, or as many as there are.
+// Stores up to four columns of the result.
 __device__ __forceinline__ void put_result(const AttendParams& a, int row, int head, int c, const Softmax& all,
                                            const float4& sum) {
     const float inv_sum = inv_sum_of(a, all, head);

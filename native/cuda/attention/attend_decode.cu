@@ -1,10 +1,10 @@
-// attend over f16 and q8_0 caches for a run of one row, heads of K and V as long, together with store: the row's heads
-// are normed and turned here, with the functions of store: by every block its q, by the block of the newest position k,
-// which it writes to the cache. Older positions are on their way before the kernel before has ended.
+// Fused store and attention for one row (decode) over f16 and q8_0 caches with equal head sizes of K and V. Every block
+// norms and rotates its q; the block with the newest position also k, and writes k and v to the cache. Older positions
+// load before the previous kernel ends.
 //
-// On Hopper blocks form clusters. A cluster takes all heads of one KV head, and where that would be long, a part of its
-// positions. Its blocks take a run of groups each, and then a part of the columns to merge: from each other's shared
-// memory, or, in the last of several clusters, from memory.
+// On Hopper, a cluster of 8 blocks processes all query heads of one KV head, or part of its positions if there are
+// many. Each block takes a run of tiles, then merges part of the columns: from distributed shared memory or, in the
+// last of several clusters, from global memory.
 #include "attention/attend_fused_store.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -17,7 +17,7 @@ constexpr int CLUSTER = 1;
 
 namespace {
 
-// Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
+// Barrier of the cluster; writes to shared memory before it are visible to all its blocks.
 __device__ __forceinline__ void cluster_barrier() {
 #if HAS_CLUSTERS
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -26,7 +26,7 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
-// Four numbers at an address in shared memory, of another block of the cluster.
+// Loads a float4 at the same shared address in another block of the cluster.
 __device__ __forceinline__ float4 load_of(const float* p, int rank) {
 #if HAS_CLUSTERS
     float4 x;
@@ -41,14 +41,14 @@ __device__ __forceinline__ float4 load_of(const float* p, int rank) {
 #endif
 }
 
-// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp:
-// `columns` chunks of four columns from `chunk` on, one of each of the first lanes. All are copied at once, as far as
-// `most` find room in `memory`, the warp's own; then lanes are units, and find what sums are multiplied by.
+// Merges splits `first` to `last` of a query from global memory, with one warp: `columns` chunks of four columns from
+// `chunk` on, one per lane. Copies up to max_splits splits to `memory` (shared, of the warp) at once; then lanes
+// compute the factors of one split each.
 template <int columns, int max_splits>
 __device__ __forceinline__ float4 merge_far(const float* from, int stride, int first, int last, int chunk, u8* memory,
                                             Softmax& all) {
     const int lane = threadIdx.x % 32, n_chunks = stride / 4 - 1 - chunk;
-    float4* const headers = reinterpret_cast<float4*>(memory);  // of each unit
+    float4* const headers = reinterpret_cast<float4*>(memory);  // [max_splits]
     float4* const chunks = headers + max_splits;
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
     for (; first <= last; first += max_splits) {
@@ -79,17 +79,16 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
     return sum;
 }
 
-// Merges the parts that lie in the shared memory of the cluster's blocks, in order: a block some queries, or, of few,
-// some columns of one. Parts are brought near first, whole rows of a block at once: 16 bytes here and there of what
-// lies in another block take many times as long. `inside`: where parts lie in a block; place_of(part) says which of
-// them it is. `near`: room for a query's.
+// Merges the partials in shared memory of the cluster, in order. Each block merges some queries or, if there are few,
+// some columns of one. It first copies complete rows of partials: scattered 16-byte reads of distributed shared memory
+// are many times slower. `inside`: partials of a block, at place_of(partial); `near`: copies for one query.
 template <int D, int tiles_per_split, int stride, class PlaceOf>
 __device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int rank, PositionRange range, int span,
                                            int shift, int first_run, int first_head, int n, const float* inside,
                                            float* near, const PlaceOf& place_of) {
     constexpr int at_once = 2;
     const int lane = tid % 32, warp = tid / 32, first_partial = range.first / span, last_partial = range.last / span;
-    int sharing = 1;  // blocks of a query
+    int sharing = 1;  // blocks per query
     while (2 * sharing * n <= CLUSTER) sharing *= 2;
     const int each = (D / 4 + sharing - 1) / sharing, chunk = rank % sharing * each;
     const int n_chunks = min(each, D / 4 - chunk), column = 4 * chunk + tid;
@@ -132,7 +131,7 @@ __device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int r
                 a.out[(long long)(first_head + i) * a.v_dim + column] =
                     __fmul_rn(sum, inv_sum_of(a, all, first_head + i));
         }
-        if (i + CLUSTER / sharing < n) __syncthreads();  // the next query comes to the same place
+        if (i + CLUSTER / sharing < n) __syncthreads();  // `near` is reused
     }
 }
 
@@ -140,7 +139,7 @@ template <int D, int type>
 __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    __shared__ __align__(16) float is_last[4];  // which load_of reads at once
+    __shared__ __align__(16) float is_last[4];  // read as a float4 by load_of
     launch_dependents();
     constexpr int tiles_per_split = KV_SPLIT / KV_TILE, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
@@ -149,11 +148,12 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     const Entry entry = a.b->entries[a.entry];
     const PositionRange range = visible_range(a, 0);
     const int first = range.first / KV_TILE, last = range.last / KV_TILE;
-    // Runs of 1, 2 or 4 groups if a cluster has enough blocks for them, else of whole units.
+    // Runs of 1, 2 or 4 tiles if the cluster has enough blocks, else of complete splits.
     int shift = 0;
     while ((1 << shift) < tiles_per_split && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
     const bool is_inside = (last >> shift) - (first >> shift) < CLUSTER;
-    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;  // clusters of an item, and items at once
+    // each: clusters per item; at_once: concurrent items
+    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;
     if (!is_inside) {
         each = max(1, at_once / items), at_once /= each;
         per_run = ((last - first) / (each * CLUSTER) + tiles_per_split) / tiles_per_split * tiles_per_split;
@@ -161,12 +161,12 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     }
     const int span = per_run < tiles_per_split ? KV_TILE : KV_SPLIT;
     const Partials partials(a, KV_SPLIT);
-    if (!is_inside && !partials.is_split) per_run = last + 1;  // no room for parts
+    if (!is_inside && !partials.is_split) per_run = last + 1;  // no memory for partials
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
     const KvStream<D, type> stream(a, shared, memory);
     const FusedHeads<D, KvStream<D, type>> heads(stream, turned, k, v);
-    // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
+    // Partials within the cluster reuse the last stage of the ring: so short a run does not need it.
     float* const inside = reinterpret_cast<float*>(stream.copies + (stream.stages - 1) * 2 * stream.bytes);
     auto place_of = [&](int partial) { return span == KV_SPLIT ? 0 : partial & (per_run - 1); };
     for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
@@ -213,9 +213,9 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
                 if (lane < columns) put_result(a, 0, first_head + i, c, all, sum);
             }
         }
-        cluster_barrier();  // nobody's shared memory is needed any more
+        cluster_barrier();  // no block of the cluster reads shared memory of another after this
     }
-    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // the next kernel relies on the previous one as well
 }
 
 }  // namespace

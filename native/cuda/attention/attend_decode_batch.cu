@@ -1,39 +1,41 @@
-// attend over f16 and q8_0 caches for one row of each of several sequences, heads of K and V as long, together with
-// store: the rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of
-// the newest position k, which it writes to the cache. No sequence may see a page that is written for another. Older
-// positions are on their way before the kernel before has ended.
+// Fused store and attention for one row of each of several sequences (batched decode) over f16 and q8_0 caches with
+// equal head sizes of K and V. Every block norms and rotates its q; the block with the newest position also k, and
+// writes k and v to the cache. Older positions load before the previous kernel ends, so no sequence may share a page
+// that this step writes.
 #include "attention/attend_fused_store.cuh"
 
 namespace {
 
-constexpr int TILES_PER_SPLIT = KV_SPLIT / KV_TILE, MAX_ROWS = 256;  // of a batch whose sequences are cut into runs
+// maximum batch whose sequences are split into runs
+constexpr int TILES_PER_SPLIT = KV_SPLIT / KV_TILE, MAX_ROWS = 256;
 constexpr int UNSPLIT = 1 << 30;
 
-// How groups of positions are dealt to the blocks of any grid: all of a sequence, or runs of whole units.
+// Work distribution: complete sequences, or runs of complete splits.
 struct Runs {
-    int per;      // groups of a run, WHOLE: as many as there are
-    int n_items;  // runs of all rows, times KV heads and tiles of each
+    int per;      // KV tiles per run; UNSPLIT: all
+    int n_items;  // runs of all rows, times KV heads and query tiles
 
-    // The last run has a quarter more at most, rather than that a short one follows.
+    // Number of runs; the last one takes up to a quarter more, which avoids a short extra run.
     __device__ __forceinline__ int count(int first, int last) const {
         const int n = last / per - first / per + 1;
         return n > 1 && last % per < max(1, per / 4) ? n - 1 : n;
     }
 };
 
-// Groups of a row.
+// First and last KV tile of a row.
 __device__ __forceinline__ int2 kv_tiles_of(const AttendParams& a, int row) {
     const PositionRange range = visible_range(a, row);
     return make_int2(range.first / KV_TILE, range.last / KV_TILE);
 }
 
-// Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
-// Time is counted in groups that all blocks together read from memory. As many as three quarters of them read as fast,
-// so that merging runs is worth it only where there are fewer, or some rows are long.
+// Chooses the run length with the shortest makespan, in each warp, and fills `ends` with the inclusive prefix sum of
+// runs per row. Cost unit: one KV tile read by all blocks together. Three quarters of the blocks saturate memory, so
+// splitting pays only with fewer blocks or a few long rows.
 __device__ __forceinline__ Runs plan_runs(const AttendParams& a, const Partials& partials, int of_row,
                                           int (&ends)[MAX_ROWS]) {
     const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
-    const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;  // a group of one block; merging
+    // alone: cost of a tile read by one block; merging: cost of the merge
+    const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;
     const Runs whole{UNSPLIT, n_rows * of_row};
     if (!partials.is_split || n_rows > MAX_ROWS || whole.n_items >= 4 * at_once) return whole;
     int longest = 0, sum = 0;
@@ -48,9 +50,9 @@ __device__ __forceinline__ Runs plan_runs(const AttendParams& a, const Partials&
         sum += __shfl_xor_sync(ALL_LANES, sum, i);
     }
     const int all = sum * of_row, cost_of_whole = max(all, longest * alone);
-    // What follows is long, and its code comes from memory. Runs of more rows than for half of the blocks take longer.
+    // Return early: the code below is long and cold. With runs for more than half of the blocks, splitting is slower.
     if (cost_of_whole <= all + merging || (2 * whole.n_items > at_once && cost_of_whole <= 2 * all)) return whole;
-    // Each lane tries one run length: longest row / n, rounded down or up to whole units.
+    // Each lane tries one run length: longest row / n, rounded down or up to complete splits.
     const int length = longest / (lane / 2 + 1);
     Runs mine{max(TILES_PER_SPLIT, (length + lane % 2 * (TILES_PER_SPLIT - 1)) / TILES_PER_SPLIT * TILES_PER_SPLIT), 0};
     const int cost = max(all, min(mine.per, longest) * alone) + merging;
@@ -78,12 +80,12 @@ __device__ __forceinline__ Runs plan_runs(const AttendParams& a, const Partials&
     return mine;
 }
 
-// What a block takes at a time: a run of groups of one row and KV head.
+// One run of a row and KV head.
 struct Run {
     int row, kv_head, tile, first, last, n;  // n: runs of the row
     PositionRange range;
 
-    // Runs of a row lie together, and of each run all KV heads.
+    // Runs of a row are consecutive, and within a run all KV heads.
     __device__ __forceinline__ Run(const AttendParams& a, const Runs& runs, int of_row, const int* ends, int item) {
         const int lane = threadIdx.x % 32, next = item / of_row, at = item - next * of_row;
         int number = 0;
@@ -139,7 +141,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
             put_result(a, one.row, one.head, lane * 4, all, sum);
         }
     }
-    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // the next kernel relies on the previous one as well
 }
 
 }  // namespace

@@ -1,20 +1,19 @@
-// attend over f16 and q8_0 caches for a run of one row that sees many positions, together with store, as
-// attend_decode.cu computes it for fewer. Blocks take runs of whole units of a KV head. When all runs of a head are
-// there, its blocks merge a few columns each.
+// Fused store and attention for one row with a long context, as attend_decode.cu, without clusters. Blocks take runs of
+// complete splits of a KV head; when all runs of a head are done, its blocks merge a few columns each.
 #include "attention/attend_fused_store.cuh"
 
 namespace {
 
-constexpr int SPLITS_PER_LANE = 4;  // units of a lane that are merged at once
+constexpr int SPLITS_PER_LANE = 4;  // splits per lane in one merge step
 
-// Numbers of the units that a warp merges at once.
+// Splits that a warp merges in one step.
 struct MergeBuffer {
-    float4 factors[32 * SPLITS_PER_LANE];  // of the sum so far, of the unit, and its own sum
+    float4 factors[32 * SPLITS_PER_LANE];  // factors of the sum so far and of the split; its sum of exp weights
     float4 columns[32 * SPLITS_PER_LANE][2];
 };
 
-// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: eight
-// columns from c on, of the first eight lanes. Lanes are units first, and find what sums are multiplied by.
+// Merges splits `first` to `last` of a query in order, with one warp: eight columns from c on, in the first eight
+// lanes. Lanes first compute the factors of SPLITS_PER_LANE splits each.
 __device__ __forceinline__ float merge_columns(const float* from, int stride, int first, int last, int c,
                                                MergeBuffer& memory, Softmax& all) {
     const int lane = threadIdx.x % 32;
@@ -64,21 +63,21 @@ __device__ __forceinline__ float merge_columns(const float* from, int stride, in
     return sum;
 }
 
-// Blocks that compute runs of the same queries meet here. Numbers are zeros, and are so again afterwards.
+// Barrier of the blocks with runs of the same queries. Zero before and after use.
 struct MergeBarrier {
-    u32 there;  // how many have done their runs; from bit 16 on, how many of them wait for the others
-    u32 gone;   // how many of these have merged
-    u32 begun;  // how many have begun
+    u32 there;  // bits 0 to 15: blocks with finished runs; bits 16 and up: blocks that wait
+    u32 gone;   // waiting blocks that have merged
+    u32 begun;  // blocks that have started
     u32 pad;
 };
 
-// A block's place among those that merge, and how many these are; none if it is not one of them.
+// Index among the merging blocks and their number; n = 0: this block does not merge.
 struct MergeShare {
     u32 at, n;
 };
 
-// Waits until n blocks have done their runs, if the block may and if all of them have begun: then none needs the place
-// of this one. Else it leaves the merging to those that wait or, if it is the last and there are none, does all of it.
+// Waits for all n runs if the block may wait and all n blocks have started, so none needs this block's multiprocessor.
+// Otherwise leaves the merge to the waiting blocks, or does it alone as the last block without any.
 __device__ __forceinline__ MergeShare arrive_and_wait(MergeBarrier* merge_barrier, u32 n, bool may_wait,
                                                       MergeShare& shared) {
     __syncthreads();
@@ -114,11 +113,11 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     const FusedHeads<D, Streamed> heads(stream, turned, k, v);
     const int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
     const Partials partials(a, KV_SPLIT);
-    // Blocks of an item, one for each run, and items at once. Runs differ by a unit at most.
+    // Blocks per item (runs, which differ by at most one split), and concurrent items.
     const int n_splits = last - first + 1,
               n_runs = partials.is_split && 4 * items <= a.n_partials ? max(1, min(n_splits, n_blocks / items)) : 1,
               at_once = min(items, n_blocks / n_runs), run = blockIdx.x / at_once;
-    // Those of one block on each processor merge; the others make room for the kernel after this one.
+    // One merging block per multiprocessor; the others make room for the next kernel.
     const int n_first = min(n_runs, n_blocks / 2 / at_once);
     const int run_first = max(range.first / KV_TILE, (first + run * n_splits / n_runs) * tiles_per_split),
               run_last = min(range.last / KV_TILE, (first + (run + 1) * n_splits / n_runs) * tiles_per_split - 1);
@@ -138,7 +137,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
         const MergeShare mine = arrive_and_wait(merge_barrier, n_runs, run < n_first, merge_share);
         if (mine.n == 0) continue;
         u32 n_gone = 0;
-        if (threadIdx.x == 0) n_gone = atomicAdd(&merge_barrier->gone, 1u) + 1;  // which nobody awaits yet
+        if (threadIdx.x == 0) n_gone = atomicAdd(&merge_barrier->gone, 1u) + 1;  // no block waits for this value yet
         const int chunks = (a.v_dim + 7) / 8, n = min(QUERIES, a.heads_per_kv() - tile * QUERIES) * chunks;
         for (int i = mine.at * WARPS + warp; i < n; i += mine.n * WARPS) {
             const int head = i / chunks, c = (i - head * chunks) * 8;
@@ -151,7 +150,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
         }
         if (threadIdx.x == 0 && n_gone == mine.n) *merge_barrier = MergeBarrier{0, 0, 0, 0};
     }
-    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // the next kernel relies on the previous one as well
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// attend over f16 and q8_0 caches for few rows of each sequence.
+// Attention over f16 and q8_0 caches for few rows per sequence.
 #include "attention/attend_few.cuh"
 
-// By the columns of V: 64 for each block of 16 of a warp.
+// Kernels by V columns: 64 per 16-column block of a warp.
 #define ATTEND_FEW(name, type)                                                                           \
     KERNEL(attend_few_##name##_64)(ATTEND_PARAMETERS) { few::attend<type, type, 1>(ATTEND_ARGUMENTS); }  \
     KERNEL(attend_few_##name##_128)(ATTEND_PARAMETERS) { few::attend<type, type, 2>(ATTEND_ARGUMENTS); } \

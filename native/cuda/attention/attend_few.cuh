@@ -1,6 +1,6 @@
-// attend on tensor cores for few rows of each sequence: a block takes all heads of one KV head, up to 16
-// queries, and one unit of positions, or all of them. K and V are read once. Its warps share the positions, then the
-// columns of V.
+// Attention on tensor cores for few rows per sequence, any head size: a block processes all query heads of one KV head
+// (up to 16 queries) over one split or all positions, so K and V are read once. Warps share the positions for scores,
+// then the columns of V.
 #pragma once
 
 #include "attention/attend_mma.cuh"
@@ -14,11 +14,11 @@ namespace {
 struct Shared {
     Query queries[QUERIES];
     float row_max[WARPS][QUERIES];
-    bool is_last;  // of the blocks that compute parts of the same queries
+    bool is_last;  // this block is the last with partials of these queries
     alignas(16) u8 exp_weights[QUERIES * EXP_STRIDE];
 };
 
-// Scores of 16 positions of a group, those of this warp.
+// Scores of this warp's 16 positions of a KV tile.
 __device__ __forceinline__ void scores_of(const AttendParams& a, const Shared& shared, const u8* q, const u8* k,
                                           int k_columns, int first, int lane, float (&scores)[2][4]) {
     const int stride = stride_of(k_columns), g = lane / 4, t = lane % 4;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void scores_of(const AttendParams& a, const Shared& s
     }
 }
 
-// Queries of rows from `row` on, to shared memory: eight threads load one.
+// Loads the queries of rows from `row` on into shared memory, eight threads per query.
 __device__ __forceinline__ void load_queries(const AttendParams& a, Shared& shared, u8* q, int k_stride, int k_columns,
                                              int row, int rows, int last_row, int tile, int kv_head) {
     const int tid = threadIdx.x, i = tid / 8;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_queries(const AttendParams& a, Shared& shar
     if (tid % 8 == 0) shared.queries[i] = one;
 }
 
-// Maxima of this warp's positions ...
+// Row maxima over this warp's positions.
 __device__ __forceinline__ void store_row_max(const AttendParams& a, Shared& shared, const float (&scores)[2][4]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; half++) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_row_max(const AttendParams& a, Shared& sha
                 __fmul_rn(max_score, shared.queries[g + 8 * half].factor(a.is_plain()));
     }
 }
-// ... and numerators of the softmax over a group, to shared memory.
+// Exp weights of a KV tile, to shared memory.
 __device__ __forceinline__ void store_exp_weights(const AttendParams& a, Shared& shared, const float (&scores)[2][4],
                                                   float (&row_max)[2]) {
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_exp_weights(const AttendParams& a, Shared&
     }
 }
 
-// Numerators times columns of V, merged into the sums of a unit (online softmax).
+// Exp weights times V, merged into the accumulators of a split (online softmax).
 template <int blocks>
 __device__ __forceinline__ void sum_values(const Shared& shared, const u8* v, int stride, int v_columns,
                                            const float (&row_max)[2], Softmax (&split)[2],
@@ -114,7 +114,7 @@ __device__ __forceinline__ void sum_values(const Shared& shared, const u8* v, in
     }
 }
 
-// Merges a unit into the sums of all, and clears it.
+// Merges a split into the totals and resets it.
 template <int blocks>
 __device__ __forceinline__ void merge_split(Softmax (&all)[2], float (&sums)[blocks][2][4], Softmax (&split)[2],
                                             float (&of_split)[blocks][2][4]) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void merge_split(Softmax (&all)[2], float (&sums)[blo
             }
 }
 
-// Epilogue: the result or, of several blocks with the same queries (split-K), a part of it.
+// Epilogue: stores the result, or a partial with split-KV.
 template <int blocks>
 __device__ __forceinline__ void put_results(const AttendParams& a, const Partials& partials, const Shared& shared,
                                             int partial, const Softmax (&split)[2], const Softmax (&all)[2],
@@ -169,7 +169,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, Sha
     const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
     const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
     if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
-    // All positions that some query sees: their rows follow one another.
+    // Union of the rows' ranges; consecutive rows have overlapping ones.
     const int last_row = min(row + rows, end) - 1;
     PositionRange range{min(visible_range(a, row).first, visible_range(a, last_row).first),
                         max(visible_range(a, row).last, visible_range(a, last_row).last)};
@@ -204,7 +204,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, Sha
     Softmax all[2], split[2];  // of queries g and g + 8
     float sums[blocks][2][4] = {}, of_split[blocks][2][4] = {};
     for (int at = first; at <= last; at++) {
-        if (a.stages == 1) {  // little shared memory: what is computed with gives way to what comes
+        if (a.stages == 1) {  // a single stage: compute and copy alternate
             __syncthreads();
             copy(at);
         }
@@ -236,7 +236,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, Sha
     if (is_last_of(n_partials, done, shared.is_last)) merge_partials(a, partials, shared.queries, tid, WARPS * 32);
 }
 
-// Items are dealt to the blocks of any grid: rows, KV heads, and parts of them where these are computed apart.
+// Grid-stride loop over rows, query tiles, KV heads and, with split-KV, partials.
 template <int k_type, int v_type, int blocks>
 __device__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
@@ -245,7 +245,7 @@ __device__ void attend(const AttendParams& a) {
     wait_for_previous_kernel();
     const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES;
     const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
-    // Parts are as small as gives each processor some: the grid has 8 blocks of each.
+    // Partials of one KV tile if that is what gives each multiprocessor work: the grid has 8 blocks per multiprocessor.
     const Partials tile_partials(a, KV_TILE);
     const Partials partials(
         a, tile_partials.is_split && n_unsplit * tile_partials.n <= gridDim.x / 2 ? KV_TILE : KV_SPLIT);

@@ -1,6 +1,5 @@
-// The heads of one row of a sequence, for the kernels that compute store and attend together: normed and turned with
-// the functions of store, q by every block, k and v by the block of the newest position, which writes them to the
-// cache.
+// Fused store for the decode kernels: norm and RoPE of one row's heads with the functions of store.cuh. Every block
+// prepares q; the block with the newest position also prepares k and writes k and v to the cache.
 #pragma once
 
 #include "attention/attend_stream.cuh"
@@ -11,19 +10,19 @@ namespace {
 // Heads of a row.
 template <int D, class G = KvStream<D>>
 struct FusedHeads {
-    static constexpr int bytes = G::bytes, kv_type = G::kv_type;  // kept: the type of the cache
-    static constexpr int pairs_per_lane = (D + 63) / 64;          // pairs of a head that turn together, of a lane
+    static constexpr int bytes = G::bytes, kv_type = G::kv_type;  // kv_type: type of the cache
+    static constexpr int pairs_per_lane = (D + 63) / 64;          // RoPE pairs of a head per lane
 
     const G& stream;
     const Turned& turned_by;
     const float *const k, *const v;  // of all rows
     const int row;
-    // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
+    // All columns rotate and fit into registers; a lane also sums squares in the order of norm().
     const bool is_in_registers;
     float cosine_registers[pairs_per_lane], sine_registers[pairs_per_lane];
-    float norm_registers[2][pairs_per_lane][2];  // of q and of k, whose columns then are not adjacent
+    float norm_registers[2][pairs_per_lane][2];  // of q and k, if pairs are not adjacent
 
-    // Asks for the turns of the row and for norms, before copies of K and V stand in their way.
+    // Loads cosines, sines and norm weights ahead of the K/V copies.
     __device__ __forceinline__ FusedHeads(const G& stream, const Turned& turned_by, const float* k, const float* v,
                                           int row = 0)
         : stream(stream),
@@ -55,13 +54,13 @@ struct FusedHeads {
         return of_rows + ((long long)row * stream.a.kv_heads + kv_head) * dim;
     }
 
-    // q as queries, k and v to the cache and, if their group is there, to the ring.
+    // Converts q to queries; stores k and v in the cache and, if their tile is in the ring, there as well.
     __device__ __forceinline__ void prepare(const Entry& entry, const int* table, int first_head, int kv_head,
                                             int first, int last, PositionRange range) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, position = range.last;
         const AttendParams& a = stream.a;
         u8 *const q = stream.q, *const copies = stream.copies;
-        // Where heads are turned that registers cannot hold: the ring's last place is still free.
+        // Heads that do not fit into registers use the last stage of the ring, still free.
         float* const turned = reinterpret_cast<float*>(copies + (G::stages - 1) * 2 * bytes);
         const int n = min(QUERIES, kv_head * a.heads_per_kv() + a.heads_per_kv() - first_head),
                   newest = position / KV_TILE;
@@ -80,7 +79,7 @@ struct FusedHeads {
         u8 *const k_row = const_cast<u8*>(head_of<kv_type>(entry.k, page, a.kv_heads, kv_head, D)),
                   *const v_row = const_cast<u8*>(head_of<kv_type>(entry.v, page, a.kv_heads, kv_head, D));
         if (is_in_registers) {
-            // The next head is on its way while one is prepared.
+            // The next head loads while one is prepared.
             HeadRegisters now, next;
             if (warp < n + is_newest) fetch(now, warp, warp < n, first_head, kv_head);
 #pragma unroll 1
@@ -127,7 +126,7 @@ struct FusedHeads {
         }
     }
 
-    // A head of q8_0 into its page and, if its group is there, to the ring.
+    // Stores a head as q8_0 in its page and, if its tile is in the ring, there as well.
     __device__ __forceinline__ void store_q8_0(const float* head, int n, u8* page, u8* kv_tile, int position,
                                                int lane) const {
         const int row = position % PAGE, at = position % KV_TILE;
@@ -142,18 +141,18 @@ struct FusedHeads {
             if (lane == 0) *reinterpret_cast<float*>(kv_tile + Q8Tile<D>::scale_place(at, c / 32)) = scale.scale;
         }
     }
-    // k and v, of which registers hold pairs that turn together: 32 columns that lie together are one of each lane or,
-    // IS_ADJACENT, two of half of the lanes. A lane divides for one such block.
+    // Stores k and v as q8_0 from registers. A 32-column block has one column in each lane or, IS_ADJACENT, two in each
+    // of 16 lanes. Each lane computes the scale of one block.
     template <bool IS_ADJACENT>
     __device__ __forceinline__ void store_registers(const float (&k)[pairs_per_lane][2],
                                                     const float (&v)[pairs_per_lane][2], u8* k_page, u8* v_page,
                                                     u8* kv_tile, int position) const {
-        constexpr int of_head = IS_ADJACENT ? pairs_per_lane : 2 * pairs_per_lane, n = 2 * of_head;  // blocks of a lane
+        constexpr int of_head = IS_ADJACENT ? pairs_per_lane : 2 * pairs_per_lane, n = 2 * of_head;  // blocks per lane
         const int lane = threadIdx.x % 32, row = position % PAGE, at = position % KV_TILE;
-        const int first = IS_ADJACENT ? lane & 16 : 0;  // of the lanes that share a block
+        const int first = IS_ADJACENT ? lane & 16 : 0;  // first lane of the block
         const u32 sharing = IS_ADJACENT ? 0xFFFFu << first : ALL_LANES;
         auto number = [&](int i, int e) { return i < of_head ? k[i % pairs_per_lane][e] : v[i % pairs_per_lane][e]; };
-        auto second = [&](int i) { return i % of_head / pairs_per_lane; };  // of pairs that do not lie together
+        auto second = [&](int i) { return i % of_head / pairs_per_lane; };  // half of a non-adjacent pair
         auto column = [&](int i) {
             return IS_ADJACENT ? i % pairs_per_lane * 64 + 2 * lane
                                : i % pairs_per_lane * 32 + second(i) * (D / 2) + lane;
@@ -162,14 +161,14 @@ struct FusedHeads {
 #pragma unroll
         for (int i = 0; i < n; i++)
             max_abs[i] = IS_ADJACENT ? fmaxf(fabsf(number(i, 0)), fabsf(number(i, 1))) : fabsf(number(i, second(i)));
-        u32 whole = 0;  // blocks of numbers
+        u32 whole = 0;  // bit mask of finite blocks
 #pragma unroll
         for (int i = 0; i < n; i++) {
             const bool is_one = IS_ADJACENT ? fabsf(number(i, 0)) <= 3e38f && fabsf(number(i, 1)) <= 3e38f
                                             : fabsf(number(i, second(i))) <= 3e38f;
             whole |= u32((__ballot_sync(ALL_LANES, is_one) & sharing) == sharing) << i;
         }
-        // Lanes send each other the half that they do not keep: block lane % n stays.
+        // Butterfly maximum: each step sends the half that a lane does not keep; block lane % n remains.
 #pragma unroll
         for (int w = 1; w < n; w *= 2)
 #pragma unroll
@@ -206,7 +205,7 @@ struct FusedHeads {
         }
     }
 
-    // What a lane has of a head of q, or of k and v: pairs that turn together.
+    // Columns of a q head, or of k and v, in one lane: RoPE pairs.
     struct HeadRegisters {
         float x[pairs_per_lane][2], values[pairs_per_lane][2];
     };
@@ -232,7 +231,8 @@ struct FusedHeads {
         const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
         float (&x)[pairs_per_lane][2] = of.x, (&values)[pairs_per_lane][2] = of.values;
         const float (&cosines)[pairs_per_lane] = cosine_registers, (&sines)[pairs_per_lane] = sine_registers;
-        if ((is_q ? turned_by.q_norm : turned_by.k_norm) != nullptr) {  // all first ones come before all second ones
+        // order of norm(): all first halves, then all second halves
+        if ((is_q ? turned_by.q_norm : turned_by.k_norm) != nullptr) {
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < 2 * pairs_per_lane; j++)
@@ -270,7 +270,7 @@ struct FusedHeads {
             if (lane == 0) stream.shared.queries[i].score_scale = query_scale.score_scale(a);
             return;
         }
-        // As check_value says.
+        // as check_value
         are_numbers = __all_sync(ALL_LANES, are_numbers);
         if (!are_numbers && lane == 31) x[pairs_per_lane - 1][1] = __int_as_float(0x7fc00000);
         if constexpr (kv_type != F16) {
@@ -298,7 +298,7 @@ struct FusedHeads {
 
 }  // namespace
 
-// Kernels of store and attend: their parameters, and one for each type of cache and width of heads.
+// Parameters of the fused kernels, and their instances by cache type and head size.
 #define HEADS_PARAMETERS                                                                                       \
     ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_turned, \
         int column, int is_adjacent, float eps

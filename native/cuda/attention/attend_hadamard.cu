@@ -1,10 +1,10 @@
-// attend over caches that keep V, or K and V, in 4 bits. Their heads are turned by Hadamard's matrix: queries are
-// turned before, results after. One kernel for few rows of each sequence, one for many, with the same bits.
+// Attention over caches with 4-bit V, or K and V, whose heads are stored after a Hadamard transform: queries are
+// transformed before, results after. The kernels for few rows and for prefill give the same bits.
 #include "attention/attend_few.cuh"
 #include "attention/attend_prefill.cuh"
 #include "attention/store.cuh"
 
-// By the columns of V: 64 for each block of 16 of a warp.
+// Kernels by V columns: 64 per 16-column block of a warp.
 #define ATTEND_FEW(name, k, v)                                                                              \
     KERNEL(attend_hadamard_few_##name##_64)(ATTEND_PARAMETERS) { few::attend<k, v, 1>(ATTEND_ARGUMENTS); }  \
     KERNEL(attend_hadamard_few_##name##_128)(ATTEND_PARAMETERS) { few::attend<k, v, 2>(ATTEND_ARGUMENTS); } \
@@ -28,7 +28,7 @@ ATTEND_PREFILL(q4, Q4, Q4)
 ATTEND_PREFILL(q8_0_q4, Q8_0, Q4)
 ATTEND_PREFILL(f16_q4, F16, Q4)
 
-// Heads of each row, turned: a warp takes one, fills it up to `room` columns and writes the first `n_to`.
+// Hadamard transform of each row's heads: one warp per head, zero-padded to `room` columns; stores the first `n_to`.
 KERNEL(hadamard_heads)
 (const Batch* b, const float* from, float* to, int heads, int n_from, int n_to, int room, int together) {
     __shared__ float all[4][576];

@@ -1,20 +1,20 @@
-// Attention over f16, q8_0 and q4 caches on tensor cores. Its arithmetic, whichever kernel computes it:
-// - Numbers of a q8_0 or q4 cache are opened to halves. q as halves times a power of two of its head; scores are chains
-// of m16n8k16 over 16 columns each, in order.
-// - Groups of 64 positions that begin at multiples of 64: their maximum, powers of 2 as halves, the sum of these halves
-//   and the sums of V by chains over 16 positions each, in order.
-// - Groups are merged in order into their unit, units in order into the result.
+// Attention over f16, q8_0 and q4 caches on tensor cores. All kernels use the same arithmetic:
+// - q8_0 and q4 are dequantized to f16; q is scaled by a power of two per head and rounded to f16; a score is a chain
+//   of m16n8k16 over the columns, in order
+// - KV tiles of 64 positions at multiples of 64: row maximum, exp weights rounded to f16, their sum, and their product
+//   with V as a chain of m16n8k16 over the positions, in order
+// - tiles are merged in order into their split of 256 positions, splits in order into the result
 #pragma once
 
 #include "attention/attend.cuh"
 #include "primitives/mma.cuh"
 
 constexpr int KV_TILE = 64;
-constexpr int QUERIES = 16;        // rows of a product
-constexpr u32 ONES = 0x3C003C00u;  // two halves
+constexpr int QUERIES = 16;        // rows of an mma
+constexpr u32 ONES = 0x3C003C00u;  // f16x2 of 1.0
 
-// Four matrices of 8 x 8 halves from shared memory: lane 8 i + j has the address of row j of matrix i. A lane gets two
-// neighbours of row lane / 4 of each, or, turned, of column lane / 4.
+// ldmatrix.x4: four 8 x 8 f16 matrices from shared memory. Lane 8 i + j has the address of row j of matrix i; a lane
+// receives two adjacent elements of row lane / 4 or, transposed, of column lane / 4 of each.
 template <bool turned>
 __device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
 #ifdef WOOLLY_EMULATED
@@ -50,16 +50,16 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
 #endif
 }
 
-// Bytes from row to row in shared memory: an odd number of 16 bytes, so that eight rows lie in different banks.
+// Bytes per row in shared memory: an odd multiple of 16, so eight rows fall into different banks.
 __device__ __forceinline__ int stride_of(int columns) { return 2 * columns + 16; }
 
-// A query: one head of one row.
+// Query: one head of one row.
 struct Query {
-    int row, head, at;    // at: its position
-    PositionRange range;  // nothing if it is none
-    float score_scale;    // what products are multiplied by
+    int row, head, at;    // at: position of the row
+    PositionRange range;  // empty for padding
+    float score_scale;    // factor of q.k
 
-    // What is left to multiply scores with.
+    // Factor of the scores: plain scores are not yet scaled.
     __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? score_scale : 1.f; }
 };
 
@@ -67,7 +67,7 @@ __device__ __forceinline__ Query query_of(const AttendParams& a, int row, int he
     if (!is_one) return {0, 0, 0, {1, 0}, 0.f};
     return {row, head, a.b->positions[row], visible_range(a, row), 0.f};
 }
-// Query i of a product: of `rows` rows from `row` on, or, if many heads share a KV head, of one tile of them.
+// Query i of a tile: `rows` rows from `row` on or, with more than 16 heads per KV head, one tile of them.
 __device__ __forceinline__ Query query_of_tile(const AttendParams& a, int i, int row, int rows, int last_row, int tile,
                                                int kv_head) {
     const int heads_per_kv = a.heads_per_kv();
@@ -78,12 +78,13 @@ __device__ __forceinline__ Query query_of_tile(const AttendParams& a, int i, int
     return query_of(a, of_row, kv_head * heads_per_kv + of_head, is_one);
 }
 
-// What a query whose largest magnitude is `most` is multiplied by, so that it fits halves, and its products, back.
+// Power of two that scales a query of largest magnitude max_abs into f16 range, and its inverse.
 struct QueryScale {
     float up, down;
 
     __device__ __forceinline__ QueryScale(float max_abs) {
-        const int exponent = min(max(__float_as_int(max_abs) >> 23, 9), 253);  // the largest becomes 256 to 512
+        // scales the largest magnitude to [256, 512)
+        const int exponent = min(max(__float_as_int(max_abs) >> 23, 9), 253);
         up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
     }
     __device__ __forceinline__ float score_scale(const AttendParams& a) const {
@@ -91,7 +92,7 @@ struct QueryScale {
     }
 };
 
-// What all queries of the warp see.
+// Positions visible to all queries of the warp.
 __device__ __forceinline__ PositionRange common_range(const Query (&mine)[2]) {
     PositionRange inner{0, 1 << 30};
     for (int half = 0; half < 2; half++)
@@ -104,7 +105,7 @@ __device__ __forceinline__ PositionRange common_range(const Query (&mine)[2]) {
     return inner;
 }
 
-// Columns from `base` on of a query's head, tempered, as eight lanes hold 128 of them.
+// Loads columns from `base` on of a query head, temperature applied; eight lanes hold 128 columns.
 __device__ __forceinline__ void fetch_query(const AttendParams& a, const Query& one, int base, int lane,
                                             float2 (&x)[8]) {
     const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
@@ -124,14 +125,14 @@ __device__ __forceinline__ void fetch_query(const AttendParams& a, const Query& 
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
 }
-// The largest magnitude of all the eight lanes hold.
+// Largest magnitude over the eight lanes.
 __device__ __forceinline__ float max_magnitude(const float2 (&x)[8], float max_abs) {
 #pragma unroll
     for (int i = 0; i < 8; i++) max_abs = fmaxf(max_abs, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     for (int i = 4; i > 0; i >>= 1) max_abs = fmaxf(max_abs, __shfl_xor_sync(ALL_LANES, max_abs, i));
     return max_abs;
 }
-template <class Place>  // of a column
+template <class Place>  // byte address of a column
 __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int base, int columns, int lane,
                                           const Place& place) {
 #pragma unroll
@@ -141,13 +142,12 @@ __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int ba
     }
 }
 
-// Where column c of q and of K of q8_0 and q4 stands in products: a lane of mma takes four columns that lie together.
+// Place of column c of q, and of K in q8_0 and q4 tiles: a lane of mma reads four adjacent columns.
 __device__ __forceinline__ int permuted_column(int c) {
     return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1);
 }
 
-// The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
-// load 128 columns before they wait for the first.
+// Stores a query head as f16 and returns the factor of its scores. Eight lanes load 128 columns before using the first.
 template <int type = F16>
 __device__ __forceinline__ float load_query(const AttendParams& a, const Query& one, u8* to, int columns, int lane) {
     auto place = [&](int c) { return to + 2 * (type == F16 ? c : permuted_column(c)); };
@@ -165,23 +165,22 @@ __device__ __forceinline__ float load_query(const AttendParams& a, const Query& 
     return query_scale.score_scale(a);
 }
 
-// A score, or NOTHING where the query does not see the position. A plain one is the product alone: it is multiplied
-// when its power is computed.
+// Score, or NO_SCORE if masked. A plain score is the bare product, scaled later by exp_weight_at.
 __device__ __forceinline__ float score_at(const AttendParams& a, const Query& one, float product, int position,
                                           bool is_plain) {
     if (position < one.range.first || position > one.range.last) return NO_SCORE;
     return is_plain ? product : score_of(a, __fmul_rn(product, one.score_scale), one.head, position - one.at);
 }
 
-// The power of a score, of which `base` is the largest, multiplied.
+// exp2(score * factor - base), where `base` is the scaled maximum.
 __device__ __forceinline__ float exp_weight_at(float score, float factor, float base) {
     return exp2_approx(__fmaf_rn(score, factor, -base));
 }
 
-// Numbers of a q8_0 cache as halves: 64ths of the whole numbers, which are exact, times 64 of the scale. So a scale
-// keeps its bits where the numbers are as small as halves are.
+// Dequantization of q8_0 to f16: (number / 64, exact) * (64 scale). So scales keep their bits where they would be f16
+// subnormals.
 
-// Two scales, times 64: no larger than what makes the largest whole number a half. Not a number stays what it is.
+// Two scales times 64 as f16x2, capped so that 127/64 times it is finite; NaN passes through.
 __device__ __forceinline__ u32 scales_of(float low, float high) {
     low = __fmul_rn(low, 64.f), high = __fmul_rn(high, 64.f);
 #ifdef WOOLLY_EMULATED
@@ -194,25 +193,25 @@ __device__ __forceinline__ u32 scales_of(float low, float high) {
 #endif
 }
 
-// Two bytes of a word, their top bits turned, as 64ths: below the bits of 16 they make a half, 18 too large.
+// Converts bytes `first` and first + 1, biased by 128, to f16 / 64: as mantissa bits of 16.0 they read 18 too large.
 template <int first>
 __device__ __forceinline__ u32 whole_numbers(u32 bytes) {
     return half_add(pick_bytes(bytes, 0x4C4C4C4Cu, first == 0 ? 0x4140u : 0x4342u), 0xCC80CC80u);
 }
 constexpr u32 TOP_BITS = 0x80808080u;
 
-// Eight of them.
+// Eight numbers.
 __device__ __forceinline__ Words4 dequantized(Words2 numbers, u32 scales) {
     const u32 x = numbers.x ^ TOP_BITS, y = numbers.y ^ TOP_BITS;
     return Words4{half_mul(whole_numbers<0>(x), scales), half_mul(whole_numbers<2>(x), scales),
                   half_mul(whole_numbers<0>(y), scales), half_mul(whole_numbers<2>(y), scales)};
 }
-// As `opened`, of 4 bits.
+// Same, for eight q4 codes.
 __device__ __forceinline__ Words4 dequantized_q4(u32 codes, u32 scales) {
     return dequantized(Words2{iq4_values(codes & 0xffffu) ^ TOP_BITS, iq4_values(codes >> 16) ^ TOP_BITS}, scales);
 }
 
-// 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
+// cp.async of 16 bytes, or zero fill without a read.
 __device__ __forceinline__ void cp_async16_zfill(void* to, const void* from, bool is_copied) {
 #ifdef WOOLLY_EMULATED
     if (is_copied)
@@ -226,13 +225,14 @@ __device__ __forceinline__ void cp_async16_zfill(void* to, const void* from, boo
 #endif
 }
 
-// Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum
-// must not meet rubbish. What is opened on the way is there at once. IS_SLOTTED: in the order of slot_of.
+// Starts the copy of a KV tile of K or V to shared memory as f16. Masked positions are zero-filled: 0 x NaN would spoil
+// sums. Quantized types are dequantized by this thread, synchronously. IS_PERMUTED: columns in the order of
+// permuted_column.
 template <int type, bool IS_PERMUTED = false>
 __device__ __forceinline__ void copy_kv_tile(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
                                              int room, int columns, int tile, PositionRange range, int tid,
                                              int n_threads) {
-    constexpr int at_once = type == F16 ? 1 : 4;  // loads before the first of them is waited for
+    constexpr int at_once = type == F16 ? 1 : 4;  // independent loads
     const int per_row = columns / 8, stride = stride_of(columns);
     const int rows = n_threads / per_row, rest = n_threads % per_row;
     const u8* heads[KV_TILE / PAGE];
@@ -280,15 +280,14 @@ __device__ __forceinline__ void copy_kv_tile(u8* to, const u8* entry, const int*
                     *reinterpret_cast<Words4*>(into[i]) = out;
                     continue;
                 }
-                u8* const first = into[i] - permuted_offset[i];  // of the two halves of 16 columns
+                u8* const first = into[i] - permuted_offset[i];  // 16-column group
                 *reinterpret_cast<Words2*>(first) = Words2{out.x, out.z};
                 *reinterpret_cast<Words2*>(first + 16) = Words2{out.y, out.w};
             }
     }
 }
 
-// Whether this block is the last of n that call it for the same number, which is 0 again afterwards. What the others
-// wrote before is there for it.
+// True in the last of n blocks to arrive at `done`, which is reset to 0; the writes of the others are visible.
 static __device__ bool is_last_of(int n, u32* done, bool& is_last) {
     __threadfence();
     __syncthreads();
@@ -301,10 +300,10 @@ static __device__ bool is_last_of(int n, u32* done, bool& is_last) {
     return is_last;
 }
 
-// All parts of the queries, merged in order: groups into units where they are apart, units into the result.
+// Merges all partials of the queries in order: KV tiles into splits if they are separate, splits into the result.
 static __device__ void merge_partials(const AttendParams& a, const Partials& partials, const Query* queries, int tid,
                                       int n_threads) {
-    constexpr int at_once = 8;  // loads before the first of them is waited for
+    constexpr int at_once = 8;  // independent loads
     const int chunks = (a.v_dim + 3) / 4;
     for (int i = tid; i < QUERIES * chunks; i += n_threads) {
         const Query one = queries[i / chunks];
@@ -349,7 +348,7 @@ static __device__ void merge_partials(const AttendParams& a, const Partials& par
     }
 }
 
-// Results of the two queries of a thread: sums of columns 8 j + 2 t and the next, first of the one, then of the other.
+// Stores the results of a thread's two queries: sum holds columns 8 j + 2 t and the next, of query g, then of g + 8.
 template <int columns>
 __device__ __forceinline__ void store_sums(const AttendParams& a, const Query (&mine)[2], const Softmax (&all)[2],
                                            const float4* sums, int t) {

@@ -1,6 +1,5 @@
-// attend on tensor cores for many rows of a sequence: a block takes 128 queries, the heads of one KV head of
-// rows that follow one another, and walks all their positions. A warp keeps 16 queries in registers. Bits are those of
-// few rows.
+// Prefill attention on tensor cores: a block processes 128 queries (the heads of one KV head over consecutive rows)
+// over all their positions; a warp keeps 16 queries in registers. Same bits as the kernels for few rows.
 #pragma once
 
 #include "attention/attend_mma.cuh"
@@ -11,14 +10,14 @@ constexpr int WARPS = 8, BLOCK_QUERIES = QUERIES * WARPS, STAGES = 3;
 
 namespace {
 
-template <int k_type, int v_type, int K, int V>  // columns of a head of K and of V, in whole 16
+template <int k_type, int v_type, int K, int V>  // head sizes of K and V, multiples of 16
 struct Prefill {
-    // The order in which kernels that stream bytes multiply; those of few rows of two types have that of the columns.
+    // Column order of the streaming kernels; kernels for few rows with two cache types use the plain order.
     static constexpr bool is_permuted = k_type != F16 && v_type == k_type;
     static constexpr int k_stride = 2 * K + 16, v_stride = 2 * V + 16;
     static constexpr int q_bytes = BLOCK_QUERIES * k_stride, k_bytes = KV_TILE * k_stride, v_bytes = KV_TILE * v_stride;
 
-    // 16 queries of each warp, of rows from `row` to `end`, to shared memory: eight threads load one.
+    // Loads 16 queries per warp of rows [row, end) into shared memory, eight threads per query.
     static __device__ __forceinline__ void load_queries(const AttendParams& a, u8* q, float* score_scales, int row,
                                                         int end, int kv_head) {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, heads_per_kv = a.heads_per_kv();
@@ -46,7 +45,7 @@ struct Prefill {
             outer.last = max(outer.last, __shfl_xor_sync(ALL_LANES, outer.last, i));
         }
     }
-    // Products of the queries with a group of keys.
+    // Products of the queries with a KV tile of K.
     static __device__ __forceinline__ void score(float (&scores)[KV_TILE / 8][4], const u32 (&queries)[K / 16][4],
                                                  const u8* k) {
         const int tid = threadIdx.x, lane = tid % 32;
@@ -61,7 +60,7 @@ struct Prefill {
                 mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
             }
     }
-    // Numerators of the softmax of a group, with their maxima and totals.
+    // Exp weights of a KV tile, row maxima and sums.
     static __device__ __forceinline__ void compute_exp_weights(u32 (&exp_weights)[KV_TILE / 16][4], float (&row_max)[2],
                                                                float (&exp_sums)[4],
                                                                const float (&scores)[KV_TILE / 8][4],
@@ -89,7 +88,7 @@ struct Prefill {
             mma(exp_sums, exp_weights[i], ONES, ONES);
         }
     }
-    // Numerators times V, merged into the sums of a unit (online softmax).
+    // Exp weights times V, merged into the accumulators of a split (online softmax).
     static __device__ __forceinline__ void sum_values(float (&of_split)[V / 8][4],
                                                       const u32 (&exp_weights)[KV_TILE / 16][4], const u8* v,
                                                       const float (&old_scale)[2], const float (&new_scale)[2]) {
@@ -113,7 +112,7 @@ struct Prefill {
                         merged(of_split[2 * j + n][e], old_scale[e / 2], partial[n][e], new_scale[e / 2]);
         }
     }
-    // Merges a unit into the sums of all, which wait in shared memory, and clears it.
+    // Merges a split into the totals in shared memory and resets it.
     static __device__ __forceinline__ void merge_split(Softmax (&all)[2], Softmax (&split)[2], float4* sums,
                                                        float (&of_split)[V / 8][4]) {
         float old_scale[2], new_scale[2];
@@ -135,7 +134,7 @@ struct Prefill {
         }
     }
 
-    // Rows from `row` to `end` of sequence `s`.
+    // Rows [row, end) of sequence s.
     static __device__ __forceinline__ void attend(const AttendParams& a, u8* memory, int s, int row, int end,
                                                   int kv_head) {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4,
@@ -163,7 +162,7 @@ struct Prefill {
 
         load_queries(a, q, score_scales, row, end, kv_head);
         __syncwarp();
-        Query mine[2];  // g and g + 8 of the warp
+        Query mine[2];  // queries g and g + 8 of the warp
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = warp * 16 + g + 8 * half;
@@ -171,7 +170,7 @@ struct Prefill {
                                   row + at / heads_per_kv < end);
             mine[half].score_scale = score_scales[at];
         }
-        // What all queries of the warp see, and what some do.
+        // Positions visible to all queries of the warp, and to any.
         PositionRange inner{0, 1 << 30}, outer{1 << 30, -1};
         find_ranges(mine, inner, outer);
         u32 queries[K / 16][4];
@@ -182,7 +181,7 @@ struct Prefill {
         const bool is_plain = a.is_plain();
         Softmax all[2], split[2];
         float of_split[V / 8][4] = {};
-        // Sums over units wait in shared memory, each lane's own.
+        // Totals over splits, in shared memory, per lane.
         float4* const sums =
             reinterpret_cast<float4*>(copies + STAGES * (k_bytes + v_bytes)) + warp * (V / 8) * 32 + lane;
 #pragma unroll
@@ -220,7 +219,7 @@ struct Prefill {
     }
 };
 
-// A block takes `rows` rows of the batch, of one sequence after another. Late rows see the most: they come first.
+// A block takes `rows` rows of the batch, sequence by sequence. Late rows see the most positions, so they go first.
 template <int k_type, int v_type, int K, int V>
 __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);

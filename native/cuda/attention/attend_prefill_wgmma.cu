@@ -1,33 +1,33 @@
-// attend over f16 and q8_0 caches for many rows of a sequence on Hopper: a block takes 128 queries, the heads of one KV
-// head of rows that follow one another, and walks all their positions. Two teams of four warps have 64 queries each;
-// four more warps copy K and V, or eight, which open those of q8_0. While a team works on its powers, the other has the
-// tensor cores. Bits are those of few rows.
+// Prefill attention over f16 and q8_0 caches on Hopper: a block processes 128 queries (the heads of one KV head over
+// consecutive rows) over all their positions. Two consumer warpgroups have 64 queries each; one producer warpgroup
+// copies K and V (two for q8_0, which they dequantize). One consumer uses the tensor cores while the other computes its
+// softmax. Same bits as the kernels for few rows.
 #include "attention/attend_mma.cuh"
 #include "attention/attend_wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int WARPGROUP_QUERIES = 64, BLOCK_QUERIES = 2 * WARPGROUP_QUERIES, RING_SLOTS = 6, IN_FLIGHT = 3;
-constexpr int STAGING_TILES = 3;  // groups of q8_0 as they are in the cache
+constexpr int STAGING_TILES = 3;  // q8_0 tiles in cache format
 
 namespace {
 
 template <int D, int type>
 struct PrefillWgmma {
-    static constexpr int room = (D + 63) / 64 * 64;  // of rows in shared memory; what is behind D is not read
+    static constexpr int room = (D + 63) / 64 * 64;  // padded row size in shared memory
     static constexpr int bytes = KV_TILE * 2 * room, q_bytes = BLOCK_QUERIES * 2 * room,
                          sum_bytes = BLOCK_QUERIES * 4 * D;
-    // Threads that copy; to open takes more of them. And registers of a thread of theirs, and of a team.
+    // Producer threads (dequantization needs more), and registers per thread of producers and consumers.
     static constexpr int n_loaders = type == F16 ? 128 : 256, loader_registers = 40,
                          compute_registers = type == F16 ? 232 : 216;
-    // Chunks of 16 bytes of q8_0, of a thread.
+    // 16-byte q8_0 chunks per thread.
     static constexpr __device__ int chunks_per_thread() { return KV_TILE * D / 16 / n_loaders; }
 
     const AttendParams& a;
-    u8 *const q, *const ring, *const sums;  // in shared memory
+    u8 *const q, *const ring, *const sums;  // shared memory
     float* const score_scales;
-    const u32 full, free;  // barriers of the ring
-    u8* const staging;     // whole numbers and scales of q8_0, each thread's own
+    const u32 full, free;  // mbarriers of the ring
+    u8* const staging;     // q8_0 bytes and scales, private to each thread
     const int kv_head;
 
     __device__ __forceinline__ PrefillWgmma(const AttendParams& a, u8* memory, int kv_head)
@@ -41,7 +41,7 @@ struct PrefillWgmma {
           staging(reinterpret_cast<u8*>(score_scales + BLOCK_QUERIES) + 16 * RING_SLOTS),
           kv_head(kv_head) {}
 
-    // Where 16 bytes of a row are: blocks of 64 columns, rows of 128 bytes, in the order of wgmma's operands.
+    // Offset of a 16-byte chunk: blocks of 64 columns, rows of 128 bytes, with the swizzle of wgmma operands.
     static __device__ __forceinline__ int place(int n_rows, int row, int chunk) {
         return (chunk / 8 * n_rows + row) * 128 + ((chunk ^ row) & 7) * 16;
     }
@@ -51,12 +51,12 @@ struct PrefillWgmma {
         return {min(early.first, late.first), max(early.last, late.last)};
     }
 
-    // What this thread wrote to shared memory is there for the tensor cores, once a barrier was passed.
+    // Makes this thread's writes to shared memory visible to wgmma, after a barrier.
     static __device__ __forceinline__ void fence_async_shared() {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
-    // Copies K and V of the rows from `row` to `end` of sequence `s`; `piece` counts groups of K and of V.
+    // Producer: copies K and V of rows [row, end) of sequence s. kv_index counts tiles of K and V.
     __device__ __forceinline__ void load_kv(int s, int row, int end, int& kv_index) const {
         if constexpr (type == F16)
             load_kv_f16(s, row, end, kv_index);
@@ -73,7 +73,7 @@ struct PrefillWgmma {
         }
     }
 
-    // A thread has some chunks of the same columns, and opens what it has copied.
+    // A thread dequantizes the chunks it has copied, all of the same columns.
     __device__ __forceinline__ u8* staging_at(int kv_index, int i) const {
         return staging +
                ((kv_index % STAGING_TILES * chunks_per_thread() + i) * n_loaders + threadIdx.x % n_loaders) * 16;
@@ -82,7 +82,7 @@ struct PrefillWgmma {
         return reinterpret_cast<float*>(staging + STAGING_TILES * chunks_per_thread() * n_loaders * 16) +
                (kv_index % STAGING_TILES * chunks_per_thread() + i) * n_loaders + threadIdx.x % n_loaders;
     }
-    // The first row of a thread and its chunk: eight threads write to different banks.
+    // First row and chunk of a thread; eight threads write to different banks.
     static __device__ __forceinline__ int2 staging_place() {
         const int i = threadIdx.x % n_loaders;
         return D == 128 ? make_int2(i / 16 * 2 + i / 4 % 2, i % 4 + i / 8 % 2 * 4) : make_int2(i / 4, i % 4);
@@ -106,7 +106,7 @@ struct PrefillWgmma {
                     const int at_row = first_row + i * step, p = from + at_row;
                     const u8* const head = step > PAGE ? heads[at_row / PAGE] : heads[i * step / PAGE];
                     cp_async16(staging_at(kv_index, i), head + at_row % PAGE * D + chunk * 16);
-                    const bool is_visible = p >= range.first && p <= range.last;  // else its scale is zero
+                    const bool is_visible = p >= range.first && p <= range.last;  // else zero scale
                     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
                                      shared_address(staging_scale(kv_index, i))),
                                  "l"(head + PAGE * D + (at_row % PAGE * (D / 32) + chunk / 2) * 4),
@@ -120,7 +120,7 @@ struct PrefillWgmma {
             }
         }
     }
-    // Opens a group of K, in the order of slot_of, or of V.
+    // Dequantizes a tile: K in the order of permuted_column, V in plain order.
     __device__ __forceinline__ void dequantize(int kv_index) const {
         constexpr int step = n_loaders / (D / 16);
         const int first_row = staging_place().x, chunk = staging_place().y, slot = kv_index % RING_SLOTS;
@@ -170,7 +170,7 @@ struct PrefillWgmma {
                 const bool is_whole = from >= range.first && from + KV_TILE - 1 <= range.last;
 #pragma unroll
                 for (int i = 0; i < KV_TILE * chunks / n_loaders; i++) {
-                    // Positions of a head follow one another in a page.
+                    // Positions of a head are consecutive within a page.
                     const int chunk = i * n_loaders + tid, p = from + chunk / chunks;
                     const bool is_first =
                         (i + 1) * n_loaders <= of_page || (i * n_loaders < of_page && chunk < of_page);
@@ -187,7 +187,7 @@ struct PrefillWgmma {
             }
         }
     }
-    // Starts the product of the team's queries and a group of K.
+    // Starts q.k of the warpgroup's queries with a tile of K.
     __device__ __forceinline__ void start_scores(float (&scores)[KV_TILE / 2], int warpgroup, int kv_index) const {
         const int slot = kv_index % RING_SLOTS;
         const u64 rows = wgmma_descriptor(shared_address(q) + warpgroup * WARPGROUP_QUERIES * 128),
@@ -211,10 +211,10 @@ struct PrefillWgmma {
         return query_of(a, row + at / heads_per_kv, kv_head * heads_per_kv + at % heads_per_kv,
                         row + at / heads_per_kv < end);
     }
-    // 16 queries of each warp to shared memory, of rows from `row` to `end`: eight threads load one.
+    // Loads 16 queries per warp of rows [row, end) into shared memory, eight threads per query.
     __device__ __forceinline__ void load_queries(int row, int end) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-        float2 x[4][8];  // of four queries at once
+        float2 x[4][8];  // four queries
 #pragma unroll
         for (int i = 0; i < 4; i++) fetch_query(a, query(row, end, warp * 16 + 4 * i + lane / 8), 0, lane % 8, x[i]);
 #pragma unroll
@@ -228,7 +228,7 @@ struct PrefillWgmma {
             if (lane % 8 == 0) score_scales[at] = query_scale.score_scale(a);
         }
     }
-    // Numerators of the softmax of a group, with their maxima and totals.
+    // Exp weights of a KV tile, row maxima and sums.
     __device__ __forceinline__ static void compute_exp_weights(u32 (&exp_weights)[KV_TILE / 16][4], float (&row_max)[2],
                                                                float (&exp_sums)[4], const float (&scores)[KV_TILE / 2],
                                                                const Query (&mine)[2], bool is_plain) {
@@ -258,7 +258,7 @@ struct PrefillWgmma {
             mma(exp_sums, exp_weights[i], ONES, ONES);
         }
     }
-    // Merges a unit into the sums of all, which wait in shared memory, and clears it.
+    // Merges a split into the totals in shared memory and resets it.
     __device__ __forceinline__ static void merge_split(Softmax (&all)[2], Softmax (&split)[2], float4* own,
                                                        float (&of_split)[D / 2]) {
         float old_scale[2], new_scale[2];
@@ -280,7 +280,7 @@ struct PrefillWgmma {
         for (int i = 0; i < D / 2; i++) of_split[i] = 0.f;
     }
 
-    // Rows from `row` to `end`, by the threads of a team.
+    // Consumer: rows [row, end), by one warpgroup.
     __device__ __forceinline__ void attend(int row, int end, int& kv_index) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, warpgroup = warp / 4, g = lane / 4, t = lane % 4;
         const PositionRange range = range_of(row, end);
@@ -289,7 +289,7 @@ struct PrefillWgmma {
         load_queries(row, end);
         fence_async_shared();
         named_barrier(1 + warpgroup, 128);
-        Query mine[2];  // g and g + 8 of the warp
+        Query mine[2];  // queries g and g + 8 of the warp
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = warp * 16 + g + 8 * half;
@@ -301,7 +301,7 @@ struct PrefillWgmma {
         const bool is_plain = a.is_plain();
         Softmax all[2], split[2];
         float scores[KV_TILE / 2], tile_acc[D / 2], of_split[D / 2];
-        // Sums over units wait in shared memory, each lane's own.
+        // Totals over splits, in shared memory, per lane.
         float4* const own = reinterpret_cast<float4*>(sums) + warp * (D / 8) * 32 + lane;
 #pragma unroll
         for (int j = 0; j < D / 8; j++) own[j * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -313,7 +313,7 @@ struct PrefillWgmma {
             fence_registers(scores);
             release(kv_index);
         };
-        // A group, whose scores are there. Those of the next are on their way while its sums are merged.
+        // One KV tile whose scores are ready; q.k of the next tile runs while its sums are merged.
         auto work = [&](int at, bool is_last) {
             const int from = at * KV_TILE;
             if (!__all_sync(ALL_LANES, is_plain && from >= inner.first && from + KV_TILE - 1 <= inner.last)) {
@@ -360,7 +360,7 @@ struct PrefillWgmma {
     }
 };
 
-// A block takes `rows` rows of the batch, of one sequence after another. Late rows see the most: they come first.
+// A block takes `rows` rows of the batch, sequence by sequence. Late rows see the most positions, so they go first.
 template <int D, int type>
 __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(raw);

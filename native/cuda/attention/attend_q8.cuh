@@ -1,12 +1,12 @@
-// A group of positions of a q8_0 cache in shared memory, as it is in the cache: whole numbers of one byte, then their
-// scales. Lanes open what they take to registers, as operands of mma.
+// KV tiles of q8_0 in shared memory, in cache format: bytes, then scales. Lanes dequantize into mma operands in
+// registers.
 #pragma once
 
 #include "attention/attend_mma.cuh"
 
 namespace {
 
-// 4 or 8 bytes to shared memory, as copy16 brings more.
+// cp.async of 4 or 8 bytes.
 template <int n>
 __device__ __forceinline__ void cp_async_small(void* to, const void* from) {
 #ifdef WOOLLY_EMULATED
@@ -16,11 +16,11 @@ __device__ __forceinline__ void cp_async_small(void* to, const void* from) {
 #endif
 }
 
-template <int D>  // columns of a head, in whole 32
+template <int D>  // head size, a multiple of 32
 struct Q8Tile {
     static constexpr int chunks = D / 16, blocks = D / 32, bytes = KV_TILE * (D + D / 8);  // chunks: 16 bytes of a row
 
-    // Where a column of a row is: the same chunk of eight rows lies in different banks.
+    // Offset of a column; the same chunk of eight rows falls into different banks.
     static __device__ __forceinline__ int place(int row, int column) {
         const int mixed = D == 128 ? row & 7 : D == 64 ? row >> 1 & 3 : 0;
         return row * D + (column / 16 ^ mixed) * 16 + column % 16;
@@ -29,12 +29,12 @@ struct Q8Tile {
         return KV_TILE * D + (row * blocks + block) * 4;
     }
 
-    // Starts the copy of a group of K or V, of which each head is a page; row `fresh` is left alone.
+    // Starts the copy of a tile of K or V; `heads` are its two pages. Skips row `fresh`.
     template <bool EVICT_FIRST, int n_threads>
     static __device__ __forceinline__ void copy(u8* to, const u8* const (&heads)[2], int fresh) {
         static_assert(KV_TILE * chunks % n_threads == 0 && n_threads >= KV_TILE, "threads share a group evenly");
-        constexpr int step = n_threads / chunks;               // rows at once
-        if (PAGE % step == 0 && step % 8 == 0 && fresh < 0) {  // the compiler knows all but one
+        constexpr int step = n_threads / chunks;               // rows per step
+        if (PAGE % step == 0 && step % 8 == 0 && fresh < 0) {  // compile-time constant except `fresh`
             const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
             u8* const into = to + place(row, chunk * 16);
             const int from = row * D + chunk * 16;
@@ -83,7 +83,7 @@ struct Q8Tile {
         }
     }
 
-    // Scales of V of two positions that follow one another, those of this lane. Zeros where no query sees.
+    // Scales of V for this lane's two positions, zero where masked.
     static __device__ __forceinline__ u32 scales(const u8* kv_tile, int block, PositionRange rows, int lane) {
         float two[2];
 #pragma unroll
@@ -95,8 +95,8 @@ struct Q8Tile {
         return scales_of(two[0], two[1]);
     }
 
-    // Four bytes of V of each position that a lane takes of 16, of columns 4 g and on of a block: tile `first` and the
-    // following ones of mma have one of them each.
+    // V operands of 16 positions: a lane loads bytes of columns 4 g to 4 g + 3 of a block, one for each of the mma
+    // tiles from `first` on.
     template <int n>
     static __device__ __forceinline__ void dequantize(u32 (&out)[n][2], const u8* kv_tile, int from, int block,
                                                       int first, u32 of_lanes, int lane) {
@@ -107,7 +107,7 @@ struct Q8Tile {
                       other = *reinterpret_cast<const u32*>(kv_tile + place(row + 8 * i + 1, column)) ^ TOP_BITS;
             const u32 scales = __shfl_sync(ALL_LANES, of_lanes, from / 2 + 4 * i + lane % 4);
             const u32 low = pick_bytes(one, other, 0x5140), high = pick_bytes(one, other, 0x7362);
-            // Two of the four tiles, or all.
+            // two of the four tiles, or all
             const u32 mine = n == 2 && first != 0 ? high : low;
             out[0][i] = half_mul(whole_numbers<0>(mine), scales);
             out[1][i] = half_mul(whole_numbers<2>(mine), scales);
@@ -119,9 +119,8 @@ struct Q8Tile {
     }
 };
 
-// A group of a cache of 4 bits on its way to shared memory: codes and scales wait in registers, so that memory has the
-// time of a group to bring them, and are opened to whole numbers of one byte.
-// K, then V: a thread has some blocks of 32 codes, each with its scale.
+// Loads a q4 tile through registers, one tile ahead of use, and decodes it to the q8_0 tile format: 32 codes and a
+// scale per block, K, then V.
 template <int D, int n_threads>
 struct Q4Loader {
     static constexpr int blocks = D / 32, all = KV_TILE * blocks, of_page = PAGE * blocks;

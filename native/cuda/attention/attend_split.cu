@@ -1,6 +1,6 @@
-// attend over f16 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
-// one KV head, up to 16 queries, and a run of units. All of a unit is asked for before anything waits. A warp takes 16
-// of its positions, then 8 columns of V. Bits are those of the other kernels on tensor cores.
+// Attention over f16 caches for few rows per sequence with equal head sizes of K and V: a block processes all query
+// heads of one KV head (up to 16 queries) over a run of splits. All loads of a split are in flight before the first
+// wait. A warp computes the scores of 32 positions, then 16 columns of V. Same bits as the other tensor core kernels.
 #include "attention/attend_mma.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TILES_PER_SPLIT = KV_SPLIT / KV_TILE, EXP_STRIDE = 2 * KV_SPLIT + 16;
@@ -10,24 +10,24 @@ namespace {
 struct Shared {
     Query queries[QUERIES];
     float row_max[WARPS][QUERIES], tile_max[TILES_PER_SPLIT][QUERIES];
-    bool is_last;  // of the blocks that compute parts of the same queries
+    bool is_last;  // this block is the last with partials of these queries
     alignas(16) u8 exp_weights[QUERIES * EXP_STRIDE];
 };
 
-template <int D>  // columns of a head, in whole 16
+template <int D>  // head size, a multiple of 16
 struct SplitAttention {
     static constexpr int stride = 2 * D + 16;
-    // Lanes that copy a row, some of them idle, so that a thread's rows lie in pages known to the compiler.
+    // Threads per copied row, some idle, so that the page of a thread's rows is a compile-time index.
     static constexpr int lanes = D <= 64 ? 8 : 16, rows = THREADS / lanes, copies = KV_SPLIT / rows;
 
     const AttendParams& a;
     Shared& shared;
-    u8 *const q, *const k, *const v;  // in shared memory
+    u8 *const q, *const k, *const v;  // shared memory
 
     __device__ __forceinline__ SplitAttention(const AttendParams& a, Shared& shared, u8* memory)
         : a(a), shared(shared), q(memory), k(memory + QUERIES * stride), v(k + KV_SPLIT * stride) {}
 
-    // Pages of a unit; -1 where no query sees.
+    // Pages of a split; -1 where masked.
     __device__ __forceinline__ void find(int (&pages)[KV_SPLIT / PAGE], const int* table, int split,
                                          PositionRange range) const {
 #pragma unroll
@@ -37,7 +37,7 @@ struct SplitAttention {
         }
     }
 
-    // Starts the copy of the positions `now` of a unit; zeros, if it is the last copy, where no query sees.
+    // Starts the copy of the positions `now` of a split; the last copy zero-fills masked positions.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
                                          int split, PositionRange range, PositionRange now, bool is_last) const {
         const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
@@ -55,9 +55,8 @@ struct SplitAttention {
         cp_async_commit();
     }
 
-    // Producer: starts the copies of the first unit. The kernel before this one writes the positions of the batch's
-    // rows; older ones are asked for at once. Not so with other sequences in the batch: one may share pages that are
-    // written for another.
+    // Producer: starts the copies of the first split. The previous kernel writes the positions of this batch; older
+    // ones load before it ends, unless the batch has several sequences, which could share pages written in this step.
     __device__ __forceinline__ void copy_first(const Entry& entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
                                                int split, PositionRange range, int first_row, bool& has_waited) const {
         PositionRange later = range;
@@ -77,7 +76,7 @@ struct SplitAttention {
         copy(v, entry.v, pages, kv_head, split, range, later, true);
     }
 
-    // Queries of rows from `row` on, to shared memory: eight threads load one.
+    // Loads the queries of rows from `row` on into shared memory, eight threads per query.
     __device__ __forceinline__ void load_queries(int row, int rows, int last_row, int tile, int kv_head) const {
         const int tid = threadIdx.x, i = tid / 8;
         Query one = query_of_tile(a, i, row, rows, last_row, tile, kv_head);
@@ -85,7 +84,7 @@ struct SplitAttention {
         if (tid % 8 == 0) shared.queries[i] = one;
     }
 
-    // Consumer: products of the queries with 32 keys of this warp.
+    // Consumer: products of the queries with this warp's 32 keys.
     __device__ __forceinline__ void score(float (&scores)[4][4], const u32 (&queries)[D / 16][4]) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
         const u8* k_row = k + (warp * 32 + (lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
@@ -99,7 +98,7 @@ struct SplitAttention {
                 mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
             }
     }
-    // Masks the scores, and leaves the maxima of this warp's positions.
+    // Masks the scores and stores the row maxima over this warp's positions.
     __device__ __forceinline__ void compute_row_max(float (&scores)[4][4], const Query (&mine)[2], int from,
                                                     bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -118,7 +117,7 @@ struct SplitAttention {
             if (t == 0) shared.row_max[warp][g + 8 * half] = __fmul_rn(max_score, mine[half].factor(is_plain));
         }
     }
-    // Numerators of the softmax of a group, two warps' positions, to shared memory.
+    // Exp weights of a KV tile (two warps' positions), to shared memory.
     __device__ __forceinline__ void store_exp_weights(const float (&scores)[4][4], const Query (&mine)[2],
                                                       bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -136,7 +135,7 @@ struct SplitAttention {
                              exp_weight_at(scores[n][2 * half + 1], factor, base));
         }
     }
-    // Sums of a unit: numerators times 16 columns of V, group by group (online softmax).
+    // Exp weights times 16 columns of V, tile by tile (online softmax).
     __device__ __forceinline__ void sum_values(Softmax (&of_split)[2], float (&split_sums)[2][4]) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
         const u8* p_row = shared.exp_weights + (lane & 15) * EXP_STRIDE + (lane >> 4) * 16;
@@ -171,7 +170,7 @@ struct SplitAttention {
             for (int e = 0; e < 4; e++) sums[n][e] = merged(sums[n][e], old[e / 2], more[n][e], now[e / 2]);
     }
 
-    // Epilogue of a unit if several blocks have the queries (split-K): its sum is a part of theirs.
+    // Epilogue with split-KV: stores the split as a partial.
     __device__ __forceinline__ void store_partial(const Partials& partials, const Query (&mine)[2], int split,
                                                   const Softmax (&of_split)[2], const float (&split_sums)[2][4]) const {
         const int tid = threadIdx.x, warp = tid / 32, t = tid % 32 % 4;
@@ -180,7 +179,7 @@ struct SplitAttention {
             if (mine[half].range.first > mine[half].range.last) continue;
             float* partial = partials.at(a, mine[half].row, mine[half].head, split);
             if (warp == 0 && t == 0) partial[0] = of_split[half].max_score, partial[1] = of_split[half].sum;
-            // The room of a part is whole fours: the second of two is in it, too.
+            // Partials are padded to multiples of four columns, so both floats fit.
 #pragma unroll
             for (int n = 0; n < 2; n++)
                 if (const int c = warp * 16 + 8 * n + 2 * t; c < a.v_dim)
@@ -188,7 +187,7 @@ struct SplitAttention {
                         make_float2(split_sums[n][2 * half], split_sums[n][2 * half + 1]);
         }
     }
-    // Epilogue of queries that this block has alone.
+    // Epilogue without split-KV.
     __device__ __forceinline__ void put_results(const Query (&mine)[2], const Softmax (&all)[2],
                                                 const float (&sums)[2][4]) const {
         const int tid = threadIdx.x, warp = tid / 32, t = tid % 32 % 4;
@@ -207,7 +206,7 @@ struct SplitAttention {
         }
     }
 
-    // Units of the run of the queries of a tile, or all if it is -1.
+    // Processes one run of splits of a query tile; run -1: all splits.
     __device__ __forceinline__ void attend(const Partials& partials, int row, int tile, int kv_head, int run,
                                            int per_run, bool& has_waited) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, heads_per_kv = a.heads_per_kv();
@@ -215,7 +214,7 @@ struct SplitAttention {
         const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
         const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
         if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
-        // All positions that some query sees: their rows follow one another.
+        // Union of the rows' ranges; consecutive rows have overlapping ones.
         const int last_row = min(row + rows, end) - 1;
         const PositionRange early = visible_range(a, row), late = visible_range(a, last_row);
         const PositionRange range{min(early.first, late.first), max(early.last, late.last)};
@@ -285,7 +284,7 @@ struct SplitAttention {
     }
 };
 
-// Items are dealt to the blocks of any grid: rows, KV heads, and runs of units, as long as leave each block about one.
+// Grid-stride loop over rows, query tiles, KV heads and runs of splits, about one run per block.
 template <int D>
 __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
@@ -304,7 +303,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
         const int at = int(item / a.kv_heads / runs);
         splits.attend(partials, at / tiles, at % tiles, kv_head, is_unsplit ? -1 : run, per_run, has_waited);
     }
-    if (!has_waited) wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+    if (!has_waited) wait_for_previous_kernel();  // the next kernel relies on the previous one as well
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// attend over f16, q8_0 and q4 caches for few rows of each sequence, heads of K and V as long: a block takes all heads
-// of one KV head, up to 16 queries, and a run of groups of positions.
+// Attention over f16, q8_0 and q4 caches for few rows per sequence with equal head sizes of K and V: a block processes
+// all query heads of one KV head (up to 16 queries) over a run of KV tiles.
 #include "attention/attend_stream.cuh"
 
 namespace {
 
-// Items are dealt to the blocks of any grid: rows, KV heads, and runs of groups, as long as leave each block about one.
+// Grid-stride loop over rows, query tiles, KV heads and runs of KV tiles, about one run per block.
 template <int D, int type>
 __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
@@ -13,18 +13,18 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     wait_for_previous_kernel();
     const Batch& b = *a.b;
     const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, n_kv_tiles = (b.max_length + KV_TILE - 1) / KV_TILE;
-    // A row sees no more groups than these, and the rows of a block a window and a few.
+    // Upper bound of the tiles visible to a block's rows with a sliding window.
     const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.sees == nullptr;
     const int n_visible_tiles = is_bounded ? min(n_kv_tiles, (a.window + QUERIES) / KV_TILE + 2) : n_kv_tiles;
-    // Where all rows are of sequences with many, there is nothing to do.
+    // Nothing to do if all sequences belong to the prefill kernel.
     bool is_any = false;
     for (int i = threadIdx.x % 32; i < b.n_sequences; i += 32)
         is_any |= b.offsets[i + 1] - b.offsets[i] <= a.max_few_rows;
     if (!__any_sync(ALL_LANES, is_any)) return;
     const int n_unsplit = b.n_rows * a.kv_heads * tiles;
     int per_run =
-        int(float(n_unsplit) * float(n_visible_tiles) / float(gridDim.x)) + 1;  // a little more changes no bit
-    per_run = (per_run + KV_SPLIT / KV_TILE - 1) / (KV_SPLIT / KV_TILE) * (KV_SPLIT / KV_TILE);  // whole units
+        int(float(n_unsplit) * float(n_visible_tiles) / float(gridDim.x)) + 1;  // rounding does not affect results
+    per_run = (per_run + KV_SPLIT / KV_TILE - 1) / (KV_SPLIT / KV_TILE) * (KV_SPLIT / KV_TILE);  // complete splits
     const Partials partials(a, KV_SPLIT);
     const bool is_unsplit = !partials.is_split || per_run >= n_kv_tiles;
     const int runs = is_unsplit ? 1 : min((n_kv_tiles + per_run - 1) / per_run, (n_visible_tiles - 1) / per_run + 2);

@@ -1,6 +1,6 @@
-// attend over f16, q8_0 and q4 caches for few queries, heads of K and V as long: groups of positions stream through a
-// ring in shared memory, as they are in the cache; those of q4 as bytes. A warp takes 16 positions of a group, then 16
-// columns of V or twice as many. Bits are those of the other kernels on tensor cores.
+// Streaming attention for few queries over f16, q8_0 and q4 caches with equal head sizes of K and V: KV tiles pass
+// through a ring in shared memory in cache format (q4 decoded to bytes). A warp computes the scores of 16 positions of
+// a tile, then 16 or 32 columns of V. Same bits as the other tensor core kernels.
 #pragma once
 
 #include "attention/attend_q8.cuh"
@@ -11,39 +11,39 @@ namespace {
 
 struct Shared {
     Query queries[QUERIES];
-    float row_max[2][WARPS][QUERIES];  // of even groups and of odd ones
-    bool is_last;                      // of the blocks that compute parts of the same queries
+    float row_max[2][WARPS][QUERIES];  // by parity of the tile
+    bool is_last;                      // this block is the last with partials of these queries
     alignas(16) u8 exp_weights[2][QUERIES * EXP_STRIDE];
 };
 
-// Columns of a head, in whole 16; of q8_0 and q4, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
+// D: head size, a multiple of 16 (32 for q8_0 and q4). EVICT_FIRST: L2 policy of K and V.
 template <int D, int type = F16, bool EVICT_FIRST = false>
 struct KvStream {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
     static constexpr int bytes = type == F16 ? KV_TILE * stride : Q8Tile<D>::bytes, q_bytes = QUERIES * q_stride;
     static constexpr int stages = 3, ring = stages * 2 * bytes;
-    static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
+    static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // 16-column blocks of V per warp
     static constexpr int kv_type = type;
 
     const AttendParams& a;
     Shared& shared;
-    u8 *const q, *const copies;  // in shared memory
+    u8 *const q, *const copies;  // shared memory
 
     __device__ __forceinline__ KvStream(const AttendParams& a, Shared& shared, u8* memory)
         : a(a), shared(shared), q(memory), copies(memory + q_bytes) {}
 
-    // Memory of a warp to merge parts with, when the ring is not needed any more.
+    // Merge buffer of a warp, in the ring after its last use.
     __device__ __forceinline__ float4* factors() const {
         return reinterpret_cast<float4*>(copies) + threadIdx.x / 32 * 32;
     }
 
-    // Where 16 bytes of a row of K or V are: eight rows of the same chunk lie in different banks.
+    // Offset of a 16-byte chunk of K or V; the same chunk of eight rows falls into different banks.
     static __device__ __forceinline__ int place(int row, int chunk) {
         return row * stride + (is_swizzled ? chunk ^ (row & 7) : chunk) * 16;
     }
 
-    // Starts the copy of a group of K or V of f16 or q8_0. Zeros where no query sees; row `fresh` is left alone.
+    // Starts the copy of a tile of K or V, f16 or q8_0, zero-filled where masked. Skips row `fresh`.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, PositionRange rows,
                                          int fresh) const {
         const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
@@ -54,7 +54,8 @@ struct KvStream {
             Q8Tile<D>::template copy<EVICT_FIRST, THREADS>(to, heads, fresh);
     }
     __device__ __forceinline__ void copy_f16(u8* to, const u8* const (&heads)[2], PositionRange rows, int fresh) const {
-        if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= KV_TILE - 1) {  // the compiler knows all but one
+        // compile-time constant except the range
+        if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= KV_TILE - 1) {
             constexpr int step = THREADS / chunks;
             const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
             u8* const into = to + place(row, chunk);
@@ -73,20 +74,20 @@ struct KvStream {
         }
     }
 
-    // Where a column of q stands.
+    // Place of a column of q.
     static __device__ __forceinline__ int q_column(int c) { return type == F16 ? c : permuted_column(c); }
 
-    // Column of K and V that a lane has in products of a warp: number e of tile n of two of its blocks.
+    // K/V column of a lane's accumulator: element e of mma tile n of block pair j.
     static __device__ __forceinline__ int column(int j, int n, int e) {
         const int warp = threadIdx.x / 32, t = threadIdx.x % 4, tile = 2 * blocks * warp + 2 * j + n;
         if (type == F16) return (warp + j * WARPS) * 16 + 8 * n + 2 * t + e % 2;
         return tile / 4 * 32 + 8 * t + e % 2 * 4 + tile % 4;
     }
 
-    // Queries of a block: heads of one KV head, of rows that follow one another.
+    // Queries of a block: heads of one KV head over consecutive rows.
     struct Tile {
         int row, last_row, s, kv_head, tile;
-        PositionRange range, inner;  // what some query sees, and what all do
+        PositionRange range, inner;  // range: union of the queries' ranges, inner: intersection
     };
 
     __device__ __forceinline__ Tile tile_of(int row, int tile, int kv_head) const {
@@ -111,14 +112,14 @@ struct KvStream {
         if (threadIdx.x % 8 == 0) shared.queries[i] = one;
     }
 
-    // Queries to registers, but those of f16, which products load column by column.
+    // Loads queries into registers; f16 kernels reload them column by column instead.
     __device__ __forceinline__ void keep_queries(u32 (&queries)[type == F16 ? 1 : D / 16][4]) const {
         const int tid = threadIdx.x, lane = tid % 32;
 #pragma unroll
         for (int c = 0; type != F16 && c < D / 16; c++)
             ldmatrix_x4<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
     }
-    // Scores of 16 positions, those of this warp. They are masked if not all queries see all of the group, and plainly.
+    // Scores of this warp's 16 positions; masked unless all queries see the complete tile.
     __device__ __forceinline__ void score(float (&scores)[2][4], u32 (&queries)[type == F16 ? 1 : D / 16][4],
                                           const u8* k, const Query (&mine)[2], int from, PositionRange inner,
                                           bool is_plain) const {
@@ -143,7 +144,7 @@ struct KvStream {
                                                 from + warp * 16 + i / 4 * 8 + 2 * t + i % 2, is_plain);
         }
     }
-    // Maxima of this warp's positions ...
+    // Row maxima over this warp's positions.
     __device__ __forceinline__ void store_row_max(const float (&scores)[2][4], const Query (&mine)[2], int at,
                                                   bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -156,7 +157,7 @@ struct KvStream {
             if (t == 0) shared.row_max[at % 2][warp][g + 8 * half] = __fmul_rn(max_score, mine[half].factor(is_plain));
         }
     }
-    // ... and numerators of the softmax over a group, to shared memory.
+    // Exp weights of a KV tile, to shared memory.
     __device__ __forceinline__ void store_exp_weights(const float (&scores)[2][4], const Query (&mine)[2], int at,
                                                       bool is_plain, float (&row_max)[2]) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -174,7 +175,7 @@ struct KvStream {
                              exp_weight_at(scores[n][2 * half + 1], factor, base));
         }
     }
-    // Numerators times the columns of V of this warp, and the totals of the numerators.
+    // Exp weights times this warp's columns of V, and their sums.
     __device__ __forceinline__ void sum_values(float (&exp_sums)[4], float (&tile_acc)[blocks][2][4], const u8* v,
                                                const u8* all_exp_weights, bool is_any, int tile, u32 scales) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
@@ -204,7 +205,7 @@ struct KvStream {
             }
         }
     }
-    // Merges a unit into the sums of all (online softmax).
+    // Merges a split into the totals (online softmax).
     __device__ __forceinline__ void merge_split(Softmax (&all)[2], float (&sums)[blocks][2][4],
                                                 const Softmax (&split)[2],
                                                 const float (&of_split)[blocks][2][4]) const {
@@ -216,7 +217,7 @@ struct KvStream {
             sums[j][n][e] = merged(sums[j][n][e], old_scale[e / 2], of_split[j][n][e], new_scale[e / 2]);
         });
     }
-    // Epilogue of queries that this block has alone.
+    // Epilogue without split-KV.
     __device__ __forceinline__ void put_results(const Query (&mine)[2], const Softmax (&all)[2],
                                                 const float (&sums)[blocks][2][4]) const {
 #pragma unroll
@@ -231,9 +232,9 @@ struct KvStream {
         }
     }
 
-    // The groups of a tile from `first` to `last`, on their way into the ring.
+    // Loads KV tiles `first` to `last` into the ring.
     struct TileLoader {
-        static constexpr int later = type == Q4 ? 1 : 0;  // groups of q4 are asked for one earlier
+        static constexpr int later = type == Q4 ? 1 : 0;  // q4 is requested one tile earlier
         const KvStream& stream;
         const Entry& entry;
         const Tile& of;
@@ -249,7 +250,7 @@ struct KvStream {
               first(first),
               last(last),
               table(entry.pages + (long long)of.s * stream.a.b->max_pages) {}
-        // Pages of a group; any where no query sees.
+        // Pages of a tile; arbitrary where masked.
         __device__ __forceinline__ int2 find(int at) const {
             const int p = at * KV_TILE;
             return make_int2(at <= last && p + PAGE > of.range.first && p <= of.range.last ? table[p / PAGE] : 0,
@@ -266,7 +267,7 @@ struct KvStream {
                     requested.request(is_v, {head_of<type>(all, pages.x, kv_heads, of.kv_head, D),
                                              head_of<type>(all, pages.y, kv_heads, of.kv_head, D)});
         }
-        // A group into its place. `pages` are its own; of q4 they are those of the next group, to be asked for.
+        // Loads a tile into its stage. `pages` are those of the tile, or of the next tile for q4, which it requests.
         __device__ __forceinline__ void load(int at, int2 pages, int newest) {
             const int from = at * KV_TILE;
             if constexpr (type == Q4) {
@@ -287,9 +288,9 @@ struct KvStream {
         }
     };
 
-    // Groups from `first` to `last` of a tile. Parts of `span` positions are written to where `part` says for a query;
-    // if it is 0, they are all there are, and the result is written. `prepare` loads the queries, once the first
-    // copies are on their way. The last `n_fresh` positions, 0 or 1, are not copied before: it brings them.
+    // Processes KV tiles `first` to `last` of a query tile. span > 0: writes partials of `span` positions to
+    // partial(...); span 0: writes the result. `prepare` loads the queries while the first copies are in flight. The
+    // last n_fresh (0 or 1) positions are not copied in advance: `prepare` stores them.
     template <class PartialOf, class Prepare>
     __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
                                            int n_fresh, const PartialOf& partial, const Prepare& prepare) const {
@@ -311,7 +312,7 @@ struct KvStream {
         Softmax all[2], split[2];  // of queries g and g + 8
         float sums[blocks][2][4] = {}, of_split[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
-            cp_async_wait<2 * stages - 3>();  // K is there, V and later groups need not be
+            cp_async_wait<2 * stages - 3>();  // K has arrived; V and later tiles may be in flight
             __syncthreads();
             loader.load(at + stages - 1, ahead, range.last);
             ahead = loader.find(at + stages + loader.later);
@@ -325,7 +326,7 @@ struct KvStream {
             __syncthreads();
             const int tile = 2 * blocks * warp;
             const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
-            u32 scales = 0;  // of V of q8_0 and q4
+            u32 scales = 0;  // of V, q8_0 and q4
             if constexpr (type != F16)
                 if (is_any) scales = Q8Tile<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
             u8* const all_exp_weights = shared.exp_weights[at % 2];
@@ -354,7 +355,7 @@ struct KvStream {
         if (span == 0) put_results(mine, all, sums);
     }
 
-    // Calls it for each of a lane's sums.
+    // Calls call(j, n, e) for each accumulator of a lane.
     template <class Call>
     static __device__ __forceinline__ void each(const Call& call) {
 #pragma unroll
@@ -378,10 +379,10 @@ struct KvStream {
 #pragma unroll
             for (int j = 0; j < blocks; j++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) {  // two that lie together
+                for (int i = 0; i < 2; i++) {  // two adjacent columns
                     const float one = type == F16 ? sums[j][i][2 * half] : sums[j][0][2 * half + i],
                                 next = type == F16 ? sums[j][i][2 * half + 1] : sums[j][1][2 * half + i];
-                    // The room of a part is whole fours: the second of two is in it, too.
+                    // Partials are padded to multiples of four columns, so both floats fit.
                     if (const int c = type == F16 ? column(j, i, 0) : column(j, 0, i); c < a.v_dim)
                         *reinterpret_cast<float2*>(to + 4 + c) = make_float2(one, next);
                 }

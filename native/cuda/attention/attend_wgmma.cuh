@@ -1,28 +1,28 @@
-// Products of attention by wgmma: scores of operands in shared memory, and powers in registers times V, whose positions
-// are rows of shared memory. Bits are those of chains of mma.
+// wgmma for attention: q.k with both operands in shared memory; exp weights in registers times V, whose rows in shared
+// memory are positions. Same bits as chains of mma.
 #pragma once
 
 #include "primitives/wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
+// Warp-uniform value, known as such to the compiler: wgmma requires converged warps.
 __device__ __forceinline__ int warp_uniform(int x) { return __shfl_sync(ALL_LANES, x, 0); }
 
-// V in blocks of 64 columns, rows of 128 bytes in the order of prepared_at: 1024 bytes for 8 positions, and `block`
-// bytes from one 64 columns to the next.
+// Descriptor of V: 64-column blocks with rows of 128 bytes, swizzled; 1024 bytes per 8 positions, `block` bytes per
+// 64-column block.
 __device__ __forceinline__ u64 transposed_descriptor(u32 address, u32 block) {
     return (u64(address & 0x3FFFF) >> 4) | (u64(block >> 4) << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// Sums of products that were waited for: the compiler reads them no earlier.
+// Keeps the compiler from reading accumulators before the wait.
 template <int n>
 __device__ __forceinline__ void fence_registers(float (&sums)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// d = a b of 64 columns, both operands in shared memory, plus d if `is_added`.
+// d = a b (64 columns, both operands in shared memory), plus d if `is_added`.
 __device__ __forceinline__ void start_products(float (&d)[32], u64 a, u64 b, int is_added) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"

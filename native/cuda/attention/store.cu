@@ -1,5 +1,5 @@
-// store: q and k normed per head and turned; k and v written to the cache. A warp takes some heads of q, then k and
-// v of some KV heads, of one row.
+// Norms and rotates q and k per head, and writes k and v to the cache. A warp processes some heads of q, then k and v
+// of some KV heads, of one row.
 #include "attention/store.cuh"
 #include "primitives/mma.cuh"
 
@@ -10,19 +10,19 @@ namespace {
 
 struct Store {
     Turned turned;
-    const float *q, *k, *v;  // v is null if it is a part of k
-    float* out;              // q normed and turned
+    const float *q, *k, *v;  // v: null if it is part of k (MLA)
+    float* out;              // q, normed and rotated
     int entry, heads, kv_heads, k_dim, v_dim, k_room, v_room;
 };
 
-// Heads of 128 columns that all turn and have no norm need no shared memory: a lane has two pairs of columns that turn
-// together, (x, y) and (z, w).
+// Fast path without shared memory for heads of 128 columns with full RoPE and no norm: a lane has two RoPE pairs, (x,
+// y) and (z, w).
 struct Head128 {
     static constexpr int columns = 128, at_once = 4;
     float2 cosines, sines;
     int is_adjacent, lane;
 
-    // The turns of a position do not depend on the kernel before.
+    // Cosines and sines do not depend on the previous kernel.
     __device__ __forceinline__ Head128(const Turned& turned, long long table, int lane)
         : cosines(*reinterpret_cast<const float2*>(turned.b->cosines + table + 2 * lane)),
           sines(*reinterpret_cast<const float2*>(turned.b->sines + table + 2 * lane)),
@@ -48,7 +48,7 @@ struct Head128 {
             reinterpret_cast<float2*>(head + columns / 2)[lane] = make_float2(v.y, v.w);
         }
     }
-    // As put, for halves.
+    // As put<F16>.
     __device__ __forceinline__ void put(const float4& v, u8* page, int slot) const {
         u32* const head = reinterpret_cast<u32*>(page) + slot * (columns / 2);
         if (is_adjacent) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool is_plain(const Store& s, long long table) {
            s.turned.q_norm == nullptr && s.turned.k_norm == nullptr;
 }
 
-// A warp's heads of a row: every `step`-th from h on.
+// Heads h, h + step, ... of a row, by one warp.
 __device__ __forceinline__ void store_plain(const Store& s, const Head128& plain, const Entry& entry, int row, int page,
                                             int slot, int h, int step) {
     constexpr int n = Head128::columns;
@@ -80,13 +80,13 @@ __device__ __forceinline__ void store_plain(const Store& s, const Head128& plain
         for (int i = 0; i < Head128::at_once; i++)
             if (h + i * step < s.heads) plain.store(plain.turn(v[i]), s.out + (first + i * step) * n);
     }
-    while (h - step >= s.heads) h -= step;  // the first behind the heads of q
+    while (h - step >= s.heads) h -= step;  // first KV head of the warp
     for (; h < s.heads + s.kv_heads; h += step) {
         const int kv_head = h - s.heads;
         const long long at = ((long long)row * s.kv_heads + kv_head) * n;
         float4 k = plain.load(s.k + at), v = plain.load(s.v + at);
         k = plain.turn(k);
-        // As check_value.
+        // as check_value
         const bool are_numbers =
             fabsf(v.x) <= 3e38f && fabsf(v.y) <= 3e38f && fabsf(v.z) <= 3e38f && fabsf(v.w) <= 3e38f;
         if (!__all_sync(ALL_LANES, are_numbers)) {
@@ -98,12 +98,12 @@ __device__ __forceinline__ void store_plain(const Store& s, const Head128& plain
     }
 }
 
-// Heads without norms that turn as a whole or not at all, of whole eights of columns: a thread has two fours of q, or
-// of k and v. Columns turn with those of the other four or, if they are adjacent, with those beside them.
+// Fast path for heads without norm, with full or no RoPE, of a multiple of 8 columns: a thread has two float4s of q, or
+// of k and v. Pairs are between the two float4s or, if adjacent, within each.
 struct VectorHead {
     const Store& s;
     const bool is_transposed, is_adjacent;
-    const int each, second;  // eights of a head, and where the second four begins
+    const int each, second;  // 8-column groups per head; offset of the second float4
 
     __device__ __forceinline__ VectorHead(const Store& s)
         : s(s),
@@ -139,7 +139,7 @@ struct VectorHead {
             turn_pair(a.z, b.z, cosines.z, sines.z), turn_pair(a.w, b.w, cosines.w, sines.w);
         }
     }
-    // As put, for halves; the last eight of a head also clears what fills up its room.
+    // As put<F16>; the last group of a head also clears the padding.
     __device__ __forceinline__ void put(const float4& a, const float4& b, const u8* page, int slot, int at,
                                         bool is_last) const {
         u8* const head = const_cast<u8*>(page) + slot * s.k_room * 2;
@@ -150,8 +150,8 @@ struct VectorHead {
             *reinterpret_cast<Words4*>(head + c * 2) = Words4{0, 0, 0, 0};
     }
 
-    // The block's heads of a row, which are those of the plain way. False if some of V are not numbers: nothing is
-    // written then but what is written again.
+    // Heads of this block, as the general path assigns them. Returns false if V is not finite; everything written until
+    // then is written again.
     __device__ __forceinline__ bool store(const Entry& entry, int row, int page, int slot, long long table) const {
         const int n = s.k_dim, step = gridDim.y * WARPS, n_heads = s.heads + s.kv_heads;
         const int n_units = (n_heads + step - 1) / step * WARPS * each;
@@ -183,7 +183,7 @@ struct VectorHead {
     }
 };
 
-// Fills a head up to whole blocks and turns it, for a cache of 4 bits.
+// Zero-pads a head to complete blocks and applies the Hadamard transform, for q4 caches.
 __device__ __forceinline__ void pad_and_hadamard(float* head, int n, int room, bool inside, int lane) {
     for (int c = n + lane; c < room; c += 32) head[c] = 0.f;
     hadamard(head, room, hadamard_size(room, inside), lane);
@@ -197,7 +197,7 @@ __device__ void store(const Store& s) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;
     int h = blockIdx.y * WARPS + warp;
     if (row >= b.n_rows) {
-        wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
+        wait_for_previous_kernel();  // the next kernel relies on the previous one as well
         return;
     }
     const int position = b.positions[row];

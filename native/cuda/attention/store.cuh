@@ -1,29 +1,29 @@
-// Heads before attention: q and k get their norm and rope, k and v go to the cache. A warp does one head, which it
-// keeps in shared memory.
+// Heads before attention: norm and RoPE of q and k, stores of k and v in the cache. One warp per head, in shared
+// memory.
 #pragma once
 
 #include "attention/attend.cuh"
 #include "primitives/division.cuh"
 
-// How heads are normed and turned.
+// Norm and RoPE of heads.
 struct Turned {
     const Batch* b;
     const float *q_norm, *k_norm;
-    int n_turned, column;  // how many leading elements turn, and where their turns begin in the table
-    int is_adjacent;       // elements 2i and 2i + 1 turn together, else i and i + n_turned / 2
+    int n_turned, column;  // rotated columns, and their first column in the cosine table
+    int is_adjacent;       // pairs (2i, 2i + 1), else (i, i + n_turned / 2)
     float eps;
 
-    // Where the turns of a row begin.
+    // Offset of a row in the cosine table.
     __device__ long long table(int row) const { return (long long)b->turn_rows[row] * b->n_turns + column; }
 };
 
-// Returns the factor that gives a head of n numbers a root mean square of 1. `sum` is the lane's sum of squares.
+// RMSNorm factor of a head of n columns; `sum` is this lane's sum of squares.
 static __device__ float norm_scale(float sum, int n, float eps) {
     for (int i = 16; i > 0; i >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, i));
     return scale_of_norm(sum, float(n), eps);
 }
 
-// The head divided by its root mean square, times the weight.
+// RMSNorm of a head in place.
 static __device__ void norm(float* head, const float* weight, int n, float eps, int lane) {
     float sum = 0.f;
     for (int c = lane; c < n; c += 32) sum = __fmaf_rn(head[c], head[c], sum);
@@ -43,7 +43,7 @@ static __device__ void turn(const Turned& s, float* head, const float* cosines, 
     __syncwarp();
 }
 
-// Scale of a q8_0 block of 32 numbers, and its inverse. The scale is NaN if the block is not finite.
+// Scale of a q8_0 block and its inverse. The scale is NaN if the block is not finite.
 struct Scale {
     float scale, inverse;
 
@@ -52,7 +52,7 @@ struct Scale {
           inverse(max_abs > 0.f ? __fdiv_rn(127.f, max_abs) : 0.f) {}
     __device__ __forceinline__ bool is_one() const { return scale == scale; }
 };
-// Returns the scale of the block whose numbers the lanes of a warp hold, one each.
+// Scale of a block with one number per lane.
 static __device__ Scale scale_of_block(float x) {
     float max_abs = fabsf(x);
     for (int i = 16; i > 0; i >>= 1) max_abs = fmaxf(max_abs, __shfl_xor_sync(ALL_LANES, max_abs, i));
@@ -62,10 +62,10 @@ __device__ __forceinline__ signed char whole_number(float x, float inverse, bool
     return are_numbers ? (signed char)(__float2int_rn(__fmul_rn(x, inverse))) : (signed char)(1);
 }
 
-// Columns of heads that Hadamard's matrix turns together, of heads of `room`; see native/cpu/ops/hadamard.h.
+// Size of the Hadamard transform for heads of `room` columns; see native/cpu/ops/hadamard.h.
 __device__ __forceinline__ int hadamard_size(int room, bool inside) { return inside ? 32 : room & -room; }
 
-// A head of `room` columns in shared memory times Hadamard's matrix, which is its own inverse.
+// Normalized Hadamard transform (its own inverse) of a head in shared memory.
 static __device__ void hadamard(float* head, int room, int together, int lane) {
     __syncwarp();
     for (int half = 1; half < together; half *= 2) {
@@ -86,15 +86,15 @@ static __device__ float sum_of_lanes(float x) {
     return x;
 }
 
-// 32 numbers, one of each lane, as codes of the values of IQ4_NL and a scale in bf16.
+// 32 numbers, one per lane, as IQ4_NL codes and a bf16 scale.
 struct Fit {
     u32 code, scale;
-    float error;  // the sum of its squares
+    float error;  // squared error
 
-    // With the scale that fits the codes best, which are those of `first`.
+    // Codes by scale `first`, then the least-squares scale for these codes.
     __device__ __forceinline__ Fit(float x, float first) : code(0) {
         const float near = __fmul_rn(x, first == 0.f ? 0.f : __fdiv_rn(1.f, first));
-        // Twice the middles between two values.
+        // twice the midpoints between adjacent values
         constexpr int middles[15] = {-231, -187, -148, -114, -84, -57, -32, -9, 14, 38, 63, 91, 122, 158, 202};
 #pragma unroll
         for (int k = 0; k < 15; k++) code += near > 0.5f * float(middles[k]) ? 1 : 0;
@@ -107,7 +107,8 @@ struct Fit {
     }
 };
 
-// The better of two: the largest number at either end of the values. The scale is NaN if the block is not finite.
+// Better of two fits: the largest magnitude mapped to either end of the table. The scale is NaN if the block is not
+// finite.
 static __device__ Fit fit_of_block(float x, int lane) {
     const bool are_numbers = __all_sync(ALL_LANES, fabsf(x) <= 3e38f);
     float max_abs = fabsf(x);
@@ -121,7 +122,7 @@ static __device__ Fit fit_of_block(float x, int lane) {
     return better;
 }
 
-// A head into its place in a page; columns that fill up the room are zeros.
+// Stores a head in its page, zero-padded to `room` columns.
 template <int type>
 __device__ void put(const float* head, int n, int room, u8* page, int slot, int lane) {
     if (type == F32) {
@@ -130,7 +131,7 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
         for (int c = 2 * lane; c < room; c += 64)
             reinterpret_cast<u32*>(page)[(slot * room + c) / 2] =
                 to_half2_saturated(c < n ? head[c] : 0.f, c + 1 < n ? head[c + 1] : 0.f);
-    } else if (type == Q4) {  // of columns that are turned and filled up already
+    } else if (type == Q4) {  // already transformed and padded
         for (int c = lane; c < room; c += 32) {
             const Fit fit = fit_of_block(head[c], lane);
             const u32 other = __shfl_xor_sync(ALL_LANES, fit.code, 1);
@@ -153,7 +154,7 @@ static __device__ bool are_numbers(const float* x, int n, int lane) {
     return __all_sync(ALL_LANES, are);
 }
 
-// Loads a head, norms and turns it.
+// Loads a head, norms and rotates it.
 static __device__ void load_head(const Turned& s, float* head, const float* from, const float* weight, int n,
                                  const float* cosines, const float* sines, int lane) {
     for (int c = lane; c < n; c += 32) head[c] = from[c];
@@ -162,7 +163,7 @@ static __device__ void load_head(const Turned& s, float* head, const float* from
     turn(s, head, cosines, sines, lane);
 }
 
-// Returns whether V is finite. Tensor cores multiply masked positions by 0, and 0 x NaN is NaN: a V that is not finite
+// Returns true if V is finite. Tensor cores multiply masked positions by 0, and 0 x NaN is NaN: a V that is not finite
 // is stored as zeros, and the last column of K becomes NaN for the queries that do see it.
 static __device__ bool check_value(float* k, int k_dim, const float* v, int v_dim, int lane) {
     if (are_numbers(v == nullptr ? k : v, v == nullptr ? k_dim : v_dim, lane)) return true;

@@ -1,4 +1,4 @@
-// The emulated GPU's launches: fibers, barriers, and what becomes of errors.
+// Launches on the emulated GPU: fibers, barriers and error reports.
 #include "emulated/device.h"
 
 #include <setjmp.h>
@@ -19,10 +19,10 @@ emulated::Dim threadIdx, blockIdx, blockDim, gridDim;
 namespace emulated {
 namespace {
 
-constexpr int kMaxThreads = 1024;         // of a block, and of blocks that run at once
-constexpr int kMaxBlocks = 8;             // that run at once
-constexpr size_t kStackBytes = 1 << 18;   // granted page by page
-constexpr size_t kMaxShared = 227 << 10;  // of sm_90
+constexpr int kMaxThreads = 1024;         // threads of a block, and of concurrent blocks
+constexpr int kMaxBlocks = 8;             // concurrent blocks
+constexpr size_t kStackBytes = 1 << 18;   // committed page by page
+constexpr size_t kMaxShared = 227 << 10;  // as on sm_90
 constexpr uint64_t kCanary = 0x5A5A1234DEADC0DEull;
 
 enum class Wait : uint8_t { none, block, blocks, named, warp, phase, done };
@@ -31,12 +31,12 @@ struct Thread {
     Dim index;
     void* stack;
     Wait wait;
-    int barrier;           // its number, if named
-    uint32_t mask;         // of a warp's exchange
-    void* mine;            // what it brought to it
-    Complete complete;     // what it takes part in
-    bool vote;             // at the block's barrier, and then whether any was so
-    const uint8_t* phase;  // that has to change, and what it is not to be
+    int barrier;           // number of a named barrier
+    uint32_t mask;         // lanes of a warp exchange
+    void* mine;            // its contribution
+    Complete complete;     // operation of the exchange
+    bool vote;             // vote at the block barrier, then its result
+    const uint8_t* phase;  // value that has to change, and its old value
     uint8_t old_phase;
 };
 
@@ -50,7 +50,7 @@ std::map<std::string, Kernel>& kernels() {
     return all;
 }
 
-// Lanes of a warp that wait for others, and lanes that have left.
+// Lanes that wait in an exchange, and lanes that have exited.
 struct Warp {
     uint32_t waiting, done;
 };
@@ -59,10 +59,10 @@ std::mutex one_at_a_time;
 Thread threads[kMaxThreads];
 Warp warps[kMaxThreads / 32];
 char* stacks = nullptr;
-void* scheduler = nullptr;  // its stack, while a fiber runs
+void* scheduler = nullptr;  // stack of the scheduler while a fiber runs
 int current = 0;
-int n_threads = 0;  // of a block
-int n_blocks = 1;   // that run at once: neighbours along x
+int n_threads = 0;  // per block
+int n_blocks = 1;   // concurrent blocks: neighbours along x
 unsigned first_block = 0;
 const Kernel* kernel = nullptr;
 void** arguments = nullptr;
@@ -74,7 +74,7 @@ std::string dims(const Dim& d) {
     return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
 }
 
-// The block of a thread, among those that run at once.
+// Index of a thread's block among the concurrent ones.
 int block_of(int thread) { return thread / n_threads; }
 
 Dim thread_of(int index) {
@@ -144,7 +144,7 @@ const char* name_of(Wait wait) {
     end_launch(sentence);
 }
 
-// Whether all threads of a range wait for each other: they go on then. A thread that has left never comes.
+// Releases threads [first, last) if all of them wait. Exited threads never arrive.
 bool release(int first, int last, Wait wait) {
     bool any = false;
     for (int i = first; i < last; i++) {
@@ -172,13 +172,13 @@ void release_named(int barrier, int n_expected) {
         if (threads[i].wait == Wait::named && threads[i].barrier == barrier) threads[i].wait = Wait::none;
 }
 
-// Runs blocks that run at once.
+// Runs the concurrent blocks.
 void run_blocks() {
     const int n_all = n_threads * n_blocks;
     for (int i = 0; i < n_all; i++) {
         char* const bottom = stacks + static_cast<size_t>(i) * kStackBytes;
         std::memcpy(bottom, &kCanary, sizeof(kCanary));
-        // Stacks at one distance would all want the same few lines of the CPU's caches.
+        // Staggered: equally spaced stacks would compete for the same cache sets.
         char* const top = bottom + kStackBytes - (i % 32) * 1088;
         threads[i] = {thread_of(i), new_stack(top, run_fiber), Wait::none, 0, 0, nullptr, nullptr, false, nullptr, 0};
     }
@@ -187,7 +187,7 @@ void run_blocks() {
         int n_ran = 0, n_done = 0;
         for (int warp = 0; warp < n_all; warp += 32) {
             const int last = warp + 32 < n_all ? warp + 32 : n_all;
-            for (bool again = true; again;) {  // a warp goes on by itself as long as it can
+            for (bool again = true; again;) {  // a warp runs as long as it can
                 again = false;
                 for (int i = warp; i < last; i++) {
                     Thread& one = threads[i];
@@ -211,7 +211,7 @@ void run_blocks() {
 }
 
 void on_fault(int signal, siginfo_t* info, void*) {
-    // What the compiler checks: indices of arrays, and that addresses are multiples of what is read there.
+    // Compiler checks: array bounds and alignment.
     if (signal == SIGILL || signal == SIGTRAP)
         end_launch(place(current) + " used an index outside an array, or an address that is not aligned");
     char text[64];
@@ -219,7 +219,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
     end_launch(place(current) + " touched " + text + ", which is outside all memory of the device");
 }
 
-// While it lives, touching memory that is not there ends the launch.
+// Turns access to unmapped memory into the end of the launch, while it lives.
 class Faults {
   public:
     Faults() {
@@ -330,13 +330,13 @@ using namespace emulated;
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-// The letters of a kernel's parameters; null if there is no such kernel.
+// Parameter letters of a kernel; null if there is none of this name.
 EXPORTED const char* emulated_signature(const char* name) {
     const auto found = kernels().find(name);
     return found == kernels().end() ? nullptr : found->second.signature.c_str();
 }
 
-// Runs a kernel of that name; null, or the sentence that says what went wrong.
+// Runs a kernel. Returns null, or an error sentence.
 EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, const unsigned* block,
                                      unsigned shared_bytes, void** args, unsigned group) {
     const std::lock_guard<std::mutex> lock(one_at_a_time);

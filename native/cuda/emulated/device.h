@@ -1,8 +1,8 @@
-// An emulated GPU: device code compiled by the host's C++ compiler, so that tests run the very kernels on any machine.
-// Blocks run one after another, or in groups that share their memory, the threads of each as fibers of one thread. It
-// proves results and barriers; of memory order between threads and of speed it says nothing.
+// Emulated GPU: device code compiled by the host C++ compiler, so tests run the real kernels on any machine. Blocks run
+// one after another, or as clusters that share memory; threads are fibers of one thread. It checks results and
+// barriers, not memory ordering or speed.
 //
-// WOOLLY_EMULATED is 1 for what every generation has, 90 for what Hopper has besides.
+// WOOLLY_EMULATED is 1 for the common feature set, 90 with Hopper features.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "emulated/math.h"
 #include "emulated/warp.h"
 
-// The test build looks for the marker in what the preprocessor leaves, and enters each kernel that it finds.
+// The test build searches the preprocessed text for this marker and registers each kernel.
 #define KERNEL(name)          \
     struct emulated_kernel__; \
     extern "C" void kernel_##name
@@ -42,7 +42,7 @@ struct Dim {
 
 using Call = void (*)(void**);
 
-// Calls a kernel with what an array of pointers points to, as the driver's launch does.
+// Calls a kernel with an array of argument pointers, as cuLaunchKernel does.
 template <auto function>
 struct Caller;
 template <typename... Args, void (*function)(Args...)>
@@ -54,7 +54,7 @@ struct Caller<function> {
         function(*static_cast<std::remove_cv_t<Args>*>(args[i])...);
     }
 
-    // A letter for each parameter: p pointer, i int, f float, l 64 bits, ? what no launch can pass.
+    // Parameter letters: p pointer, i int, f float, l 64 bits, ? unsupported.
     template <typename T>
     static constexpr char letter() {
         if (std::is_pointer_v<T>) return 'p';
@@ -71,7 +71,7 @@ struct Entered {
 };
 
 unsigned char* dynamic_shared();
-// That of a block of the group.
+// Shared memory of a block of the cluster.
 unsigned char* dynamic_shared(int rank);
 
 }  // namespace emulated

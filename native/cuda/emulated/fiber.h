@@ -1,4 +1,4 @@
-// Fibers: stacks that one thread changes between, by code of a few instructions. No system call is made per change.
+// Fibers: stack switches in a few instructions, without system calls.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace emulated {
 using Body = void (*)();
 
 #if defined(__aarch64__)
-// Saves the callee's registers on the stack in use, keeps its pointer at *from, and goes on with the stack `to`.
+// Saves callee-saved registers on the current stack, stores its pointer in *from, and continues on stack `to`.
 extern "C" void emulated_switch(void** from, void* to);
 asm(R"(
 .text
@@ -44,11 +44,11 @@ emulated_switch:
     ret
 )");
 
-// A stack that enters `body` when it is switched to. The body never returns.
+// Creates a stack that enters `body` on the first switch. The body never returns.
 inline void* new_stack(char* top, Body body) {
     auto** at = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 20;
     for (int i = 0; i < 20; i++) at[i] = nullptr;
-    at[11] = reinterpret_cast<void*>(body);  // x30, the address that `ret` goes to
+    at[11] = reinterpret_cast<void*>(body);  // x30, the return address
     return at;
 }
 #elif defined(__x86_64__)
@@ -77,7 +77,7 @@ emulated_switch:
 )");
 
 inline void* new_stack(char* top, Body body) {
-    // After `ret` the stack is as after a call: 8 beside a multiple of 16.
+    // After `ret` the stack must be as after a call: 8 modulo 16.
     auto** at = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 8;
     for (int i = 0; i < 8; i++) at[i] = nullptr;
     at[6] = reinterpret_cast<void*>(body);

@@ -1,5 +1,5 @@
-// What Hopper has besides, for the emulated GPU: addresses in shared memory as numbers, barriers there that count
-// bytes, copies that are there at once, and groups of blocks that read each other's.
+// Hopper features of the emulated GPU: shared addresses as integers, mbarriers that count bytes, synchronous bulk
+// copies, and clusters with distributed shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace emulated {
 
-// A barrier in shared memory. A phase ends when all have arrived and all expected bytes are there.
+// mbarrier. A phase completes after all arrivals and all expected bytes.
 struct Barrier {
     uint8_t phase, n_expected, n_missing, pad;
     int32_t n_bytes;
@@ -64,7 +64,7 @@ inline void bulk_prefetch(const void*, uint32_t) {}
 inline unsigned long long evict_first_policy() { return 0; }
 inline unsigned long long evict_last_policy() { return 0; }
 
-// What pairs of blocks do.
+// Clusters of two.
 inline void cluster_sync() { emulated::group_barrier(); }
 inline void mbarrier_arrive_remote(uint32_t barrier, uint32_t rank) {
     emulated::barrier_at(barrier, static_cast<int>(rank)).arrive();

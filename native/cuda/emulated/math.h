@@ -1,4 +1,4 @@
-// Vectors of numbers, and functions of numbers that CUDA knows without a header.
+// Vector types and math functions that CUDA declares without headers.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// A vector of `n` numbers and its maker.
+// Vector type and its make_ function.
 #define EMULATED_VECTORS(type, number)                                                                \
     struct alignas(2 * sizeof(number)) type##2 { number x, y; };                                      \
     struct alignas(4 * sizeof(number) > 16 ? 16 : 4 * sizeof(number)) type##4 { number x, y, z, w; }; \
@@ -74,7 +74,7 @@ inline unsigned __float_as_uint(float x) { return emulated_bits<unsigned>(x); }
 inline double __longlong_as_double(long long x) { return emulated_bits<double>(x); }
 inline long long __double_as_longlong(double x) { return emulated_bits<long long>(x); }
 
-// The build does not fuse products and sums, so that plain operators round as the _rn functions do.
+// The build does not contract expressions, so plain operators round as the _rn functions.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

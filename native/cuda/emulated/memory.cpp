@@ -1,4 +1,4 @@
-// Memory of the emulated GPU: each allocation ends at a page that nobody may touch, and has a filling beside it.
+// Memory of the emulated GPU: guard pages around each allocation, and a fill pattern in the rest of its pages.
 #include "emulated/memory.h"
 
 #include <sys/mman.h>
@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr unsigned char kFilling = 0xA7;
-constexpr unsigned char kFresh = 0xFF;  // not a number, if it is read before it is written
+constexpr unsigned char kFresh = 0xFF;  // NaN if read before written
 
 struct Allocation {
-    unsigned char* pages;  // a page to be left alone, what is allocated, a page to be left alone
+    unsigned char* pages;  // guard page, allocation, guard page
     size_t n_page_bytes;
     size_t n_bytes;
 };
@@ -31,7 +31,8 @@ std::map<unsigned char*, Allocation>& allocations() {
 size_t up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 bool is_filled(const unsigned char* first, const unsigned char* last) {
-    // Equal to its own rest: a comparison of memory is faster than a loop, and every launch makes one per allocation.
+    // Compares the range with itself shifted by one: memcmp is faster than a loop, and every launch checks all
+    // allocations.
     return first >= last || (*first == kFilling && std::memcmp(first, first + 1, size_t(last - first) - 1) == 0);
 }
 
@@ -69,7 +70,7 @@ EXPORTED void* emulated_allocate(size_t n_bytes) {
     return at;
 }
 
-// Whether it was an allocation.
+// Returns 1 if it was an allocation.
 EXPORTED int emulated_free(void* at) {
     const std::lock_guard<std::mutex> lock(guard);
     const auto found = allocations().find(static_cast<unsigned char*>(at));
@@ -79,7 +80,7 @@ EXPORTED int emulated_free(void* at) {
     return 1;
 }
 
-// Whether a range lies within one allocation.
+// Returns 1 if the range is within one allocation.
 EXPORTED int emulated_owns(const void* at, size_t n_bytes) {
     const std::lock_guard<std::mutex> lock(guard);
     const auto* const first = static_cast<const unsigned char*>(at);

@@ -5,7 +5,7 @@
 
 namespace emulated {
 
-// What was overwritten beside an allocation, as the rest of a sentence; empty if nothing.
+// Describes overwritten fill bytes next to an allocation; empty if intact.
 std::string damage();
 
 }  // namespace emulated

@@ -1,4 +1,4 @@
-// Barriers, exchanges within a warp and atomics of the emulated GPU.
+// Barriers, warp exchanges and atomics of the emulated GPU.
 #pragma once
 
 #include <cstdint>
@@ -6,28 +6,28 @@
 
 namespace emulated {
 
-// What a warp does together. Each lane of `mask` brings something of its own; the last to come calls `complete` with
-// what the lanes brought (null for lanes outside the mask), and then all go on.
+// Warp exchange: each lane of `mask` contributes a pointer; the last one calls `complete` with all of them (null
+// outside the mask), then all continue.
 using Complete = void (*)(void* const brought[32]);
 void together(uint32_t mask, void* mine, Complete complete);
 
 void block_barrier();
-// Whether any thread of the block says so.
+// Votes over the block: true if any thread votes true.
 bool block_any(bool vote);
-// Waits for all blocks of the group.
+// Barrier of all blocks of the cluster.
 void group_barrier();
-// Waits until the number is not the old one any more.
+// Waits until *phase differs from `old`.
 void await_phase(const uint8_t* phase, uint8_t old);
 void named_barrier(int id, int n_threads);
 int lane();
 
-// Ends the launch with a sentence.
+// Ends the launch with an error.
 [[noreturn]] void fail(const char* sentence);
 
 template <typename T>
 struct Shuffled {
     T value, result;
-    int from;  // the lane that the result is of
+    int from;  // source lane
 };
 
 template <typename T>
@@ -61,7 +61,7 @@ inline uint32_t ballot(uint32_t mask, bool value) {
     return mine.result;
 }
 
-// The lane of the run of `width` lanes that `lane` is in.
+// First lane of the `width`-lane segment of `lane`.
 inline int run_of(int lane, int width) { return lane / width * width; }
 
 }  // namespace emulated
@@ -99,7 +99,7 @@ inline int __any_sync(uint32_t mask, bool value) { return emulated::ballot(mask,
 inline int __all_sync(uint32_t mask, bool value) { return emulated::ballot(mask, value) == mask; }
 inline uint32_t __activemask() { return 0xFFFFFFFFu; }
 
-// One fiber runs at a time: nothing comes between.
+// Atomic without locks: one fiber runs at a time.
 template <typename T, typename U>
 T atomicAdd(T* at, U value) {
     const T old = *at;

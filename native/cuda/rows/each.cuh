@@ -1,9 +1,9 @@
-// Elements of a value, dealt to blocks of (rows, chunks of columns).
+// Loop over the elements of a value. grid: (rows, chunks of columns).
 #pragma once
 
 #include "primitives/common.cuh"
 
-// Calls f(place, row, column) for each element of the block's part of a value of `width` columns.
+// Calls f(offset, row, column) for the block's elements of a value of `width` columns.
 template <class F>
 __device__ inline void each(const Batch* b, int kind, int width, F f) {
     const int row = blockIdx.x;

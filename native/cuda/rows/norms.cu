@@ -1,4 +1,4 @@
-// Norms and other ops that sum over a row or a part of one. A block has one group of one row.
+// Norms and other row reductions. grid: (rows, groups of columns).
 #include "primitives/block_reduce.cuh"
 
 __device__ inline float4 times(float4 x, float factor) {
@@ -8,9 +8,9 @@ __device__ inline float4 times(float4 x, float4 y) {
     return make_float4(__fmul_rn(x.x, y.x), __fmul_rn(x.y, y.y), __fmul_rn(x.z, y.z), __fmul_rn(x.w, y.w));
 }
 
-// y = x times a factor times the weight, if there is one.
+// y = x * factor, times the weight if not null.
 __device__ inline void weigh(const float* x, float factor, const float* weight, float* y, int n) {
-    if (n % 4 == 0) {  // then all of them begin at 16 bytes
+    if (n % 4 == 0) {  // all are 16-byte aligned
         for (int i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
             const float4 v = times(*(const float4*)(x + i), factor);
             *(float4*)(y + i) = weight ? times(v, *(const float4*)(weight + i)) : v;
@@ -28,14 +28,14 @@ __device__ inline void norm_row(const float* x, const float* weight, float* y, i
     weigh(x, 1.0f / sqrtf(mean + eps), weight, y, n);
 }
 
-// Each group of n columns divided by its root mean square, times the weight.
+// RMSNorm of each group of n columns.
 KERNEL(rms_norm)(const Batch* b, const float* x, const float* weight, float* y, int kind, int n, float eps) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
     norm_row(x + at, weight, y + at, n, eps);
 }
 
-// The rows that the batch brings, normed if there is a weight and no draft made them.
+// Hidden states from the batch, normed if there is a weight and they do not come from a draft.
 KERNEL(hidden)(const Batch* b, const float* weight, float* y, int n, float eps) {
     if ((int)blockIdx.x >= b->n_rows) return;
     const long long at = (long long)blockIdx.x * n;
@@ -43,7 +43,7 @@ KERNEL(hidden)(const Batch* b, const float* weight, float* y, int n, float eps) 
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[at + i] = b->hidden[at + i];
 }
 
-// The mean of n numbers, what it misses because it is rounded, and the mean square of what they differ from it.
+// Mean of n numbers, its rounding error, and the variance.
 struct Spread {
     float mean, rest, square;
 };
@@ -63,7 +63,7 @@ __device__ inline Spread spread_of(const float* x, int n) {
     return {mean, rest, square < 0.0f ? 0.0f : square};
 }
 
-// Calls f(fours, column) for each four columns of a thread that there are.
+// Calls f(float4, column) for this thread's columns of a group in registers.
 constexpr int FOURS = 4;
 template <class F>
 __device__ inline void each_four(float4 (&v)[FOURS], int n, F f) {
@@ -71,7 +71,7 @@ __device__ inline void each_four(float4 (&v)[FOURS], int n, F f) {
     for (int i = 0; i < FOURS; i++)
         if (const int c = 4 * (int(threadIdx.x) + i * int(blockDim.x)); c < n) f(v[i], c);
 }
-// As layer_norm below, of a group that registers hold: it is read once.
+// layer_norm of a group in registers, read once.
 __device__ inline void norm_fours(const float* x, const float* weight, const float* bias, float* y, int n, float eps) {
     float4 v[FOURS];
     float sum = 0.0f, rest = 0.0f, squares = 0.0f;
@@ -99,8 +99,7 @@ __device__ inline void norm_fours(const float* x, const float* weight, const flo
     });
 }
 
-// Each group of n columns minus its mean, divided by its deviation, times the weight, plus the bias. The weights of
-// group i begin at i * step.
+// LayerNorm of each group of n columns. The weights of group i start at i * step.
 KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int kind, int n,
                    int step, float eps) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
@@ -119,7 +118,7 @@ KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const fl
     }
 }
 
-// What each element has above the row's mean and some standard deviations.
+// max(0, x - (mean + deviations * standard deviation)) of a row.
 KERNEL(peaks)(const Batch* b, const float* x, float* y, int kind, int n, float deviations) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = (long long)blockIdx.x * n;
@@ -131,7 +130,7 @@ KERNEL(peaks)(const Batch* b, const float* x, float* y, int kind, int n, float d
     }
 }
 
-// Each stream of n columns brought to the mean square of `like`.
+// Scales each stream of n columns to the mean square of `like`.
 KERNEL(match)(const Batch* b, const float* x, const float* like, float* y, int kind, int n, float least) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
@@ -140,7 +139,7 @@ KERNEL(match)(const Batch* b, const float* x, const float* like, float* y, int k
     weigh(x + at, sqrtf(wanted / (own < least ? least : own)), nullptr, y + at, n);
 }
 
-// The sum of products over each group of n columns.
+// Dot product of each group of n columns.
 KERNEL(dots)(const Batch* b, const float* p, const float* q, float* y, int kind, int n) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long group = (long long)blockIdx.x * gridDim.y + blockIdx.y;
@@ -150,7 +149,7 @@ KERNEL(dots)(const Batch* b, const float* p, const float* q, float* y, int kind,
     if (threadIdx.x == 0) y[group] = sum;
 }
 
-// Each new stream j of n columns: the sum of the streams of x times coefs[j * streams + i] + plus.
+// Output stream j: sum over input streams i of (coefs[j * streams + i] + plus) * x_i.
 KERNEL(mix)(const Batch* b, const float* x, const float* coefs, float* y, int kind, int n, int streams, float plus) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long row = blockIdx.x;
@@ -163,14 +162,14 @@ KERNEL(mix)(const Batch* b, const float* x, const float* coefs, float* y, int ki
     }
 }
 
-// One row for each text that a wanted row belongs to: the mean of its rows (0), the first (1), or the last (2).
+// Pools the sequence of each output row: mean of its rows (0), the first (1) or the last (2).
 KERNEL(pool)(const Batch* b, const float* x, float* y, int n, int which) {
     if ((int)blockIdx.x >= b->n_output) return;
     const int text = b->sequences[b->output_rows[blockIdx.x]], first = b->offsets[text], last = b->offsets[text + 1];
     for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < n; c += gridDim.y * blockDim.x) {
         float value;
         if (which == 0) {
-            double sum = 0.0;  // numbers of either sign may leave next to nothing
+            double sum = 0.0;  // cancellation needs f64
             for (int row = first; row < last; row++) sum += double(x[(long long)row * n + c]);
             value = float(sum / double(last - first));
         } else {

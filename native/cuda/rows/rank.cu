@@ -1,37 +1,37 @@
-// The largest logits of each row of output, equal ones by the lowest id, and the sum of the row's powers. The order of
-// every sum depends on the width of a row alone.
+// Top-n logits of each output row (ties by lowest id), and the sum of exp(logit - max). The order of sums depends only
+// on the row width.
 #include "primitives/common.cuh"
 
-// A block ranks a part of a row, then a block ranks what the parts of a row left.
+// One block ranks a part of a row, then one block merges the parts.
 constexpr int PART = 4096, PART_THREADS = 512, ROW_THREADS = 1024;
 constexpr float MAX_FLOAT = 3.402823466e38f;
 
 __device__ inline float minus_infinity() { return __int_as_float((int)0xFF800000); }
 
-// What a part leaves beside its keys.
+// Result of a part, besides its keys.
 struct Part {
-    double sum;  // of exp(logit - top)
+    double sum;  // sum of exp(logit - top)
     float top;
-    int is_sound;  // neither NaN nor plus infinity
+    int is_sound;  // no NaN, no +inf
 };
 
-// What begins each row of the result; ids and logits follow, n of each.
+// Header of a result row, followed by n ids and n logits.
 struct Head {
     double sum;
     int is_sound;
-    int token;  // that the row follows
+    int token;  // input token of the row
 };
 
-// How the next token is taken from a row of the result.
+// Sampling parameters for a result row.
 struct Pick {
     double u;
     float p, log_p, temperature;
-    int k;  // 0: the likeliest
+    int k;  // 0: greedy
     int min_keep;
     int row;
 };
 
-// Larger is better; of equal logits the lower id is larger. Adding zero makes one zero of the two. No logit has key 0.
+// Sort key: larger logit first, then lower id. Adding zero merges -0 and +0. No logit has key 0.
 __device__ inline u64 key_of(float logit, int id) {
     const int bits = __float_as_int(logit + 0.0f);
     const u32 high = (u32)(bits ^ ((bits >> 31) & 0x7FFFFFFF)) ^ 0x80000000u;
@@ -40,7 +40,7 @@ __device__ inline u64 key_of(float logit, int id) {
 
 __device__ inline int id_of(u64 key) { return (int)(0xFFFFFFFFu - (u32)key); }
 
-// The largest key of the block, for each of its threads.
+// Maximum key of the block, in every thread.
 __device__ inline u64 block_best(u64 key) {
     __shared__ u64 parts[32];
     for (int n = 16; n; n /= 2) key = max(key, __shfl_xor_sync(ALL_LANES, key, n));
@@ -51,7 +51,7 @@ __device__ inline u64 block_best(u64 key) {
     return key;
 }
 
-// Threads of the block for which it holds.
+// Number of threads with `holds`.
 __device__ inline int block_count(bool holds) {
 #ifdef WOOLLY_EMULATED
     __shared__ int n;
@@ -66,7 +66,7 @@ __device__ inline int block_count(bool holds) {
 #endif
 }
 
-// Sorts n keys, a power of two, the largest first.
+// Bitonic sort of n keys (a power of two), descending.
 __device__ inline void sort(u64* keys, int n) {
     for (int run = 2; run <= n; run *= 2)
         for (int apart = run / 2; apart; apart /= 2) {
@@ -83,9 +83,9 @@ __device__ inline void sort(u64* keys, int n) {
     __syncthreads();
 }
 
-// Puts the n best of the keys that the threads bring, n_own each, into the first places of `kept`, in order; n is at
-// most the number of threads. The n-th best of the threads' best is a bound: at least n keys reach it, and no more than
-// those of n threads. `kept` has room for these, rounded up to a power of two.
+// Selects the n largest of the threads' keys (n_own each) into `kept`, in order; n is at most the number of threads.
+// The n-th largest of the threads' maxima is a lower bound: at least n keys reach it, in at most n threads. `kept` has
+// room for those, rounded up to a power of two.
 template <class Keys>
 __device__ inline void select(Keys key_at, int n_own, int n, u64* kept) {
     __shared__ int n_kept;
@@ -109,7 +109,7 @@ __device__ inline void select(Keys key_at, int n_own, int n, u64* kept) {
     sort(kept, size);
 }
 
-// Blocks of (rows, parts), from `first` on. `keys` gets the n best of each part, `parts` the rest.
+// grid: (rows, parts), from row `first` on. `keys` receives the n largest of each part, `parts` its sums.
 KERNEL_BOUNDS(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u64* keys, Part* parts, int width,
                                            int first, int n) {
     const int row = blockIdx.x, part = blockIdx.y;
@@ -157,7 +157,7 @@ KERNEL_BOUNDS(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, 
     for (int i = threadIdx.x; i < n; i += PART_THREADS) keys[at * n + i] = kept[i];
 }
 
-// Blocks of rows, from `first` on. `out` gets a Head, n ids and n logits for each.
+// grid: rows, from row `first` on. `out` receives a Head, n ids and n logits per row.
 KERNEL_THREADS(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, const u64* keys, const Part* parts, u8* out,
                                        int width, int first, int n, int n_parts) {
     const int row = blockIdx.x;
@@ -206,8 +206,8 @@ KERNEL_THREADS(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, cons
     }
 }
 
-// Place of the token that a usual chain of samplers takes from n logits, the largest first. The host takes it, too, and
-// its word counts: sums run in the host's order, but a power may differ in its last bit.
+// Index that a chain of top-k, top-p, min-p and temperature samples from n descending logits. The host repeats it and
+// decides: sums have the host's order, but exp may differ in its last bit.
 __device__ inline int taken(const Pick& pick, const float* logits, const float* weights, const float* powers, int n) {
     int kept = n;
     float sum = 0.0f, share = 0.0f;
@@ -233,7 +233,7 @@ __device__ inline int taken(const Pick& pick, const float* logits, const float* 
 
 constexpr int FEED_THREADS = 64, MAX_RANKED = 256;
 
-// Blocks of rows of the batch, one of each sequence: `heads` is what rank_rows left of the batch before, n of each row.
+// grid: rows of the next batch, one per sequence. `heads`: output of rank_rows for the previous batch, n per row.
 KERNEL_THREADS(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const Pick* picks, int n) {
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
@@ -251,6 +251,6 @@ KERNEL_THREADS(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const P
     __syncthreads();
     if (threadIdx.x == 0) {
         const int id = ids[k > 0 ? taken(pick, own, weights, powers, k) : 0];
-        ((int*)b->tokens)[row] = max(id, 0);  // a row of what is no number has none
+        ((int*)b->tokens)[row] = max(id, 0);  // a row without valid logits has no token
     }
 }

@@ -1,9 +1,9 @@
-// Ops of single elements. Blocks of (rows, chunks of columns); four columns of a thread lie side by side.
+// Elementwise ops. grid: (rows, chunks of columns), four adjacent columns per thread.
 #include "primitives/activations.cuh"
 #include "primitives/mma.cuh"
 #include "rows/each.cuh"
 
-// y = f(x) of each element.
+// y = f(x), elementwise.
 template <class F>
 __device__ inline void map(const Batch* b, int kind, int width, const float* x, float* y, F f) {
     const int row = blockIdx.x;
@@ -22,7 +22,7 @@ __device__ inline void map(const Batch* b, int kind, int width, const float* x, 
     }
 }
 
-// y = f(p, q) of the elements of two values.
+// y = f(p, q), elementwise.
 template <class F>
 __device__ inline void map2(const Batch* b, int kind, int width, const float* p, const float* q, float* y, F f) {
     const int row = blockIdx.x;
@@ -78,23 +78,23 @@ KERNEL(glu)(const Batch* b, const float* gate, const float* up, float* y, int wi
     map2(b, kind, width, gate, up, y, [=](float g, float u) { return gated(which, g, u, limit); });
 }
 
-// y = p times q, each element of which serves `run` columns.
+// y = p * q, where each element of q serves `run` columns.
 KERNEL(mul)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int run) {
     if (run == 1) return map2(b, kind, width, p, q, y, [](float u, float v) { return u * v; });
     each(b, kind, width, [=](long long at, int row, int c) { y[at] = p[at] * q[row * (width / run) + c / run]; });
 }
 
-// y = x times the weight of n elements, each of which serves `run` columns, over and over.
+// y = x * weight, where each of the n weights serves `run` columns, cyclically.
 KERNEL(gain)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n, int run) {
     each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] * weight[c / run % n]; });
 }
 
-// y = x plus the weight of n elements, over and over.
+// y = x + weight of n elements, cyclically.
 KERNEL(shift)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n) {
     each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] + weight[c % n]; });
 }
 
-// y = p + (q - p) times the weight, for each run of the weight as long as a row of p.
+// y = p + (q - p) * weight; the weight may have several rows' worth of columns.
 KERNEL(lerp)(const Batch* b, const float* p, const float* q, const float* weight, float* y, int width, int kind,
              int n) {
     each(b, kind, width, [=](long long at, int row, int c) {
@@ -103,7 +103,7 @@ KERNEL(lerp)(const Batch* b, const float* p, const float* q, const float* weight
     });
 }
 
-// y = `part` columns from `first` on of each run of `run` columns of x.
+// y = columns [first, first + part) of each `run` columns of x.
 KERNEL(columns)(const Batch* b, const float* x, float* y, int width, int kind, int width_x, int run, int first,
                 int part) {
     each(b, kind, width, [=](long long at, int row, int c) {
@@ -111,7 +111,7 @@ KERNEL(columns)(const Batch* b, const float* x, float* y, int width, int kind, i
     });
 }
 
-// y = each head of p, of n_p columns, followed by that of q, of n_q; q has one head for all if it is shared.
+// Concatenates heads: n_p columns of p, then n_q of q; is_shared: q has one head for all.
 KERNEL(join)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int n_p, int n_q,
              int is_shared) {
     const int heads = width / (n_p + n_q);
@@ -131,7 +131,7 @@ KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
          [=](long long at, int row, int c) { y[at] = __ldcg(x + (long long)b->output_rows[row] * width + c); });
 }
 
-// y = x + factor times the sequence's scale of the adapter times what it adds. A scale of 0 leaves x as it is.
+// LoRA: y = x + factor * scale of the sequence's adapter * added; a zero scale leaves x unchanged.
 KERNEL(adapt)(const Batch* b, const float* x, const float* added, float* y, int width, int kind, int adapter,
               float factor) {
     each(b, kind, width, [=](long long at, int row, int c) {
@@ -142,7 +142,7 @@ KERNEL(adapt)(const Batch* b, const float* x, const float* added, float* y, int 
     });
 }
 
-// Heads of `head` columns, the first `n_rot` of which turn in pairs, mostly by the row's position.
+// RoPE of heads of `head` columns; the first n_rot rotate in pairs.
 KERNEL(rope)(const Batch* b, const float* x, float* y, int width, int kind, int head, int n_rot, int is_adjacent,
              int column) {
     each(b, kind, width, [=](long long at, int row, int c) {

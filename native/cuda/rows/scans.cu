@@ -1,29 +1,29 @@
-// Recurrent layers: the rows of a sequence in order, from a slot and into others. Columns of a state do not see each
-// other, so a few lanes have one column each and keep it in registers from the first row to the last.
+// Recurrent layers: scan over the rows of a sequence, from its state slot and into others. Columns of the state are
+// independent: eight lanes keep one column in registers from the first row to the last.
 #include "primitives/common.cuh"
 
-constexpr int LANES = 8;     // of a column
-constexpr int COLUMNS = 16;  // of a block
+constexpr int LANES = 8;     // per column
+constexpr int COLUMNS = 16;  // per block
 
-// The sum over the lanes of a column, for each of them.
+// Sum over the lanes of a column, in every lane.
 __device__ inline float over_lanes(float x) {
     for (int n = 1; n < LANES; n *= 2) x += __shfl_xor_sync(ALL_LANES, x, n);
     return x;
 }
 
-// A column of n_keys numbers: lane l of it has keys l, l + LANES, ... Keys beyond the last are 0.
+// State column of n_keys numbers: lane l has keys l, l + LANES, ...; zero past the end.
 template <int EACH>
 struct Column {
     float s[EACH];
-    int n_keys, lane, at, step;  // key i lies at `at` + i * step of a slot
-    bool is_real;                // lanes beyond the last column take part in sums
+    int n_keys, lane, at, step;  // key i is at slot[at + i * step]
+    bool is_real;                // false past the last column; such lanes still take part in shuffles
 
     __device__ Column(int n_keys, int at, int step, bool is_real)
         : n_keys(n_keys), lane(threadIdx.x % LANES), at(at), step(step), is_real(is_real) {}
 
     __device__ int key(int m) const { return lane + m * LANES; }
     __device__ bool has(int m) const { return key(m) < n_keys; }
-    // Number m of the lane in a row of keys.
+    // Key m of this lane.
     __device__ float of(const float* row, int m) const { return has(m) ? row[key(m)] : 0.0f; }
 
     __device__ void load(const float* slot) {
@@ -33,15 +33,14 @@ struct Column {
         for (int m = 0; m < EACH; m++)
             if (is_real && has(m)) slot[at + key(m) * step] = s[m];
     }
-    // One lane writes what all have.
+    // One lane writes the value that all lanes have.
     __device__ void write(float* to, float value) const {
         if (is_real && lane == 0) *to = value;
     }
 };
 
-// Goes through the rows of each sequence of the block in order, and keeps the state where the batch says. `fetch(row)`
-// reads what a row brings, `advance(row, brought)` changes the column: what the next row brings is on its way
-// meanwhile.
+// Scans the rows of the block's sequences and saves the state where the batch asks for it. fetch(row) loads the inputs
+// of a row, advance(row, inputs) updates the column; loads run one row ahead.
 template <int EACH, class Fetch, class Advance>
 __device__ inline void scan(const Batch* b, int entry, long long numbers, Column<EACH>& column, Fetch fetch,
                             Advance advance) {
@@ -61,7 +60,7 @@ __device__ inline void scan(const Batch* b, int entry, long long numbers, Column
     }
 }
 
-// What a row brings: `N` vectors of keys, a value of the column, and two numbers.
+// Inputs of a row: N key vectors, one value of the column, two scalars.
 template <int EACH, int N>
 struct Brought {
     float keys[N][EACH];
@@ -72,7 +71,7 @@ struct Brought {
     }
 };
 
-// The gated delta rule. Blocks of (columns, heads of v, sequences).
+// Gated delta rule. grid: (columns, V heads, sequences).
 template <int EACH, bool IS_WIDE>
 __device__ inline void delta_net(const Batch* b, const float* q, const float* k, const float* v, const float* decay,
                                  const float* beta, float* y, int entry, int heads_k, int heads_v, int head, int head_v,
@@ -120,7 +119,7 @@ __device__ inline void delta_net(const Batch* b, const float* q, const float* k,
     });
 }
 
-// Mamba: each column has a state of its own, [width][n]. Blocks of (columns, 1, sequences).
+// Mamba: one state per column, [width][n]. grid: (columns, 1, sequences).
 template <int EACH>
 __device__ inline void scan_mamba(const Batch* b, const float* x, const float* dt, const float* in, const float* out,
                                   const float* a, const float* d, float* y, int entry, int width, int n) {
@@ -148,7 +147,7 @@ __device__ inline void scan_mamba(const Batch* b, const float* x, const float* d
     });
 }
 
-// Mamba 2: S = e^(dt a) S + b (dt x)^T per head. Blocks of (columns, heads, sequences).
+// Mamba 2: S = e^(dt a) S + b (dt x)^T per head. grid: (columns, heads, sequences).
 template <int EACH>
 __device__ inline void scan_mamba2(const Batch* b, const float* x, const float* dt, const float* in, const float* out,
                                    const float* a, const float* d, float* y, int entry, int heads, int groups, int n,
@@ -177,7 +176,7 @@ __device__ inline void scan_mamba2(const Batch* b, const float* x, const float* 
     });
 }
 
-// RWKV-7: S = e^w S + k v^T + p (S^T a)^T per head. Blocks of (columns, heads, sequences).
+// RWKV-7: S = e^w S + k v^T + p (S^T a)^T per head. grid: (columns, heads, sequences).
 template <int EACH>
 __device__ inline void wkv7(const Batch* b, const float* r, const float* w, const float* k, const float* v,
                             const float* a, const float* p, float* y, int entry, int heads, int head) {
@@ -208,7 +207,7 @@ __device__ inline void wkv7(const Batch* b, const float* r, const float* w, cons
     });
 }
 
-// Lightning attention: S = fade S + k v^T per head. Blocks of (columns, heads, sequences).
+// Lightning attention: S = fade S + k v^T per head. grid: (columns, heads, sequences).
 template <int EACH>
 __device__ inline void lightning(const Batch* b, const float* q, const float* k, const float* v, const float* fades,
                                  float* y, int entry, int heads, int head) {
@@ -234,7 +233,7 @@ __device__ inline void lightning(const Batch* b, const float* q, const float* k,
     });
 }
 
-// Kernels for states of up to 8 * each keys. Those with many vectors of keys have no registers for more than 128.
+// Instances for states of up to 8 * each keys; with more than two key vectors, registers suffice for 128 keys.
 #define SCANS(each)                                                                                                \
     KERNEL(scan_mamba_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,  \
                               const float* a, const float* d, float* y, int entry, int width, int n) {             \
@@ -273,7 +272,7 @@ LONG_SCANS(4)
 LONG_SCANS(8)
 LONG_SCANS(16)
 
-// What lies `back` rows before a row, or before the sequence in the slot that it starts from: [tail][width].
+// Input `back` rows before a row; before the sequence from its slot, [tail][width].
 __device__ inline float earlier(const Batch* b, const float* x, const float* slot, int row, int back, int tail,
                                 int width, int c) {
     const int first = b->offsets[b->sequences[row]];
@@ -281,7 +280,7 @@ __device__ inline float earlier(const Batch* b, const float* x, const float* slo
     return slot ? slot[(tail + row - back - first) * width + c] : 0.0f;
 }
 
-// Calls f(slot) for each slot in which the state after the row is left behind.
+// Calls f(slot) for each slot that saves the state after this row.
 template <class F>
 __device__ inline void leave(const Batch* b, int entry, int row, long long numbers, F f) {
     const int s = b->sequences[row];
@@ -295,7 +294,7 @@ __device__ inline const float* source_of(const Batch* b, int entry, int row, lon
     return source < 0 ? nullptr : b->slots[entry] + source * numbers;
 }
 
-// Each column times a filter over its `taps` latest rows. Blocks of (rows, columns): rows read what is before them.
+// Causal depthwise convolution over `taps` rows. grid: (rows, columns).
 KERNEL(conv)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int width, int entry,
              int taps, int is_silu) {
     const int row = blockIdx.x, tail = taps - 1, c = blockIdx.y * blockDim.x + threadIdx.x;
@@ -312,7 +311,7 @@ KERNEL(conv)(const Batch* b, const float* x, const float* weight, const float* b
     });
 }
 
-// The row before each row, zeros before the first of a sequence.
+// Previous row of the sequence, zero before the first.
 KERNEL(previous)(const Batch* b, const float* x, float* y, int width, int entry) {
     const int row = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (row >= b->n_rows || c >= width) return;

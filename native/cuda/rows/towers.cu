@@ -1,15 +1,14 @@
-// Ops of towers, which make rows of images and audio, and of rows that come in place of tokens. Blocks of (rows,
-// chunks of columns).
+// Ops of vision and audio encoders, and of embeddings that replace tokens. grid: (rows, chunks of columns).
 #include "primitives/activations.cuh"
 #include "primitives/block_reduce.cuh"
 #include "rows/each.cuh"
 
-// The rows that the batch brings.
+// Input rows of the batch.
 KERNEL(given)(const Batch* b, float* y, int width) {
     each(b, 0, width, [=](long long at, int, int) { y[at] = b->hidden[at]; });
 }
 
-// y = x plus `taps` rows of a table, times their shares: those of the row's places from `first` on.
+// y = x + `taps` table rows times their weights; the row's places from `first` on.
 KERNEL(blend)(const Batch* b, const float* x, const float* table, float* y, int width, int first, int taps) {
     each(b, 0, width, [=](long long at, int row, int c) {
         float sum = x[at];
@@ -21,20 +20,20 @@ KERNEL(blend)(const Batch* b, const float* x, const float* table, float* y, int 
     });
 }
 
-// y = n rows of x from each wanted row on, side by side.
+// y = n rows of x from each output row on, concatenated.
 KERNEL(fold_join)(const Batch* b, const float* x, float* y, int width, int n) {
     const int width_x = width / n;
     each(b, 1, width, [=](long long at, int row, int c) { y[at] = x[(long long)b->output_rows[row] * width_x + c]; });
 }
 
-// ... the first column of all of them, then the second, ...
+// Same, interleaved: the first column of all n rows, then the second, ...
 KERNEL(fold_columns)(const Batch* b, const float* x, float* y, int width, int n) {
     const int width_x = width / n;
     each(b, 1, width,
          [=](long long at, int row, int c) { y[at] = x[((long long)b->output_rows[row] + c % n) * width_x + c / n]; });
 }
 
-// ... their mean, summed in f64 as the reference does it.
+// Same, averaged; summed in f64 as in the reference.
 KERNEL(fold_mean)(const Batch* b, const float* x, float* y, int width, int n) {
     each(b, 1, width, [=](long long at, int row, int c) {
         double sum = 0;
@@ -43,8 +42,8 @@ KERNEL(fold_mean)(const Batch* b, const float* x, float* y, int width, int n) {
     });
 }
 
-// y = each column of x times a filter over `kernel` rows of its sequence, from `before` rows before its own on; zeros
-// stand outside. The filters are [width][kernel].
+// Depthwise convolution over `kernel` rows of the sequence, starting `before` rows before the row; zero-padded.
+// filters: [width][kernel].
 KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const float* bias, float* y, int width,
                     int kernel, int before, int has_silu) {
     each(b, 0, width, [=](long long at, int row, int c) {
@@ -58,8 +57,8 @@ KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const 
     });
 }
 
-// y = x minus the mean of all numbers of its sequence up to each row, divided by their deviation, times the weight of
-// each n columns. The block of a sequence's first row computes all of it: a row needs the sums of those before.
+// Cumulative norm: (x - mean) / deviation over all rows of the sequence so far, times the weight of each n columns. The
+// block of a sequence's first row computes it all, since rows need the running sums.
 KERNEL(running_norm)(const Batch* b, const float* x, const float* weight, float* y, int width, int n, float eps) {
     const int row = blockIdx.x;
     if (row >= b->n_rows || row != b->offsets[b->sequences[row]]) return;
@@ -79,7 +78,7 @@ KERNEL(running_norm)(const Batch* b, const float* x, const float* weight, float*
     }
 }
 
-// y = x, or part `part` of the rows that the batch brings in its place, or both added.
+// y = x, or part `part` of the embeddings that replace it, or their sum.
 KERNEL(place)(const Batch* b, const float* x, float* y, int width, int part, int adds) {
     each(b, 0, width, [=](long long at, int row, int c) {
         const int place = b->brought_at == nullptr ? -1 : b->brought_at[row];
