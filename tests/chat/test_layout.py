@@ -63,20 +63,20 @@ def test_unchanged_params_are_not_checked_again(tokenizer):
 
 
 def test_prompt_that_opens_reasoning_starts_in_reasoning(tokenizer):
-    reader = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).reader()
-    events = reader.push("Hm.</think>Yes.") + reader.finish("stop", USAGE)
+    parser = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).parser()
+    events = parser.push("Hm.</think>Yes.") + parser.finish("stop", USAGE)
     assert events[:2] == [Reasoning("Hm."), Text("Yes.")] and events[-1].reason == "stop"
     whole = ChatRequest(HI, reasoning=ReasoningOptions(is_split=False))
-    reader = lay_out(whole, ChatTemplate(OPEN), tokenizer).reader()
-    assert reader.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
+    parser = lay_out(whole, ChatTemplate(OPEN), tokenizer).parser()
+    assert parser.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
 
 
 def test_tool_call_sets_the_finish_reason(tokenizer):
     request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], None))
-    reader = lay_out(request, ChatTemplate(TURNS), tokenizer).reader()
-    events = reader.push('{"name": "clock", "arguments": {}}') + reader.finish("stop", USAGE)
+    parser = lay_out(request, ChatTemplate(TURNS), tokenizer).parser()
+    events = parser.push('{"name": "clock", "arguments": {}}') + parser.finish("stop", USAGE)
     assert events[-1].reason == "tool_calls" and events[-1].usage == USAGE
-    assert reader.finish("length", USAGE)[-1].reason == "length"
+    assert parser.finish("length", USAGE)[-1].reason == "length"
 
 
 def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):

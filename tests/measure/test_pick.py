@@ -166,5 +166,5 @@ def test_measurements_of_another_model_are_rejected(tmp_path):
     with pytest.raises(RequestError, match="of another model"):
         Records(tmp_path / "a.json", {"model": "n"})
     (tmp_path / "b.json").write_text("[]")
-    with pytest.raises(RequestError, match="no file of measurements"):
+    with pytest.raises(RequestError, match="is not a file of measurements"):
         Records(tmp_path / "b.json", {"model": "m"})
