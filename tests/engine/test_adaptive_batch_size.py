@@ -8,7 +8,7 @@ from tests.cases.rwkv import RWKV
 from tests.cases.tiny import write_tiny
 from woolly import LLM, RequestError
 from woolly.engine import Engine, default_batch_size
-from woolly.engine.state.sizes import CacheSizes
+from woolly.engine.state.kv_cache_config import KVCacheConfig
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 
 
@@ -115,7 +115,7 @@ def test_larger_batches_use_memory_left_by_the_cache(memory, most):
 
 
 def test_minimum_runs_if_state_for_more_cannot_be_allocated(tiny_llm, monkeypatch):
-    plain, asked = CacheSizes.new_state, []
+    plain, asked = KVCacheConfig.new_state, []
 
     def refuses(sizes, program):
         asked.append(sizes)
@@ -123,7 +123,7 @@ def test_minimum_runs_if_state_for_more_cannot_be_allocated(tiny_llm, monkeypatc
             raise RequestError("a cache of 512 tokens takes too much", field="kv_tokens")
         return plain(sizes, program)
 
-    monkeypatch.setattr(CacheSizes, "new_state", refuses)
+    monkeypatch.setattr(KVCacheConfig, "new_state", refuses)
     scheduler = Engine(
         tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512, batch_size=AdaptiveBatchSize(64, 256)
     ).scheduler

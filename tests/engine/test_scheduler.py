@@ -8,7 +8,7 @@ import pytest
 from woolly import RequestError, SamplingParams
 from woolly.engine import Engine, RequestOptions
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
-from woolly.engine.step.work import Span
+from woolly.engine.step.scheduler_output import Span
 
 
 def params(n=12, **others):

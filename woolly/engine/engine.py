@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine import drafts, multimodal
-from woolly.engine.checks import RequestChecks, check_continues, too_long
 from woolly.engine.drafts.forced_tokens import add_forced_tokens
 from woolly.engine.drafts.speculation import Speculation
+from woolly.engine.input_processor import InputProcessor, check_decoder_only, context_exceeded
 from woolly.engine.loading.adapters import AdapterSet
 from woolly.engine.loading.step_names import find_step
 from woolly.engine.pooling import PoolingRunner
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.state.sizes import CacheSizes
+from woolly.engine.state.kv_cache_config import KVCacheConfig
 from woolly.engine.step.async_runner import new_runner
 from woolly.engine.step.output_processor import OutputProcessor
 from woolly.engine.step.scheduler import Scheduler
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
     from woolly.engine.step.rows import Rows
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
     from woolly.multimodal import Prompt
     from woolly.sampling.params import SamplingParams
     from woolly.tokens import Tokenizer
@@ -85,21 +85,21 @@ class Engine:
         chunk = min(chunk or program.max_rows, program.max_rows)
         most = max_running if batch_size is None else batch_size.most
         n_drafts = 0 if draft is None else draft_tokens
-        new_sizes = partial(CacheSizes.of, program, ctx, kv_tokens, chunk=chunk, n_snapshots=n_snapshots)
-        sizes = new_sizes(max_running=most, n_drafts=n_drafts)
+        new_config = partial(KVCacheConfig.of, program, ctx, kv_tokens, chunk=chunk, n_snapshots=n_snapshots)
+        config = new_config(max_running=most, n_drafts=n_drafts)
         try:
-            state = sizes.new_state(program)
+            state = config.new_state(program)
         except RequestError:
             if most <= max_running:  # else nobody asked for more
                 raise
             most, batch_size = max_running, None
-            sizes = new_sizes(max_running=most, n_drafts=n_drafts)
-            state = sizes.new_state(program)
-        pages, slots, visible_pages = sizes.new_pools(program.plan)
+            config = new_config(max_running=most, n_drafts=n_drafts)
+            state = config.new_state(program)
+        pages, slots, visible_pages = config.new_pools(program.plan)
         if draft is not None and isinstance(draft, drafts.AssistantProposer):
             draft.borrow(state, visible_pages.tables)
         elif draft is not None and isinstance(draft, drafts.MtpProposer):
-            draft.attach(sizes.n_pages)
+            draft.attach(config.n_pages)
         self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
         self.scheduler.batch_size = batch_size or self.scheduler.batch_size
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
@@ -108,7 +108,7 @@ class Engine:
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, visible_pages.pools)
         self.pooling = PoolingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.pooling, ctx, draft, check_file)
-        self._checks = RequestChecks(
+        self._input_processor = InputProcessor(
             tokenizer,
             program,
             ctx,
@@ -132,45 +132,45 @@ class Engine:
         """Runs one step and returns the requests that got a token or ended; `take_unread` has their text."""
         try:
             self._output_processor.begin()
-            work = self.schedule()
-            rows = self.run(work)
-            self.settle(work, rows)
+            scheduled = self.schedule()
+            rows = self.run(scheduled)
+            self.settle(scheduled, rows)
         finally:
             changed = self._output_processor.end()
         return changed
 
-    def schedule(self) -> Work:
+    def schedule(self) -> SchedulerOutput:
         """What the next step computes: rows of requests, and drafts after them; nothing if no request can go on."""
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.attach(self.scheduler.running)
-        work = self.scheduler.schedule()
-        if work.spans:
-            add_forced_tokens(work, self.scheduler, self.ctx)
-            self._speculation.add_to(work)
-        return work
+        scheduled = self.scheduler.schedule()
+        if scheduled.spans:
+            add_forced_tokens(scheduled, self.scheduler, self.ctx)
+            self._speculation.add_to(scheduled)
+        return scheduled
 
-    def run(self, work: Work) -> Rows | None:
+    def run(self, scheduled: SchedulerOutput) -> Rows | None:
         """The rows that are needed; None without work, if it was cancelled, or if it begins again after a loss."""
-        if not work.spans:
+        if not scheduled.spans:
             self.runner.meanwhile()
             self.scheduler.wait()
             return None
         self.n_steps += 1
         begin = time.perf_counter()
         try:
-            return self.runner.run(work)
+            return self.runner.run(scheduled)
         except LostState:
             self.scheduler.lose_all()
             return None
         finally:
-            work.seconds = time.perf_counter() - begin
+            scheduled.seconds = time.perf_counter() - begin
 
-    def settle(self, work: Work, rows: Rows | None) -> None:
+    def settle(self, scheduled: SchedulerOutput, rows: Rows | None) -> None:
         """Chooses tokens from the rows; then come the disk, and texts and images that are read beside the answers."""
         if rows is not None:
-            self.scheduler.ran(work)
-            self._output_processor.settle(work, rows)
-            self._speculation.ran(work)
+            self.scheduler.ran(scheduled)
+            self._output_processor.settle(scheduled, rows)
+            self._speculation.ran(scheduled)
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
         self.pooling.turn()
@@ -194,11 +194,11 @@ class Engine:
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
     ) -> Request:
         """Makes a request without queueing it; the error for one that cannot fit names both numbers."""
-        return self._checks.new_request(prompt, params, options)
+        return self._input_processor.new_request(prompt, params, options)
 
     def add(self, request: Request) -> Request:
         """Queues a request; one that was made for an adapter or a plan that is gone ends with an error."""
-        adapters, plan = self._checks.adapters, self.program.running_plan
+        adapters, plan = self._input_processor.adapters, self.program.running_plan
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
         self.scheduler.add(request)
@@ -210,11 +210,11 @@ class Engine:
     @property
     def adapters(self) -> AdapterSet:
         """The adapters that requests may want."""
-        return self._checks.adapters
+        return self._input_processor.adapters
 
     def name_adapters(self, adapters: AdapterSet) -> None:
         """Sets which adapters of the program further requests may want, and how much of them by default."""
-        self._checks.swap(self.program, adapters)
+        self._input_processor.swap(self.program, adapters)
 
     def used_adapters(self) -> set[int]:
         """Numbers of the adapters that a queued or running request wants something of."""
@@ -239,7 +239,7 @@ class Engine:
         self.pooling.swap(program)
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.swap(program)
-        self._checks.swap(program, adapters)
+        self._input_processor.swap(program, adapters)
 
     def cancel(self, request: Request) -> None:
         """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
@@ -310,7 +310,7 @@ class Engine:
 
     def logits(self, ids: Sequence[int]) -> Float32:
         """Logits after each id, float32 [len(ids), n_vocab]."""
-        self._checks.check_writes()
+        self._input_processor.check_generative()
         return self._read(ids, None)
 
     def hidden(self, ids: Sequence[int], step: str | int) -> Float32:
@@ -319,10 +319,10 @@ class Engine:
 
     def _read(self, ids: Sequence[int], step: int | None) -> Float32:
         """The value of one step (None: the last) for every token, computed on pages that no request uses."""
-        check_continues(self.program.plan)
-        self._checks.check_tokens(ids)
+        check_decoder_only(self.program.plan)
+        self._input_processor.check_tokens(ids)
         if len(ids) > self.ctx:
-            raise too_long(len(ids), self.ctx)
+            raise context_exceeded(len(ids), self.ctx)
         while True:
             try:
                 return self.runner.read(ids, step)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from woolly.engine.checks import check_continues
+from woolly.engine.input_processor import check_decoder_only
 from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
@@ -81,7 +81,7 @@ def collect_importance(
 class _Collector:
     def __init__(self, file: GGUFFile, ctx: int, threads: int | None, output: bool) -> None:
         plan = trace(file, "logits", None, ctx)
-        check_continues(plan)
+        check_decoder_only(plan)
         limit = context_limit(file, plan)
         if not 4 <= ctx <= limit:
             raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")

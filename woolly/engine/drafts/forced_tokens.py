@@ -13,18 +13,18 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.engine.step.scheduler import Scheduler
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
     from woolly.sampling.params import SamplingParams
 
 
-def add_forced_tokens(work: Work, scheduler: Scheduler, ctx: int) -> None:
+def add_forced_tokens(scheduled: SchedulerOutput, scheduler: Scheduler, ctx: int) -> None:
     """Add the next forced tokens to generating requests, up to the free rows of the step."""
     left = None
-    for span in work.spans:
+    for span in scheduled.spans:
         request = span.request
         if span.n_tokens > 1 or not span.is_complete or request.hooks or not (forced := request.forced_tokens):
             continue
-        left = scheduler.rows_for_drafts(work) if left is None else left
+        left = scheduler.rows_for_drafts(scheduled) if left is None else left
         # The last one is chosen from the row of the one before it.
         tokens = forced[: min(left, ctx - len(request.context) - 1)]
         if tokens and scheduler.room_for(request, len(tokens)):

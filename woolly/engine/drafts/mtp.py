@@ -14,7 +14,7 @@ from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
     from woolly.plan import Plan
 
 Float32 = npt.NDArray[np.float32]
@@ -80,11 +80,11 @@ class MtpProposer:
         """Makes the pages: as many as the model's state has."""
         self._state = self._draft.new_state(n_pages)
 
-    def keep(self, work: Work, batch: Batch, hidden: Float32) -> None:
+    def keep(self, scheduled: SchedulerOutput, batch: Batch, hidden: Float32) -> None:
         """Copies the hidden states of a step before the program overwrites them."""
         self._hidden[: len(hidden)] = hidden
         self._kept.clear()
-        for span, begin, pages in zip(work.spans, batch.offsets.tolist(), batch.pages, strict=False):
+        for span, begin, pages in zip(scheduled.spans, batch.offsets.tolist(), batch.pages, strict=False):
             request = span.request
             n_known = span.n_rows - len(span.drafts) - span.is_complete
             rows = slice(begin, begin + span.n_rows)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.runner import Runner
     from woolly.engine.step.scheduler import Scheduler
-    from woolly.engine.step.work import Span, Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 
 _FIRST_GUESSES = 2  # of a request, until one came true: more would be lost with the first
 
@@ -41,17 +41,17 @@ class Speculation:
         if draft is not None and isinstance(draft, drafts.DraftModelProposer):
             draft.budget = self._budget
 
-    def add_to(self, work: Work) -> None:
+    def add_to(self, scheduled: SchedulerOutput) -> None:
         """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
         if self.draft is None:
             return
         scheduler = self._scheduler
-        if _has_answers_alone(work) and self._cost.is_due(len(work.spans)):
+        if _has_answers_alone(scheduled) and self._cost.is_due(len(scheduled.spans)):
             return
-        cost = self._cost.share(len(work.spans))
-        left = scheduler.rows_for_drafts(work)
+        cost = self._cost.share(len(scheduled.spans))
+        left = scheduler.rows_for_drafts(scheduled)
         wanted: list[tuple[Span, int]] = []
-        for span in work.spans:
+        for span in scheduled.spans:
             request = span.request
             if span.n_tokens > 1 or not span.is_complete or request.hooks or request.forced_tokens:
                 continue
@@ -78,17 +78,17 @@ class Speculation:
         if isinstance(self.draft, drafts.DraftModelProposer):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
-        is_settled = self._cost.is_settled(len(work.spans))  # else the time is a cold one, and not the request's
+        is_settled = self._cost.is_settled(len(scheduled.spans))  # else the time is a cold one, and not the request's
         self._cost.guessed(n_guesses, seconds)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
                 span.add(tokens)
                 self._budget.spend(span.request, seconds * len(tokens) / n_guesses if is_settled else 0.0)
 
-    def ran(self, work: Work) -> None:
+    def ran(self, scheduled: SchedulerOutput) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
-        if self.draft is not None and work.spans:
-            self._account(work)
+        if self.draft is not None and scheduled.spans:
+            self._account(scheduled)
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.settled()
 
@@ -110,24 +110,24 @@ class Speculation:
         if self.draft is not None:
             self.draft.forget(request)
 
-    def _account(self, work: Work) -> None:
+    def _account(self, scheduled: SchedulerOutput) -> None:
         """Learns what a step took, and what guesses cost and spared in it."""
-        alive = [span.request for span in work.spans if span.request.finish_reason is None]
-        self._budget.add_step_time(alive, work.seconds)
+        alive = [span.request for span in scheduled.spans if span.request.finish_reason is None]
+        self._budget.add_step_time(alive, scheduled.seconds)
         accepted, self._accepted = self._accepted, {}
-        if not _has_answers_alone(work):
+        if not _has_answers_alone(scheduled):
             return
-        n_answers, n_guesses = len(work.spans), sum(len(span.drafts) for span in work.spans)
+        n_answers, n_guesses = len(scheduled.spans), sum(len(span.drafts) for span in scheduled.spans)
         if n_guesses and (plain := self._cost.plain(n_answers)) is not None and self._cost.is_settled(n_answers):
             self._budget.plain_seconds = plain
-            row = (work.seconds - plain) / n_guesses
-            for span in work.spans:
+            row = (scheduled.seconds - plain) / n_guesses
+            for span in scheduled.spans:
                 if span.drafts and span.request.finish_reason is None:
                     spared = accepted.get(span.request, 0) * plain / n_answers
                     self._budget.spend(span.request, row * len(span.drafts) - spared)
-        self._cost.stepped(n_answers, n_guesses, work.seconds)
+        self._cost.stepped(n_answers, n_guesses, scheduled.seconds)
 
 
-def _has_answers_alone(work: Work) -> bool:
+def _has_answers_alone(scheduled: SchedulerOutput) -> bool:
     """Whether a step computes nothing but the next tokens of answers, none of them forced."""
-    return all(span.n_tokens == 1 and span.is_complete and not span.request.forced_tokens for span in work.spans)
+    return all(span.n_tokens == 1 and span.is_complete and not span.request.forced_tokens for span in scheduled.spans)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine.checks import check_continues
+from woolly.engine.input_processor import check_decoder_only
 from woolly.engine.loading.step_names import find_norm, find_step
 from woolly.engine.pooling.pooler import Float32, Pooler
 from woolly.errors import RequestError
@@ -31,7 +31,7 @@ def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Poolin
     if plan.result == "logits":
         if pooling is None:
             return None
-        check_continues(plan)
+        check_decoder_only(plan)
         return _hidden_rows(program, tensors, pooling)
     if plan.pooling == "none":
         if pooling is None:

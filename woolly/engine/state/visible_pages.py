@@ -13,7 +13,7 @@ from woolly.runtime import PAGE_SIZE, pages_for
 if TYPE_CHECKING:
     from woolly.cache.windows import WindowPool
     from woolly.engine.request import Request
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
 
 Int32 = npt.NDArray[np.int32]
 
@@ -31,13 +31,13 @@ class VisiblePages:
         """Holds what a request sees of the pages that were computed for others."""
         self.move(request, request.pages, request.n_computed, request.n_computed // PAGE_SIZE)
 
-    def prepare(self, work: Work) -> None:
+    def prepare(self, scheduled: SchedulerOutput) -> None:
         """Holds what the rows of a step see and write; all of them give back first what they do not see."""
         if not self.is_bounded:
             return
-        for span in work.spans:
+        for span in scheduled.spans:
             self._leave(span.request, span.request.pages, span.first, span.request.marks)
-        for span in work.spans:
+        for span in scheduled.spans:
             self._enter(span.request, span.request.pages, pages_for(span.first + span.n_rows))
 
     def trim(self, request: Request, first: int, is_decided: bool) -> None:

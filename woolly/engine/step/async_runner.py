@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from woolly.engine import drafts
 from woolly.engine.request import Request
-from woolly.engine.step.batching import page_table, turns_after
+from woolly.engine.step.batch_builder import page_table, turns_after
 from woolly.engine.step.rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
 from woolly.runtime import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.pooling import PoolingRunner
     from woolly.engine.step.scheduler import Scheduler
-    from woolly.engine.step.work import Span, Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput, Span
     from woolly.sampling.fast_chain import FastChain
 
 # A mispredicted token costs two steps, which about ten correct ones save. Exponential back-off: each miss within _SOON
@@ -104,26 +104,26 @@ class AsyncRunner(Runner):
         self._ctx = ctx
         self._step: _QueuedStep | None = None  # queued on the device
 
-    def run(self, work: Work) -> Rows | None:
+    def run(self, scheduled: SchedulerOutput) -> Rows | None:
         """As `Runner.run`, but return the rows of a queued step that matches part of the work.
 
         The rest of the work is left for the next step.
         """
         step, self._step = self._step, None
         if step is not None and self._device.has_queued(step.batch):
-            found = {row: span for span in work.spans if (row := step.row(span)) is not None}
+            found = {row: span for span in scheduled.spans if (row := step.row(span)) is not None}
             if found:
                 rows = sorted(found)  # the scheduler may give them in another order than the step before
-                work.spans = [found[row] for row in rows]
-                return self._run_queued(work, step.batch, rows)
-        return super().run(work)
+                scheduled.spans = [found[row] for row in rows]
+                return self._run_queued(scheduled, step.batch, rows)
+        return super().run(scheduled)
 
-    def _run_queued(self, work: Work, batch: Batch, rows: Sequence[int]) -> Rows | None:
+    def _run_queued(self, scheduled: SchedulerOutput, batch: Batch, rows: Sequence[int]) -> Rows | None:
         """Return the rows computed with the right tokens and remove the other spans from the work."""
         if self._is_aborted:
             return None
-        self._computing = work.requests
-        next_step = self._find_next_step(work, rows)
+        self._computing = scheduled.requests
+        next_step = self._find_next_step(scheduled, rows)
         try:
             self._check()
             ranking = self._device.rank(batch, self.state, 1, 0, self.meanwhile, next_step)
@@ -134,25 +134,25 @@ class AsyncRunner(Runner):
             self._computing = ()
         tokens = [] if ranking.tokens is None else ranking.tokens.tolist()
         right: list[tuple[Span, int]] = []
-        for span, row in zip(work.spans, rows, strict=True):
+        for span, row in zip(scheduled.spans, rows, strict=True):
             if tokens[row] == span.request.context[-1]:
                 right.append((span, row))
             else:
                 _pause(span.request)
-        work.spans = [span for span, _ in right]
+        scheduled.spans = [span for span, _ in right]
         return RankedRows(ranking.of([row for _, row in right]), self._n_vocab)
 
-    def _rank(self, ranks: Ranks, work: Work, batch: Batch, n: int, first: int) -> Ranking:
-        next_step = self._find_next_step(work, range(len(work.spans)))
+    def _rank(self, ranks: Ranks, scheduled: SchedulerOutput, batch: Batch, n: int, first: int) -> Ranking:
+        next_step = self._find_next_step(scheduled, range(len(scheduled.spans)))
         return self._device.rank(batch, self.state, n, first, self.meanwhile, next_step)
 
-    def _find_next_step(self, work: Work, rows: Sequence[int]) -> NextStep | None:
+    def _find_next_step(self, scheduled: SchedulerOutput, rows: Sequence[int]) -> NextStep | None:
         """Return the next step if the batch cannot change before it, else None."""
         requests, picks = [], []
         # Running requests outside this step, such as a mispredicted one, must be in the next.
-        if len(work.spans) < len(self._scheduler.running) or not self._pooling.is_idle:
+        if len(scheduled.spans) < len(self._scheduler.running) or not self._pooling.is_idle:
             return None
-        for span, row in zip(work.spans, rows, strict=True):
+        for span, row in zip(scheduled.spans, rows, strict=True):
             request = span.request
             chain = request.sampler.device_chain
             if not span.is_complete or span.n_outputs != 1 or chain is None or request.needs_full_logits:

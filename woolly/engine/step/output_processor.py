@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from woolly.engine.step.choice import choose, score, take
-from woolly.engine.step.deadlines import Deadlines
 from woolly.engine.step.held import HeldRows
+from woolly.engine.step.request_timeouts import RequestTimeouts
+from woolly.engine.step.token_sampling import accept_drafts, sample_token, score_prompt
 from woolly.errors import RequestError
 from woolly.runtime import LostRows
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.engine.step.rows import Rows
     from woolly.engine.step.runner import Runner
     from woolly.engine.step.scheduler import Scheduler
-    from woolly.engine.step.work import Span, Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput, Span
     from woolly.sampling.top_logits import Row
 
 
@@ -30,21 +30,21 @@ class OutputProcessor:
         self._speculation = speculation
         self._ctx = ctx
         self._held = HeldRows()
-        self._deadlines = Deadlines()
+        self._timeouts = RequestTimeouts()
         self._changed: list[Request] = []  # in the step under way
         self._is_stepping = False
         self._to_cancel: list[Request] = []
 
     def add(self, request: Request) -> None:
         """Track the deadline of a queued request."""
-        self._deadlines.add(request)
+        self._timeouts.add(request)
 
     def begin(self) -> None:
         """Begin a step: end requests past their deadline and sample from deferred rows."""
         self._is_stepping = True
         if has_held := self._held.begin_step():
             self._runner.meanwhile()  # other host work must not wait for slow grammars
-        for request in self._deadlines.passed():
+        for request in self._timeouts.passed():
             request.stop_reason = "timeout"
             self._finish(request, "cancelled")
             self._changed.append(request)
@@ -52,7 +52,7 @@ class OutputProcessor:
             self._settle_held()
 
     def end(self) -> list[Request]:
-        """End a step: apply cancellations made during it and return all requests that changed."""
+        """Finish a step: apply cancellations made during it and return all requests that changed."""
         self._is_stepping = False
         changed, self._changed = self._changed, []
         if self._to_cancel:
@@ -70,21 +70,21 @@ class OutputProcessor:
             self._finish(request, "cancelled")
 
     def fail(self, request: Request, error: Exception) -> None:
-        """End a request with an error."""
+        """Finish a request with an error."""
         request.error = error
         self._finish(request, "error")
 
     def fail_all(self, requests: Iterable[Request], error: Exception) -> None:
-        """End requests with an error during a step."""
+        """Finish requests with an error during a step."""
         for request in requests:
             self.fail(request, error)
             self._changed.append(request)
 
-    def settle(self, work: Work, rows: Rows) -> None:
+    def settle(self, scheduled: SchedulerOutput, rows: Rows) -> None:
         """Sample a token for each request whose context is computed, and finish requests that are done."""
-        rows.choose(work.samplers())
+        rows.choose(scheduled.samplers())
         end = 0
-        for span in work.spans:
+        for span in scheduled.spans:
             request, is_held = span.request, False
             begin, end = end, end + span.n_outputs  # its rows of output
             try:
@@ -109,7 +109,7 @@ class OutputProcessor:
         if request.error is not None:
             raise request.error
         if request.n_unscored:
-            score(request, first, computed.whole(begin, end))
+            score_prompt(request, first, computed.whole(begin, end))
         if not span.is_complete:
             return False
         rows = [computed.row(i) for i in range(end - 1 - len(drafts), end)] if drafts else (computed.row(end - 1),)
@@ -138,10 +138,10 @@ class OutputProcessor:
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Sample tokens and finish the request at a stop token or limit."""
         if not drafts:
-            end = take(request, rows[0])
+            end = sample_token(request, rows[0])
         else:
             n_before, is_forced = len(request.context), bool(request.forced_tokens)
-            n_accepted, end = choose(request, rows, drafts)
+            n_accepted, end = accept_drafts(request, rows, drafts)
             # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
             request.n_computed += max(0, len(request.context) - n_before - 1)
             if not is_forced:
@@ -173,7 +173,7 @@ class OutputProcessor:
             if stopped and reason == "length":
                 reason, request.stop_reason = "stop", request.stop.found
         request.finish_reason = reason
-        self._deadlines.forget(request)
+        self._timeouts.forget(request)
         self._held.forget(request)
         self._speculation.forget(request)
         self._scheduler.release(request)

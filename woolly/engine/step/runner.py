@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.engine.drafts.mtp import MtpProposer
     from woolly.engine.request import Request
     from woolly.engine.step.scheduler import Scheduler
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
 
 Float32 = npt.NDArray[np.float32]
 
@@ -56,17 +56,17 @@ class Runner:
         self.program = program
         self._ranks = as_ranks(program)
 
-    def run(self, work: Work) -> Rows | None:
+    def run(self, scheduled: SchedulerOutput) -> Rows | None:
         """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good."""
-        draft, batch = self._draft, self._scheduler.batch(work)
+        draft, batch = self._draft, self._scheduler.batch(scheduled)
         stops = set() if draft is None else {draft.step}
-        for span in work.spans:
+        for span in scheduled.spans:
             stops.update(span.request.hooks)
         halts = sorted(stops)
         wanted: npt.NDArray[np.int32] | None = None
         if any(self._is_narrow(step) for step in halts):
             wanted, batch = batch.output_rows, replace(batch, output_rows=np.arange(batch.n_rows, dtype=np.int32))
-        self._computing = work.requests
+        self._computing = scheduled.requests
         try:
             while not (self._is_aborted or _are_unwanted(self._computing)):
                 try:
@@ -77,11 +77,11 @@ class Runner:
                         value = self.compute(batch, first, halts[0] + 1)
                         first = halts[0] + 1
                         if draft is not None and halts[0] == draft.step:
-                            draft.keep(work, batch, value)
-                        _call_hooks(work, batch, halts.pop(0), value)
+                            draft.keep(scheduled, batch, value)
+                        _call_hooks(scheduled, batch, halts.pop(0), value)
                     if wanted is not None:
                         return WholeRows(self.compute(batch, first)[wanted])
-                    return self._rows(work, batch, first)
+                    return self._rows(scheduled, batch, first)
                 except CancelledRun:
                     pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
             return None
@@ -93,21 +93,21 @@ class Runner:
         plan = self.program.running_plan
         return plan.values[plan.steps[step].outputs[-1]].rows == "output"
 
-    def _rows(self, work: Work, batch: Batch, first: int) -> Rows:
+    def _rows(self, scheduled: SchedulerOutput, batch: Batch, first: int) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
         n_top_logits = 0
-        for span in work.spans:
+        for span in scheduled.spans:
             if span.is_complete and span.request.sampler.n_top_logits > n_top_logits:
                 n_top_logits = span.request.sampler.n_top_logits
         if n_top_logits == 0 or self._ranks is None:
             self.meanwhile()
             return WholeRows(self.compute(batch, first))
         self._check()
-        ranking = self._rank(self._ranks, work, batch, n_top_logits, first)
+        ranking = self._rank(self._ranks, scheduled, batch, n_top_logits, first)
         self._check()
         return RankedRows(ranking, self._n_vocab)
 
-    def _rank(self, ranks: Ranks, work: Work, batch: Batch, n: int, first: int) -> Ranking:
+    def _rank(self, ranks: Ranks, scheduled: SchedulerOutput, batch: Batch, n: int, first: int) -> Ranking:
         return ranks.rank(batch, self.state, n, first, self.meanwhile)
 
     def compute(self, batch: Batch, first: int = 0, last: int | None = None) -> Float32:
@@ -171,8 +171,8 @@ def _nothing() -> None:
     pass
 
 
-def _call_hooks(work: Work, batch: Batch, step: int, value: Float32) -> None:
-    for span, row in zip(work.spans, batch.offsets.tolist(), strict=False):
+def _call_hooks(scheduled: SchedulerOutput, batch: Batch, step: int, value: Float32) -> None:
+    for span, row in zip(scheduled.spans, batch.offsets.tolist(), strict=False):
         request = span.request
         # The hooks read rows that a preemption makes the program compute again the first time.
         skip = max(0, request.n_hooked - span.first)

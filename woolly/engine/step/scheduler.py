@@ -13,11 +13,11 @@ from woolly.cache.pages import PagePool
 from woolly.cache.prefix import page_digest
 from woolly.cache.slots import SlotPool
 from woolly.engine.request import Request
-from woolly.engine.state.snapshots import Snapshots
+from woolly.engine.state.recurrent_snapshots import RecurrentSnapshots
 from woolly.engine.state.visible_pages import VisiblePages
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
-from woolly.engine.step.batching import assemble
-from woolly.engine.step.work import Span, Work
+from woolly.engine.step.batch_builder import build_batch
+from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
 # Tokens that a chat template writes at the end of a prompt and leaves out in the next turn, such as <think>: if they
@@ -45,13 +45,13 @@ class Scheduler:
     def __init__(
         self, pages: PagePool, slots: SlotPool, visible_pages: VisiblePages, *, chunk: int, max_running: int
     ) -> None:
-        """Take the `slots` of a model with recurrent state (`Snapshots` needs some per request), or none."""
+        """Take the `slots` of a model with recurrent state (`RecurrentSnapshots` needs some per request), or none."""
         self.visible_pages = visible_pages
         self.pages = pages
         self.chunk = chunk  # maximum rows of a step
         self.max_running = min(max_running, chunk)  # each request that generates needs a row
         self.slots = slots
-        self.snapshots = Snapshots(slots, pages.index, self.max_running) if slots.n_slots else None
+        self.snapshots = RecurrentSnapshots(slots, pages.index, self.max_running) if slots.n_slots else None
         self.waiting: list[Request] = []  # both lists are in order of rank
         self.running: list[Request] = []
         self.n_preemptions = 0
@@ -78,7 +78,7 @@ class Scheduler:
         request.queued = time.monotonic()
         self._queue(self.waiting, request)
 
-    def schedule(self) -> Work:
+    def schedule(self) -> SchedulerOutput:
         """The work of the next step; without spans if there is none."""
         if self.tier is not None:
             self.tier.settle(len(self.running))
@@ -97,32 +97,32 @@ class Scheduler:
                 left -= 1 + request.n_replay
         if filling and left:
             spans += self._share(left, [s for s in filling if s.pages and s.n_open])
-        return Work(spans)
+        return SchedulerOutput(spans)
 
     @property
     def may_admit(self) -> bool:
         """Whether a request that waits may find a place."""
         return bool(self.waiting) and bool(self._in_turn())
 
-    def rows_for_drafts(self, work: Work) -> int:
+    def rows_for_drafts(self, scheduled: SchedulerOutput) -> int:
         """Rows that a step has left, without those that running requests which are not in it need again."""
-        computed = {span.request for span in work.spans}
+        computed = {span.request for span in scheduled.spans}
         others = sum(1 + request.n_replay for request in self.running if request not in computed)
-        return self.chunk - work.n_rows - (others if self.snapshots is not None else 0)
+        return self.chunk - scheduled.n_rows - (others if self.snapshots is not None else 0)
 
-    def batch(self, work: Work) -> Batch:
+    def batch(self, scheduled: SchedulerOutput) -> Batch:
         """The batch of a step, with the slots and the pages of windows that its rows read and write."""
-        self.visible_pages.prepare(work)
-        slots = None if self.snapshots is None else self.snapshots.prepare(work)
-        return assemble(work, slots, self.visible_pages.tables)
+        self.visible_pages.prepare(scheduled)
+        slots = None if self.snapshots is None else self.snapshots.prepare(scheduled)
+        return build_batch(scheduled, slots, self.visible_pages.tables)
 
-    def ran(self, work: Work) -> None:
+    def ran(self, scheduled: SchedulerOutput) -> None:
         """Notes that the step was computed."""
         if self.snapshots is not None:
-            self.snapshots.ran(work)
+            self.snapshots.ran(scheduled)
         if self.tier is not None:
-            self.tier.saw(work.n_rows, work.seconds)
-        self.batch_size.ran(len(self.running), work.n_rows, len(self.waiting))
+            self.tier.saw(scheduled.n_rows, scheduled.seconds)
+        self.batch_size.ran(len(self.running), scheduled.n_rows, len(self.waiting))
 
     def wait(self) -> None:
         """Waits shortly for pages from disk, if any are on their way: without them there is no work."""

@@ -50,7 +50,7 @@ async def run_in_thread(
 
 
 class SharedTask(Generic[T]):
-    """Work that runs once for all callers that ask while it runs, and continues if one of them is cancelled.
+    """SchedulerOutput that runs once for all callers that ask while it runs, and continues if one of them is cancelled.
 
     For work on a thread of the pool: it holds one thread, however many callers there are.
     """

@@ -14,7 +14,7 @@ from woolly.runtime import Batch
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
 
 Int32 = npt.NDArray[np.int32]
 
@@ -37,7 +37,7 @@ class Slots:
         )
 
 
-def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
+def build_batch(scheduled: SchedulerOutput, slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
     """One batch of all spans; `windows` makes the page tables of windows from that of all tokens.
 
     Joins lists and converts them once: most steps have one row per request.
@@ -48,7 +48,7 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
     outputs: list[int] = []
     pages: list[Int32] = []
     end = 0
-    for span in work.spans:
+    for span in scheduled.spans:
         request, first, n_outputs = span.request, span.first, span.n_outputs
         if span.n_tokens == 1 == n_outputs and not span.n_again:
             tokens.append(request.context[first])
@@ -64,7 +64,7 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
             outputs += range(end - n_outputs, end)
         offsets.append(end)
         pages.append(request.page_row)
-    table, scales = page_table(pages), [span.request.adapters for span in work.spans]
+    table, scales = page_table(pages), [span.request.adapters for span in scheduled.spans]
     batch = Batch(
         tokens=np.array(tokens, np.int32),
         positions=np.array(positions, np.int32),
@@ -74,21 +74,21 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
         window_pages=windows(table),
         adapters=np.array(scales, np.float32) if scales[0] else None,
     )
-    if any(span.request.multimodal is not None for span in work.spans):
-        batch = with_multimodal(batch, work)
+    if any(span.request.multimodal is not None for span in scheduled.spans):
+        batch = with_multimodal(batch, scheduled)
     return batch if slots is None else slots.put_into(batch)
 
 
-def with_multimodal(batch: Batch, work: Work) -> Batch:
+def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
     """The batch with rows of images in their places, and with what rows turn by and see."""
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
-    each = [span.request.multimodal for span in work.spans]
+    each = [span.request.multimodal for span in scheduled.spans]
     places = np.zeros((batch.n_rows, 1), np.int32)
     turns = np.tile(batch.positions, (max(inputs.n_axes for inputs in each if inputs is not None), 1))
     sees = np.stack([batch.positions, batch.positions + 1], axis=1)
     has_turns = has_sees = False
-    for span, (begin, end) in zip(work.spans, pairwise(batch.offsets.tolist()), strict=True):
+    for span, (begin, end) in zip(scheduled.spans, pairwise(batch.offsets.tolist()), strict=True):
         inputs = span.request.multimodal
         if inputs is None:
             continue

@@ -1,4 +1,4 @@
-"""RequestChecks: makes a Request of checked arguments, or refuses them."""
+"""InputProcessor: makes a Request of checked arguments, or refuses them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
 
-class RequestChecks:
+class InputProcessor:
     """Refuses what cannot be served before anything is computed."""
 
     def __init__(
@@ -71,7 +71,7 @@ class RequestChecks:
 
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
-        self.check_writes()
+        self.check_generative()
         inputs: multimodal.MultimodalInput | None = None
         said: Sequence[int] | None = None  # what penalties know: rows of images are no tokens
         if self._source is not None:
@@ -85,7 +85,7 @@ class RequestChecks:
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
         if options.score_only and len(prompt) > self._ctx:
-            raise too_long(len(prompt), self._ctx)
+            raise context_exceeded(len(prompt), self._ctx)
         for token in params.stop_token_ids:
             self._check_token(token, "stop_token_ids")
         for token in options.replay_tokens:
@@ -135,7 +135,7 @@ class RequestChecks:
             hooked=program.running_plan if options.hooks else None,
         )
 
-    def check_writes(self) -> None:
+    def check_generative(self) -> None:
         """Reject an embedding or scoring model."""
         result = self._plan.result
         if result != "logits":
@@ -223,7 +223,7 @@ class RequestChecks:
         return found
 
 
-def check_continues(plan: Plan) -> None:
+def check_decoder_only(plan: Plan) -> None:
     """RequestError for a model that continues no texts: an encoder reads its prompts."""
     if plan.has_source:
         raise RequestError(
@@ -235,7 +235,7 @@ def check_continues(plan: Plan) -> None:
         )
 
 
-def too_long(n_tokens: int, ctx: int) -> RequestError:
+def context_exceeded(n_tokens: int, ctx: int) -> RequestError:
     """The error for a text that is only read and does not fit into the context."""
     return RequestError(
         f"{n_tokens} tokens exceed the context of {ctx}; raise ctx",

@@ -1,4 +1,4 @@
-"""The Deadlines of requests: those with a `timeout` end when their time has passed."""
+"""The RequestTimeouts of requests: those with a `timeout` end when their time has passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 
-class Deadlines:
+class RequestTimeouts:
     """Open requests that have a deadline."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Snapshots: the slots of recurrent state that each request reads and writes, and which states are kept for later.
+"""RecurrentSnapshots: slots of recurrent state of each request, and snapshots for prefix reuse.
 
 A run never writes a slot that it reads. A step of a request thus goes from one slot to another, and the first stays as
 it was: for a rejected draft, for a run that is repeated, and for other requests that continue from it.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from woolly.engine.step.batching import Slots
+from woolly.engine.step.batch_builder import Slots
 from woolly.runtime import PAGE_SIZE
 
 if TYPE_CHECKING:
     from woolly.cache.prefix import PrefixIndex
     from woolly.cache.slots import SlotPool
     from woolly.engine.request import Request
-    from woolly.engine.step.work import Work
+    from woolly.engine.step.scheduler_output import SchedulerOutput
 
 # A long prompt keeps a state every 2,048 tokens, or at larger steps, so that one prompt keeps at most 8.
 _STEP = 2048
@@ -36,7 +36,7 @@ class _Track:
     last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, which the next one replaces
 
 
-class Snapshots:
+class RecurrentSnapshots:
     """Moves requests from slot to slot, and saves states in the prefix index.
 
     These states are kept, by page digest, until their slot is needed or their page is evicted:
@@ -65,15 +65,15 @@ class Snapshots:
         self._tracks[request] = _Track(slot, request.n_computed)
         request.n_replay = 0
 
-    def prepare(self, work: Work) -> Slots:
+    def prepare(self, scheduled: SchedulerOutput) -> Slots:
         """The slots that a step reads and writes."""
-        for span in work.spans:
+        for span in scheduled.spans:
             track = self._tracks[span.request]
             self._drop(track)
             track.ahead, track.n_ahead = self.pool.take(), span.first + span.n_rows
         slots = Slots([], [], [])
         row = 0
-        for span in work.spans:
+        for span in scheduled.spans:
             track = self._tracks[span.request]
             self._keep(span.request, track)
             slots.read.append(track.slot)
@@ -82,9 +82,9 @@ class Snapshots:
             row += span.n_rows
         return slots
 
-    def ran(self, work: Work) -> None:
+    def ran(self, scheduled: SchedulerOutput) -> None:
         """Notes that the step was computed: what it wrote is valid."""
-        for span in work.spans:
+        for span in scheduled.spans:
             self._tracks[span.request].has_run = True
 
     def advance(self, request: Request, is_decided: bool) -> None:

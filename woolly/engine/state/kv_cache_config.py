@@ -1,4 +1,4 @@
-"""The CacheSizes: how many pages, slots and pages of windows an engine has, and the pools that give them out."""
+"""The KVCacheConfig: how many pages, slots and pages of windows an engine has, and the pools that give them out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_TOKENS = PAGE_SIZE << 22
 
 
 @dataclass(frozen=True)
-class CacheSizes:
+class KVCacheConfig:
     """Sizes of the cache that all requests share."""
 
     ctx: int  # tokens of one request
@@ -41,7 +41,7 @@ class CacheSizes:
         max_running: int,
         n_snapshots: int,
         n_drafts: int,
-    ) -> CacheSizes:
+    ) -> KVCacheConfig:
         """Sizes for `max_running` requests, of which a step checks `n_drafts` guesses each."""
         if kv_tokens is not None and kv_tokens < ctx:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""The Work: all that one step computes, and the Span of rows that each request has in it."""
+"""The SchedulerOutput: all that one step computes, and the Span of rows that each request has in it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Span:
         return self.n_again + self.n_tokens + len(self.drafts)
 
 
-class Work:
-    """Work of one step: scheduled, extended with drafts, run, and settled by the output processor."""
+class SchedulerOutput:
+    """SchedulerOutput of one step: scheduled, extended with drafts, run, and settled by the output processor."""
 
     __slots__ = ("seconds", "spans")
 

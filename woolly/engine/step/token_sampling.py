@@ -20,21 +20,21 @@ Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class End:
+class Finish:
     """Why a request ends after a token."""
 
     reason: FinishReason
     flush: bool = True  # whether text that was held back, as the beginning of a stop string, belongs to the answer
 
 
-def choose(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[int, End | None]:
+def accept_drafts(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[int, Finish | None]:
     """Chooses a token from each row until one differs from its draft or ends the request.
 
     Gives the number of drafts that the sampler chose too, and the end; None if the request goes on.
     """
     n_accepted = 0
     for row, draft in zip(rows, (*drafts, None), strict=True):
-        end = take(request, row)
+        end = sample_token(request, row)
         is_right = request.output[-1:] == [draft]
         n_accepted += is_right
         if not is_right or end is not None:
@@ -42,10 +42,10 @@ def choose(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tupl
     return n_accepted, end
 
 
-def take(request: Request, row: Row) -> End | None:
+def sample_token(request: Request, row: Row) -> Finish | None:
     """Chooses a token; returns the end if the token ends the request."""
     if request.max_tokens == 0:
-        return End("length")
+        return Finish("length")
     token, logprob = request.sampler.next(row)
     if request.replay_tokens and request.is_replaying:
         _check_replayed(request, token)
@@ -56,15 +56,15 @@ def take(request: Request, row: Row) -> End | None:
         request.logprobs.append(logprob)
     if token in request.stop_ids:
         request.stop_reason = token
-        return End("stop")
+        return Finish("stop")
     request.unwritten.append(token)
     if request.params.stop and request.write():
         request.stop_reason = request.stop.found
-        return End("stop", flush=False)
-    return End("length") if len(output) == request.max_tokens else None
+        return Finish("stop", flush=False)
+    return Finish("length") if len(output) == request.max_tokens else None
 
 
-def score(request: Request, first: int, rows: Float32) -> None:
+def score_prompt(request: Request, first: int, rows: Float32) -> None:
     """Appends log-probabilities of prompt tokens: the row of a token rates the token after it."""
     n_top = request.params.prompt_logprobs or 0
     last = min(first + len(rows), len(request.prompt) - 1)
