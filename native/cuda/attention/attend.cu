@@ -37,10 +37,10 @@ __device__ float product_of(const float* q, const u8* head, int k_dim, int k_roo
 template <int type>
 __device__ void attend_item(const AttendParams& a, const Partials& partials, int row, int head, int only_split) {
     __shared__ float q[MAX_COLUMNS], exp_weights[KV_SPLIT], warps[4];
-    const int tid = threadIdx.x, at = a.b->positions[row], kv_head = head / a.heads_per_kv();
+    const int tid = threadIdx.x, at = a.b->positions[row], kv_head = head / a.gqa();
     const Entry& entry = a.b->entries[a.entry];
     const int* pages = entry.pages + (long long)a.b->sequences[row] * a.b->max_pages;
-    const PositionRange range = visible_range(a, row);
+    const KvRange range = visible_range(a, row);
     const int first = only_split < 0 ? range.first / KV_SPLIT : only_split,
               last = only_split < 0 ? range.last / KV_SPLIT : only_split;
     if (first < range.first / KV_SPLIT || last > range.last / KV_SPLIT) return;
@@ -116,7 +116,7 @@ __device__ void merge(const AttendParams& a) {
     for (long long item = blockIdx.x; item < n; item += gridDim.x) {
         const int head = int(item % a.heads), row = int(item / a.heads);
         if (!has_few_rows(a, row)) continue;
-        const PositionRange range = visible_range(a, row);
+        const KvRange range = visible_range(a, row);
         const int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
         for (int c = threadIdx.x; c < a.v_dim; c += blockDim.x) {
             const float* partial = partials.at(a, row, head, first);

@@ -37,7 +37,7 @@ struct AttendParams {
     float scale, softcap, temper;
     int n_group;  // query heads per KV head
 
-    __device__ int heads_per_kv() const { return n_group; }
+    __device__ int gqa() const { return n_group; }
     __device__ bool is_plain() const { return slopes == nullptr && table == nullptr && softcap == 0.f; }
     // Floats of a partial: maximum, sum, padding (2), and V sums padded to a multiple of 4.
     __device__ int partial_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
@@ -66,11 +66,11 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // Visible positions of a row, inclusive.
-struct PositionRange {
+struct KvRange {
     int first, last;
 };
 
-__device__ __forceinline__ PositionRange visible_range(const AttendParams& a, int row) {
+__device__ __forceinline__ KvRange visible_range(const AttendParams& a, int row) {
     const int at = a.b->positions[row];
     if (a.mask == MASK_ALL) {
         const int end = a.b->positions[a.b->offsets[a.b->sequences[row] + 1] - 1];

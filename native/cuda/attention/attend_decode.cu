@@ -83,9 +83,9 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
 // some columns of one. It first copies complete rows of partials: scattered 16-byte reads of distributed shared memory
 // are many times slower. `inside`: partials of a block, at place_of(partial); `near`: copies for one query.
 template <int D, int tiles_per_split, int stride, class PlaceOf>
-__device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int rank, PositionRange range, int span,
-                                           int shift, int first_run, int first_head, int n, const float* inside,
-                                           float* near, const PlaceOf& place_of) {
+__device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int rank, KvRange range, int span, int shift,
+                                           int first_run, int first_head, int n, const float* inside, float* near,
+                                           const PlaceOf& place_of) {
     constexpr int at_once = 2;
     const int lane = tid % 32, warp = tid / 32, first_partial = range.first / span, last_partial = range.last / span;
     int sharing = 1;  // blocks per query
@@ -143,17 +143,15 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     launch_dependents();
     constexpr int tiles_per_split = KV_SPLIT / KV_TILE, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles,
-              cluster = blockIdx.x / CLUSTER;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
     const Entry entry = a.b->entries[a.entry];
-    const PositionRange range = visible_range(a, 0);
+    const KvRange range = visible_range(a, 0);
     const int first = range.first / KV_TILE, last = range.last / KV_TILE;
     // Runs of 1, 2 or 4 tiles if the cluster has enough blocks, else of complete splits.
     int shift = 0;
     while ((1 << shift) < tiles_per_split && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
     const bool is_inside = (last >> shift) - (first >> shift) < CLUSTER;
-    // each: clusters per item; at_once: concurrent items
-    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;
+    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;  // each: clusters per item; at_once: items
     if (!is_inside) {
         each = max(1, at_once / items), at_once /= each;
         per_run = ((last - first) / (each * CLUSTER) + tiles_per_split) / tiles_per_split * tiles_per_split;
@@ -171,7 +169,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     auto place_of = [&](int partial) { return span == KV_SPLIT ? 0 : partial & (per_run - 1); };
     for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
         const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
-        const int first_head = kv_head * a.heads_per_kv() + tile * QUERIES, partial_stride = a.partial_stride();
+        const int first_head = kv_head * a.gqa() + tile * QUERIES, partial_stride = a.partial_stride();
         const int first_of_cluster = is_inside ? 0 : cluster % each * CLUSTER,
                   run = first_run + first_of_cluster + rank;
         float* const outside = a.partials + (long long)first_head * partials.n * partial_stride;
@@ -197,7 +195,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
             }
         }
         cluster_barrier();
-        const int n = min(QUERIES, a.heads_per_kv() - tile * QUERIES);
+        const int n = min(QUERIES, a.gqa() - tile * QUERIES);
         if (is_inside) {
             merge_near<D, tiles_per_split, stride>(a, tid, rank, range, span, shift, first_run, first_head, n, inside,
                                                    reinterpret_cast<float*>(stream.copies), place_of);

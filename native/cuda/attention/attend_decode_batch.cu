@@ -24,7 +24,7 @@ struct Runs {
 
 // First and last KV tile of a row.
 __device__ __forceinline__ int2 kv_tiles_of(const AttendParams& a, int row) {
-    const PositionRange range = visible_range(a, row);
+    const KvRange range = visible_range(a, row);
     return make_int2(range.first / KV_TILE, range.last / KV_TILE);
 }
 
@@ -83,7 +83,7 @@ __device__ __forceinline__ Runs plan_runs(const AttendParams& a, const Partials&
 // One run of a row and KV head.
 struct Run {
     int row, kv_head, tile, first, last, n;  // n: runs of the row
-    PositionRange range;
+    KvRange range;
 
     // Runs of a row are consecutive, and within a run all KV heads.
     __device__ __forceinline__ Run(const AttendParams& a, const Runs& runs, int of_row, const int* ends, int item) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     __shared__ Shared shared;
     __shared__ int ends[MAX_ROWS];
     launch_dependents();
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
     const Entry entry = a.b->entries[a.entry];
     const Partials partials(a, KV_SPLIT);
     const Runs runs = plan_runs(a, partials, of_row, ends);
@@ -121,7 +121,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
         const FusedHeads<D, Streamed> heads(stream, turned, k, v, run.row);
-        const int first_head = run.kv_head * a.heads_per_kv() + run.tile * QUERIES;
+        const int first_head = run.kv_head * a.gqa() + run.tile * QUERIES;
         stream.attend(
             entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
             run.n > 1 ? KV_SPLIT : 0, 1,

@@ -107,9 +107,9 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     static_assert(WARPS * sizeof(MergeBuffer) <= Streamed::ring, "runs are merged in the ring");
     constexpr int tiles_per_split = KV_SPLIT / KV_TILE;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_blocks = gridDim.x;
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
     const Entry entry = a.b->entries[a.entry];
-    const PositionRange range = visible_range(a, 0);
+    const KvRange range = visible_range(a, 0);
     const FusedHeads<D, Streamed> heads(stream, turned, k, v);
     const int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
     const Partials partials(a, KV_SPLIT);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
               run_last = min(range.last / KV_TILE, (first + (run + 1) * n_splits / n_runs) * tiles_per_split - 1);
     for (int item = blockIdx.x % at_once; item < items && run < n_runs; item += at_once) {
         const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
-        const int first_head = kv_head * a.heads_per_kv() + tile * QUERIES, stride = a.partial_stride();
+        const int first_head = kv_head * a.gqa() + tile * QUERIES, stride = a.partial_stride();
         float* const outside = a.partials + (long long)first_head * partials.n * stride;
         MergeBarrier* const merge_barrier = reinterpret_cast<MergeBarrier*>(a.done) + item;
         stream.attend(
@@ -138,7 +138,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
         if (mine.n == 0) continue;
         u32 n_gone = 0;
         if (threadIdx.x == 0) n_gone = atomicAdd(&merge_barrier->gone, 1u) + 1;  // no block waits for this value yet
-        const int chunks = (a.v_dim + 7) / 8, n = min(QUERIES, a.heads_per_kv() - tile * QUERIES) * chunks;
+        const int chunks = (a.v_dim + 7) / 8, n = min(QUERIES, a.gqa() - tile * QUERIES) * chunks;
         for (int i = mine.at * WARPS + warp; i < n; i += mine.n * WARPS) {
             const int head = i / chunks, c = (i - head * chunks) * 8;
             Softmax all;

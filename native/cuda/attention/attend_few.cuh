@@ -164,15 +164,15 @@ __device__ __forceinline__ void put_results(const AttendParams& a, const Partial
 template <int k_type, int v_type, int blocks>
 __device__ void attend_item(const AttendParams& a, const Partials& partials, Shared& shared, u8* memory, int row,
                             int tile, int kv_head, int partial) {
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, heads_per_kv = a.heads_per_kv();
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, gqa = a.gqa();
     const Batch& b = *a.b;
     const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
-    const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
+    const int rows = gqa < QUERIES ? QUERIES / gqa : 1;
     if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
     // Union of the rows' ranges; consecutive rows have overlapping ones.
     const int last_row = min(row + rows, end) - 1;
-    PositionRange range{min(visible_range(a, row).first, visible_range(a, last_row).first),
-                        max(visible_range(a, row).last, visible_range(a, last_row).last)};
+    KvRange range{min(visible_range(a, row).first, visible_range(a, last_row).first),
+                  max(visible_range(a, row).last, visible_range(a, last_row).last)};
     const int n_partials = range.last / partials.span - range.first / partials.span + 1;
     if (partial >= 0)
         range = {max(range.first, partial * partials.span), min(range.last, (partial + 1) * partials.span - 1)};
@@ -231,8 +231,7 @@ __device__ void attend_item(const AttendParams& a, const Partials& partials, Sha
 
     put_results<blocks>(a, partials, shared, partial, split, all, of_split, sums);
     if (partial < 0) return;
-    u32* const done =
-        a.done + (partials.place(a, row) * a.kv_heads + kv_head) * ((heads_per_kv + QUERIES - 1) / QUERIES) + tile;
+    u32* const done = a.done + (partials.place(a, row) * a.kv_heads + kv_head) * ((gqa + QUERIES - 1) / QUERIES) + tile;
     if (is_last_of(n_partials, done, shared.is_last)) merge_partials(a, partials, shared.queries, tid, WARPS * 32);
 }
 
@@ -243,7 +242,7 @@ __device__ void attend(const AttendParams& a) {
     __shared__ Shared shared;
     launch_dependents();
     wait_for_previous_kernel();
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES;
     const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
     // Partials of one KV tile if that is what gives each multiprocessor work: the grid has 8 blocks per multiprocessor.
     const Partials tile_partials(a, KV_TILE);

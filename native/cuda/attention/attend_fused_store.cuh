@@ -56,14 +56,13 @@ struct FusedHeads {
 
     // Converts q to queries; stores k and v in the cache and, if their tile is in the ring, there as well.
     __device__ __forceinline__ void prepare(const Entry& entry, const int* table, int first_head, int kv_head,
-                                            int first, int last, PositionRange range) const {
+                                            int first, int last, KvRange range) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, position = range.last;
         const AttendParams& a = stream.a;
         u8 *const q = stream.q, *const copies = stream.copies;
         // Heads that do not fit into registers use the last stage of the ring, still free.
         float* const turned = reinterpret_cast<float*>(copies + (G::stages - 1) * 2 * bytes);
-        const int n = min(QUERIES, kv_head * a.heads_per_kv() + a.heads_per_kv() - first_head),
-                  newest = position / KV_TILE;
+        const int n = min(QUERIES, kv_head * a.gqa() + a.gqa() - first_head), newest = position / KV_TILE;
         const bool is_newest = newest >= first && newest <= last;
         u8* const kv_tile = newest - first < G::stages - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
         const int page = is_newest ? table[position / PAGE] : 0;

@@ -55,9 +55,9 @@ __device__ __forceinline__ int stride_of(int columns) { return 2 * columns + 16;
 
 // Query: one head of one row.
 struct Query {
-    int row, head, at;    // at: position of the row
-    PositionRange range;  // empty for padding
-    float score_scale;    // factor of q.k
+    int row, head, at;  // at: position of the row
+    KvRange range;      // empty for padding
+    float score_scale;  // factor of q.k
 
     // Factor of the scores: plain scores are not yet scaled.
     __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? score_scale : 1.f; }
@@ -70,12 +70,11 @@ __device__ __forceinline__ Query query_of(const AttendParams& a, int row, int he
 // Query i of a tile: `rows` rows from `row` on or, with more than 16 heads per KV head, one tile of them.
 __device__ __forceinline__ Query query_of_tile(const AttendParams& a, int i, int row, int rows, int last_row, int tile,
                                                int kv_head) {
-    const int heads_per_kv = a.heads_per_kv();
-    const int of_row = heads_per_kv < QUERIES ? row + i / heads_per_kv : row;
-    const int of_head = heads_per_kv < QUERIES ? i % heads_per_kv : tile * QUERIES + i;
-    const bool is_one =
-        of_row <= last_row && of_head < heads_per_kv && (heads_per_kv >= QUERIES || i / heads_per_kv < rows);
-    return query_of(a, of_row, kv_head * heads_per_kv + of_head, is_one);
+    const int gqa = a.gqa();
+    const int of_row = gqa < QUERIES ? row + i / gqa : row;
+    const int of_head = gqa < QUERIES ? i % gqa : tile * QUERIES + i;
+    const bool is_one = of_row <= last_row && of_head < gqa && (gqa >= QUERIES || i / gqa < rows);
+    return query_of(a, of_row, kv_head * gqa + of_head, is_one);
 }
 
 // Power of two that scales a query of largest magnitude max_abs into f16 range, and its inverse.
@@ -93,10 +92,10 @@ struct QueryScale {
 };
 
 // Positions visible to all queries of the warp.
-__device__ __forceinline__ PositionRange common_range(const Query (&mine)[2]) {
-    PositionRange inner{0, 1 << 30};
+__device__ __forceinline__ KvRange common_range(const Query (&mine)[2]) {
+    KvRange inner{0, 1 << 30};
     for (int half = 0; half < 2; half++)
-        if (const PositionRange one = mine[half].range; one.first <= one.last)
+        if (const KvRange one = mine[half].range; one.first <= one.last)
             inner = {max(inner.first, one.first), min(inner.last, one.last)};
     for (int i = 4; i < 32; i *= 2) {
         inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
@@ -230,8 +229,7 @@ __device__ __forceinline__ void cp_async16_zfill(void* to, const void* from, boo
 // permuted_column.
 template <int type, bool IS_PERMUTED = false>
 __device__ __forceinline__ void copy_kv_tile(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
-                                             int room, int columns, int tile, PositionRange range, int tid,
-                                             int n_threads) {
+                                             int room, int columns, int tile, KvRange range, int tid, int n_threads) {
     constexpr int at_once = type == F16 ? 1 : 4;  // independent loads
     const int per_row = columns / 8, stride = stride_of(columns);
     const int rows = n_threads / per_row, rest = n_threads % per_row;

@@ -20,20 +20,18 @@ struct Prefill {
     // Loads 16 queries per warp of rows [row, end) into shared memory, eight threads per query.
     static __device__ __forceinline__ void load_queries(const AttendParams& a, u8* q, float* score_scales, int row,
                                                         int end, int kv_head) {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, heads_per_kv = a.heads_per_kv();
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, gqa = a.gqa();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
-            const Query one = query_of(a, row + at / heads_per_kv, kv_head * heads_per_kv + at % heads_per_kv,
-                                       row + at / heads_per_kv < end);
+            const Query one = query_of(a, row + at / gqa, kv_head * gqa + at % gqa, row + at / gqa < end);
             const float score_scale = load_query<is_permuted ? Q8_0 : F16>(a, one, q + at * k_stride, K, lane % 8);
             if (lane % 8 == 0) score_scales[at] = score_scale;
         }
     }
-    static __device__ __forceinline__ void find_ranges(const Query (&mine)[2], PositionRange& inner,
-                                                       PositionRange& outer) {
+    static __device__ __forceinline__ void find_ranges(const Query (&mine)[2], KvRange& inner, KvRange& outer) {
         for (int half = 0; half < 2; half++) {
-            const PositionRange one = mine[half].range;
+            const KvRange one = mine[half].range;
             if (one.first > one.last) continue;
             inner = {max(inner.first, one.first), min(inner.last, one.last)};
             outer = {min(outer.first, one.first), max(outer.last, one.last)};
@@ -137,12 +135,11 @@ struct Prefill {
     // Rows [row, end) of sequence s.
     static __device__ __forceinline__ void attend(const AttendParams& a, u8* memory, int s, int row, int end,
                                                   int kv_head) {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4,
-                  heads_per_kv = a.heads_per_kv();
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4, gqa = a.gqa();
         const Entry& entry = a.b->entries[a.entry];
         const int* pages = entry.pages + (long long)s * a.b->max_pages;
-        const PositionRange early = visible_range(a, row), late = visible_range(a, end - 1);
-        const PositionRange range{min(early.first, late.first), max(early.last, late.last)};
+        const KvRange early = visible_range(a, row), late = visible_range(a, end - 1);
+        const KvRange range{min(early.first, late.first), max(early.last, late.last)};
         const int first = range.first / KV_TILE, last = range.last / KV_TILE;
         u8 *const q = memory, *const copies = memory + q_bytes;
         const int k_room = k_type == F16 ? K : a.k_room, v_room = v_type == F16 ? V : a.v_room;
@@ -166,12 +163,11 @@ struct Prefill {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = warp * 16 + g + 8 * half;
-            mine[half] = query_of(a, row + at / heads_per_kv, kv_head * heads_per_kv + at % heads_per_kv,
-                                  row + at / heads_per_kv < end);
+            mine[half] = query_of(a, row + at / gqa, kv_head * gqa + at % gqa, row + at / gqa < end);
             mine[half].score_scale = score_scales[at];
         }
         // Positions visible to all queries of the warp, and to any.
-        PositionRange inner{0, 1 << 30}, outer{1 << 30, -1};
+        KvRange inner{0, 1 << 30}, outer{1 << 30, -1};
         find_ranges(mine, inner, outer);
         u32 queries[K / 16][4];
 #pragma unroll
@@ -225,7 +221,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(memory);
     launch_dependents();
     wait_for_previous_kernel();
-    const int rows = BLOCK_QUERIES / a.heads_per_kv();
+    const int rows = BLOCK_QUERIES / a.gqa();
     int row = (gridDim.x - 1 - blockIdx.x) * rows;
     const int end = min(row + rows, a.b->n_rows);
     while (row < end) {

@@ -7,21 +7,20 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int WARPGROUP_QUERIES = 64, BLOCK_QUERIES = 2 * WARPGROUP_QUERIES, RING_SLOTS = 6, IN_FLIGHT = 3;
-constexpr int STAGING_TILES = 3;  // q8_0 tiles in cache format
+constexpr int GROUP_M = 64, BLOCK_M = 2 * GROUP_M, SLOTS = 6, IN_FLIGHT = 3;
+constexpr int STAGING = 3;  // q8_0 tiles in cache format
 
 namespace {
 
 template <int D, int type>
-struct PrefillWgmma {
+struct Prefill {
     static constexpr int room = (D + 63) / 64 * 64;  // padded row size in shared memory
-    static constexpr int bytes = KV_TILE * 2 * room, q_bytes = BLOCK_QUERIES * 2 * room,
-                         sum_bytes = BLOCK_QUERIES * 4 * D;
+    static constexpr int bytes = KV_TILE * 2 * room, q_bytes = BLOCK_M * 2 * room, sum_bytes = BLOCK_M * 4 * D;
     // Producer threads (dequantization needs more), and registers per thread of producers and consumers.
-    static constexpr int n_loaders = type == F16 ? 128 : 256, loader_registers = 40,
-                         compute_registers = type == F16 ? 232 : 216;
+    static constexpr int n_threads_kv = type == F16 ? 128 : 256, kv_registers = 40,
+                         q_registers = type == F16 ? 232 : 216;
     // 16-byte q8_0 chunks per thread.
-    static constexpr __device__ int chunks_per_thread() { return KV_TILE * D / 16 / n_loaders; }
+    static constexpr __device__ int n_chunks() { return KV_TILE * D / 16 / n_threads_kv; }
 
     const AttendParams& a;
     u8 *const q, *const ring, *const sums;  // shared memory
@@ -30,15 +29,15 @@ struct PrefillWgmma {
     u8* const staging;     // q8_0 bytes and scales, private to each thread
     const int kv_head;
 
-    __device__ __forceinline__ PrefillWgmma(const AttendParams& a, u8* memory, int kv_head)
+    __device__ __forceinline__ Prefill(const AttendParams& a, u8* memory, int kv_head)
         : a(a),
           q(memory),
           ring(memory + q_bytes),
-          sums(ring + RING_SLOTS * bytes),
+          sums(ring + SLOTS * bytes),
           score_scales(reinterpret_cast<float*>(sums + sum_bytes)),
-          full(shared_address(score_scales + BLOCK_QUERIES)),
-          free(full + 8 * RING_SLOTS),
-          staging(reinterpret_cast<u8*>(score_scales + BLOCK_QUERIES) + 16 * RING_SLOTS),
+          full(shared_address(score_scales + BLOCK_M)),
+          free(full + 8 * SLOTS),
+          staging(reinterpret_cast<u8*>(score_scales + BLOCK_M) + 16 * SLOTS),
           kv_head(kv_head) {}
 
     // Offset of a 16-byte chunk: blocks of 64 columns, rows of 128 bytes, with the swizzle of wgmma operands.
@@ -46,170 +45,167 @@ struct PrefillWgmma {
         return (chunk / 8 * n_rows + row) * 128 + ((chunk ^ row) & 7) * 16;
     }
 
-    __device__ __forceinline__ PositionRange range_of(int row, int end) const {
-        const PositionRange early = visible_range(a, row), late = visible_range(a, end - 1);
+    __device__ __forceinline__ KvRange range_of(int row, int end) const {
+        const KvRange early = visible_range(a, row), late = visible_range(a, end - 1);
         return {min(early.first, late.first), max(early.last, late.last)};
     }
 
     // Makes this thread's writes to shared memory visible to wgmma, after a barrier.
-    static __device__ __forceinline__ void fence_async_shared() {
+    static __device__ __forceinline__ void fence_shared() {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
     // Producer: copies K and V of rows [row, end) of sequence s. kv_index counts tiles of K and V.
-    __device__ __forceinline__ void load_kv(int s, int row, int end, int& kv_index) const {
+    __device__ __forceinline__ void load_kv(int s, int row, int end, int& kv) const {
         if constexpr (type == F16)
-            load_kv_f16(s, row, end, kv_index);
+            load_kv_f16(s, row, end, kv);
         else
-            load_kv_q8_0(s, row, end, kv_index);
+            load_kv_q8_0(s, row, end, kv);
     }
-    __device__ __forceinline__ void finish_loads(int kv_index) const {
+    __device__ __forceinline__ void finish_loads(int kv) const {
         cp_async_wait<0>();
         if constexpr (type == F16) {
-            fence_async_shared();
-            for (int i = max(0, kv_index - IN_FLIGHT); i < kv_index; i++) mbarrier_arrive(full + 8 * (i % RING_SLOTS));
+            fence_shared();
+            for (int i = max(0, kv - IN_FLIGHT); i < kv; i++) mbarrier_arrive(full + 8 * (i % SLOTS));
         } else {
-            for (int i = max(0, kv_index - STAGING_TILES + 1); i < kv_index; i++) dequantize(i);
+            for (int i = max(0, kv - STAGING + 1); i < kv; i++) dequantize(i);
         }
     }
 
     // A thread dequantizes the chunks it has copied, all of the same columns.
-    __device__ __forceinline__ u8* staging_at(int kv_index, int i) const {
-        return staging +
-               ((kv_index % STAGING_TILES * chunks_per_thread() + i) * n_loaders + threadIdx.x % n_loaders) * 16;
+    __device__ __forceinline__ u8* staging_at(int kv, int i) const {
+        return staging + ((kv % STAGING * n_chunks() + i) * n_threads_kv + threadIdx.x % n_threads_kv) * 16;
     }
-    __device__ __forceinline__ float* staging_scale(int kv_index, int i) const {
-        return reinterpret_cast<float*>(staging + STAGING_TILES * chunks_per_thread() * n_loaders * 16) +
-               (kv_index % STAGING_TILES * chunks_per_thread() + i) * n_loaders + threadIdx.x % n_loaders;
+    __device__ __forceinline__ float* scale_at(int kv, int i) const {
+        return reinterpret_cast<float*>(staging + STAGING * n_chunks() * n_threads_kv * 16) +
+               (kv % STAGING * n_chunks() + i) * n_threads_kv + threadIdx.x % n_threads_kv;
     }
     // First row and chunk of a thread; eight threads write to different banks.
     static __device__ __forceinline__ int2 staging_place() {
-        const int i = threadIdx.x % n_loaders;
+        const int i = threadIdx.x % n_threads_kv;
         return D == 128 ? make_int2(i / 16 * 2 + i / 4 % 2, i % 4 + i / 8 % 2 * 4) : make_int2(i / 4, i % 4);
     }
-    __device__ __forceinline__ void load_kv_q8_0(int s, int row, int end, int& kv_index) const {
-        constexpr int step = n_loaders / (D / 16);
+    __device__ __forceinline__ void load_kv_q8_0(int s, int row, int end, int& kv) const {
+        constexpr int step = n_threads_kv / (D / 16);
         const int first_row = staging_place().x, chunk = staging_place().y;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
-        const PositionRange range = range_of(row, end);
+        const KvRange range = range_of(row, end);
         for (int at = range.first / KV_TILE; at <= range.last / KV_TILE; at++) {
             const int from = at * KV_TILE;
             const int pages[2] = {from + PAGE > range.first ? table[from / PAGE] : 0,
                                   from + PAGE <= range.last ? table[from / PAGE + 1] : 0};
-            for (int is_v = 0; is_v < 2; is_v++, kv_index++) {
+            for (int is_v = 0; is_v < 2; is_v++, kv++) {
                 const u8* const all = is_v ? entry.v : entry.k;
                 const u8* const heads[2] = {head_of<type>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<type>(all, pages[1], a.kv_heads, kv_head, D)};
 #pragma unroll
-                for (int i = 0; i < chunks_per_thread(); i++) {
+                for (int i = 0; i < n_chunks(); i++) {
                     const int at_row = first_row + i * step, p = from + at_row;
                     const u8* const head = step > PAGE ? heads[at_row / PAGE] : heads[i * step / PAGE];
-                    cp_async16(staging_at(kv_index, i), head + at_row % PAGE * D + chunk * 16);
+                    cp_async16(staging_at(kv, i), head + at_row % PAGE * D + chunk * 16);
                     const bool is_visible = p >= range.first && p <= range.last;  // else zero scale
-                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                                     shared_address(staging_scale(kv_index, i))),
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(scale_at(kv, i))),
                                  "l"(head + PAGE * D + (at_row % PAGE * (D / 32) + chunk / 2) * 4),
                                  "r"(is_visible ? 4 : 0)
                                  : "memory");
                 }
                 cp_async_commit();
-                if (kv_index < STAGING_TILES - 1) continue;
-                cp_async_wait<STAGING_TILES - 1>();
-                dequantize(kv_index - STAGING_TILES + 1);
+                if (kv < STAGING - 1) continue;
+                cp_async_wait<STAGING - 1>();
+                dequantize(kv - STAGING + 1);
             }
         }
     }
     // Dequantizes a tile: K in the order of permuted_column, V in plain order.
-    __device__ __forceinline__ void dequantize(int kv_index) const {
-        constexpr int step = n_loaders / (D / 16);
-        const int first_row = staging_place().x, chunk = staging_place().y, slot = kv_index % RING_SLOTS;
-        Words4 x[chunks_per_thread()];
-        u32 scales[chunks_per_thread()];
+    __device__ __forceinline__ void dequantize(int kv) const {
+        constexpr int step = n_threads_kv / (D / 16);
+        const int first_row = staging_place().x, chunk = staging_place().y, slot = kv % SLOTS;
+        Words4 x[n_chunks()];
+        u32 scales[n_chunks()];
 #pragma unroll
-        for (int i = 0; i < chunks_per_thread(); i++) {
-            x[i] = *reinterpret_cast<const Words4*>(staging_at(kv_index, i));
-            const float scale = *staging_scale(kv_index, i);
+        for (int i = 0; i < n_chunks(); i++) {
+            x[i] = *reinterpret_cast<const Words4*>(staging_at(kv, i));
+            const float scale = *scale_at(kv, i);
             scales[i] = scales_of(scale, scale);
         }
-        mbarrier_wait(free + 8 * slot, (kv_index / RING_SLOTS & 1) ^ 1);
+        mbarrier_wait(free + 8 * slot, (kv / SLOTS & 1) ^ 1);
         u8* const to = ring + slot * bytes;
 #pragma unroll
-        for (int i = 0; i < chunks_per_thread(); i++) {
+        for (int i = 0; i < n_chunks(); i++) {
             const int row = first_row + i * step;
             Words4 one = dequantized(Words2{x[i].x, x[i].y}, scales[i]),
                    other = dequantized(Words2{x[i].z, x[i].w}, scales[i]);
-            if (kv_index % 2 == 0) {
+            if (kv % 2 == 0) {
                 const Words4 low{one.x, one.z, other.x, other.z}, high{one.y, one.w, other.y, other.w};
                 one = low, other = high;
             }
             *reinterpret_cast<Words4*>(to + place(KV_TILE, row, 2 * chunk)) = one;
             *reinterpret_cast<Words4*>(to + place(KV_TILE, row, 2 * chunk + 1)) = other;
         }
-        fence_async_shared();
+        fence_shared();
         mbarrier_arrive(full + 8 * slot);
     }
 
-    __device__ __forceinline__ void load_kv_f16(int s, int row, int end, int& kv_index) const {
+    __device__ __forceinline__ void load_kv_f16(int s, int row, int end, int& kv) const {
         constexpr int chunks = D / 8, of_page = PAGE * chunks;
-        const int tid = threadIdx.x % n_loaders;
+        const int tid = threadIdx.x % n_threads_kv;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
-        const PositionRange range = range_of(row, end);
+        const KvRange range = range_of(row, end);
         for (int at = range.first / KV_TILE; at <= range.last / KV_TILE; at++) {
             const int from = at * KV_TILE;
             const int pages[2] = {from + PAGE > range.first ? table[from / PAGE] : 0,
                                   from + PAGE <= range.last ? table[from / PAGE + 1] : 0};
-            for (int is_v = 0; is_v < 2; is_v++, kv_index++) {
-                const int slot = kv_index % RING_SLOTS;
+            for (int is_v = 0; is_v < 2; is_v++, kv++) {
+                const int slot = kv % SLOTS;
                 const u8* const all = is_v ? entry.v : entry.k;
                 const u8* const heads[2] = {head_of<F16>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<F16>(all, pages[1], a.kv_heads, kv_head, D)};
-                mbarrier_wait(free + 8 * slot, (kv_index / RING_SLOTS & 1) ^ 1);
+                mbarrier_wait(free + 8 * slot, (kv / SLOTS & 1) ^ 1);
                 u8* const to = ring + slot * bytes;
                 const bool is_whole = from >= range.first && from + KV_TILE - 1 <= range.last;
 #pragma unroll
-                for (int i = 0; i < KV_TILE * chunks / n_loaders; i++) {
+                for (int i = 0; i < KV_TILE * chunks / n_threads_kv; i++) {
                     // Positions of a head are consecutive within a page.
-                    const int chunk = i * n_loaders + tid, p = from + chunk / chunks;
+                    const int chunk = i * n_threads_kv + tid, p = from + chunk / chunks;
                     const bool is_first =
-                        (i + 1) * n_loaders <= of_page || (i * n_loaders < of_page && chunk < of_page);
+                        (i + 1) * n_threads_kv <= of_page || (i * n_threads_kv < of_page && chunk < of_page);
                     cp_async16_zfill(to + place(KV_TILE, chunk / chunks, chunk % chunks),
                                      heads[is_first ? 0 : 1] + (is_first ? chunk : chunk - of_page) * 16,
                                      is_whole || (p >= range.first && p <= range.last));
                 }
                 cp_async_commit();
-                if (kv_index >= IN_FLIGHT) {
+                if (kv >= IN_FLIGHT) {
                     cp_async_wait<IN_FLIGHT>();
-                    fence_async_shared();
-                    mbarrier_arrive(full + 8 * ((kv_index - IN_FLIGHT) % RING_SLOTS));
+                    fence_shared();
+                    mbarrier_arrive(full + 8 * ((kv - IN_FLIGHT) % SLOTS));
                 }
             }
         }
     }
     // Starts q.k of the warpgroup's queries with a tile of K.
-    __device__ __forceinline__ void start_scores(float (&scores)[KV_TILE / 2], int warpgroup, int kv_index) const {
-        const int slot = kv_index % RING_SLOTS;
-        const u64 rows = wgmma_descriptor(shared_address(q) + warpgroup * WARPGROUP_QUERIES * 128),
+    __device__ __forceinline__ void start_scores(float (&scores)[KV_TILE / 2], int warpgroup, int kv) const {
+        const int slot = kv % SLOTS;
+        const u64 rows = wgmma_descriptor(shared_address(q) + warpgroup * GROUP_M * 128),
                   columns = wgmma_descriptor(shared_address(ring) + slot * bytes);
-        mbarrier_wait(full + 8 * slot, kv_index / RING_SLOTS & 1);
+        mbarrier_wait(full + 8 * slot, kv / SLOTS & 1);
         wgmma_fence();
 #pragma unroll
         for (int c = 0; c < D / 16; c++)
-            start_products(scores, rows + (c / 4 * BLOCK_QUERIES * 128 + c % 4 * 32) / 16,
-                           columns + (c / 4 * KV_TILE * 128 + c % 4 * 32) / 16, c > 0);
+            start_qk(scores, rows + (c / 4 * BLOCK_M * 128 + c % 4 * 32) / 16,
+                     columns + (c / 4 * KV_TILE * 128 + c % 4 * 32) / 16, c > 0);
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void release(int kv_index) const {
+    __device__ __forceinline__ void release(int kv) const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(free + 8 * (kv_index % RING_SLOTS));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(free + 8 * (kv % SLOTS));
     }
 
     __device__ __forceinline__ Query query(int row, int end, int at) const {
-        const int heads_per_kv = a.heads_per_kv();
-        return query_of(a, row + at / heads_per_kv, kv_head * heads_per_kv + at % heads_per_kv,
-                        row + at / heads_per_kv < end);
+        const int gqa = a.gqa();
+        return query_of(a, row + at / gqa, kv_head * gqa + at % gqa, row + at / gqa < end);
     }
     // Loads 16 queries per warp of rows [row, end) into shared memory, eight threads per query.
     __device__ __forceinline__ void load_queries(int row, int end) const {
@@ -223,39 +219,9 @@ struct PrefillWgmma {
             const QueryScale query_scale(max_magnitude(x[i], 0.f));
             put_query(x[i], query_scale.up, 0, D, lane % 8, [&](int c) {
                 const int to = type == F16 ? c : permuted_column(c);
-                return q + place(BLOCK_QUERIES, at, to / 8) + to % 8 * 2;
+                return q + place(BLOCK_M, at, to / 8) + to % 8 * 2;
             });
             if (lane % 8 == 0) score_scales[at] = query_scale.score_scale(a);
-        }
-    }
-    // Exp weights of a KV tile, row maxima and sums.
-    __device__ __forceinline__ static void compute_exp_weights(u32 (&exp_weights)[KV_TILE / 16][4], float (&row_max)[2],
-                                                               float (&exp_sums)[4], const float (&scores)[KV_TILE / 2],
-                                                               const Query (&mine)[2], bool is_plain) {
-        const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
-        float bases[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float two[2] = {scores[2 * half], scores[2 * half + 1]};
-#pragma unroll
-            for (int n = 1; n < KV_TILE / 8; n++) {
-                two[0] = fmaxf(two[0], scores[4 * n + 2 * half]);
-                two[1] = fmaxf(two[1], scores[4 * n + 2 * half + 1]);
-            }
-            float max_score = fmaxf(two[0], two[1]);
-            max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 1));
-            row_max[half] = __fmul_rn(fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 2)), factors[half]);
-            bases[half] = finite_max(row_max[half]);
-        }
-#pragma unroll
-        for (int i = 0; i < KV_TILE / 16; i++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float* two = scores + 8 * i + 2 * e;
-                exp_weights[i][e] = to_half2(exp_weight_at(two[0], factors[e % 2], bases[e % 2]),
-                                             exp_weight_at(two[1], factors[e % 2], bases[e % 2]));
-            }
-            mma(exp_sums, exp_weights[i], ONES, ONES);
         }
     }
     // Merges a split into the totals in shared memory and resets it.
@@ -281,13 +247,13 @@ struct PrefillWgmma {
     }
 
     // Consumer: rows [row, end), by one warpgroup.
-    __device__ __forceinline__ void attend(int row, int end, int& kv_index) const {
+    __device__ __forceinline__ void attend(int row, int end, int& kv) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, warpgroup = warp / 4, g = lane / 4, t = lane % 4;
-        const PositionRange range = range_of(row, end);
+        const KvRange range = range_of(row, end);
         const int first = warp_uniform(range.first / KV_TILE), last = warp_uniform(range.last / KV_TILE);
         named_barrier(1 + warpgroup, 128);  // wait for readers of the previous rows
         load_queries(row, end);
-        fence_async_shared();
+        fence_shared();
         named_barrier(1 + warpgroup, 128);
         Query mine[2];  // queries g and g + 8 of the warp
 #pragma unroll
@@ -296,7 +262,7 @@ struct PrefillWgmma {
             mine[half] = query(row, end, at);
             mine[half].score_scale = score_scales[at];
         }
-        const PositionRange inner = common_range(mine);
+        const KvRange inner = common_range(mine);
 
         const bool is_plain = a.is_plain();
         Softmax all[2], split[2];
@@ -311,7 +277,7 @@ struct PrefillWgmma {
         auto finish_scores = [&]() {
             wgmma_wait<0>();
             fence_registers(scores);
-            release(kv_index);
+            release(kv);
         };
         // One KV tile whose scores are ready; q.k of the next tile runs while its sums are merged.
         auto work = [&](int at, bool is_last) {
@@ -324,9 +290,9 @@ struct PrefillWgmma {
             float row_max[2], exp_sums[4] = {}, old_scale[2], new_scale[2];
             u32 exp_weights[KV_TILE / 16][4];
             compute_exp_weights(exp_weights, row_max, exp_sums, scores, mine, is_plain);
-            const int slot = (kv_index + 1) % RING_SLOTS;
+            const int slot = (kv + 1) % SLOTS;
             const u64 columns = transposed_descriptor(shared_address(ring) + slot * bytes, KV_TILE * 128);
-            mbarrier_wait(full + 8 * slot, (kv_index + 1) / RING_SLOTS & 1);
+            mbarrier_wait(full + 8 * slot, (kv + 1) / SLOTS & 1);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < KV_TILE / 16; i++)
@@ -335,23 +301,23 @@ struct PrefillWgmma {
             if (is_last) {
                 wgmma_wait<0>();
             } else {
-                start_scores(scores, warpgroup, kv_index + 2);
+                start_scores(scores, warpgroup, kv + 2);
                 wgmma_wait<1>();
             }
             fence_registers(tile_acc);
-            release(kv_index + 1);
+            release(kv + 1);
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 split[half].merge(row_max[half], exp_sums[2 * half], old_scale[half], new_scale[half]);
 #pragma unroll
             for (int i = 0; i < D / 2; i++)
                 of_split[i] = merged(of_split[i], old_scale[i / 2 % 2], tile_acc[i], new_scale[i / 2 % 2]);
-            kv_index += 2;
+            kv += 2;
             if (!is_last) finish_scores();
             if (at % (KV_SPLIT / KV_TILE) != KV_SPLIT / KV_TILE - 1 && !is_last) return;
             merge_split(all, split, own, of_split);
         };
-        start_scores(scores, warpgroup, kv_index);
+        start_scores(scores, warpgroup, kv);
         finish_scores();
         for (int at = first; at < last; at++) work(at, false);
         work(last, true);
@@ -366,31 +332,31 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     DYNAMIC_SHARED(raw);
     u8* const memory = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
     launch_dependents();
-    const PrefillWgmma<D, type> prefill(a, memory, blockIdx.x);
+    const Prefill<D, type> prefill(a, memory, blockIdx.x);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < RING_SLOTS; i++)
-            mbarrier_init(prefill.full + 8 * i, prefill.n_loaders),
-                mbarrier_init(prefill.free + 8 * i, 2 * WARPGROUP_QUERIES / 16);
+        for (int i = 0; i < SLOTS; i++)
+            mbarrier_init(prefill.full + 8 * i, prefill.n_threads_kv),
+                mbarrier_init(prefill.free + 8 * i, 2 * GROUP_M / 16);
         mbarrier_init_fence();
     }
     __syncthreads();
     wait_for_previous_kernel();
-    const int rows = BLOCK_QUERIES / a.heads_per_kv();
-    int row = (gridDim.y - 1 - blockIdx.y) * rows, kv_index = 0;
+    const int rows = BLOCK_M / a.gqa();
+    int row = (gridDim.y - 1 - blockIdx.y) * rows, kv = 0;
     const int end = min(row + rows, a.b->n_rows);
     if (warp_uniform(threadIdx.x / 128) >= 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PrefillWgmma<D, type>::loader_registers));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Prefill<D, type>::kv_registers));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
-            if (!has_few_rows(a, row)) prefill.load_kv(s, row, after, kv_index);
+            if (!has_few_rows(a, row)) prefill.load_kv(s, row, after, kv);
             row = after;
         }
-        prefill.finish_loads(kv_index);
+        prefill.finish_loads(kv);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(PrefillWgmma<D, type>::compute_registers));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Prefill<D, type>::q_registers));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
-            if (!has_few_rows(a, row)) prefill.attend(row, after, kv_index);
+            if (!has_few_rows(a, row)) prefill.attend(row, after, kv);
             row = after;
         }
     }

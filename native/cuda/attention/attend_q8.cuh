@@ -84,7 +84,7 @@ struct Q8Tile {
     }
 
     // Scales of V for this lane's two positions, zero where masked.
-    static __device__ __forceinline__ u32 scales(const u8* kv_tile, int block, PositionRange rows, int lane) {
+    static __device__ __forceinline__ u32 scales(const u8* kv_tile, int block, KvRange rows, int lane) {
         float two[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {

@@ -29,7 +29,7 @@ struct SplitAttention {
 
     // Pages of a split; -1 where masked.
     __device__ __forceinline__ void find(int (&pages)[KV_SPLIT / PAGE], const int* table, int split,
-                                         PositionRange range) const {
+                                         KvRange range) const {
 #pragma unroll
         for (int i = 0; i < KV_SPLIT / PAGE; i++) {
             const int p = split * KV_SPLIT + i * PAGE;
@@ -39,7 +39,7 @@ struct SplitAttention {
 
     // Starts the copy of the positions `now` of a split; the last copy zero-fills masked positions.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
-                                         int split, PositionRange range, PositionRange now, bool is_last) const {
+                                         int split, KvRange range, KvRange now, bool is_last) const {
         const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
 #pragma unroll
         for (int i = 0; i < copies; i++) {
@@ -58,12 +58,12 @@ struct SplitAttention {
     // Producer: starts the copies of the first split. The previous kernel writes the positions of this batch; older
     // ones load before it ends, unless the batch has several sequences, which could share pages written in this step.
     __device__ __forceinline__ void copy_first(const Entry& entry, const int (&pages)[KV_SPLIT / PAGE], int kv_head,
-                                               int split, PositionRange range, int first_row, bool& has_waited) const {
-        PositionRange later = range;
+                                               int split, KvRange range, int first_row, bool& has_waited) const {
+        KvRange later = range;
         if (!has_waited) {
             const Batch& b = *a.b;
             const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
-            const PositionRange older{range.first, min(range.last, fresh - 1)};
+            const KvRange older{range.first, min(range.last, fresh - 1)};
             later.first = max(range.first, fresh);
             if (older.last >= split * KV_SPLIT) {
                 copy(k, entry.k, pages, kv_head, split, range, older, false);
@@ -209,15 +209,15 @@ struct SplitAttention {
     // Processes one run of splits of a query tile; run -1: all splits.
     __device__ __forceinline__ void attend(const Partials& partials, int row, int tile, int kv_head, int run,
                                            int per_run, bool& has_waited) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, heads_per_kv = a.heads_per_kv();
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, gqa = a.gqa();
         const Batch& b = *a.b;
         const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
-        const int rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
+        const int rows = gqa < QUERIES ? QUERIES / gqa : 1;
         if (end - first_row > a.max_few_rows || (row - first_row) % rows != 0) return;
         // Union of the rows' ranges; consecutive rows have overlapping ones.
         const int last_row = min(row + rows, end) - 1;
-        const PositionRange early = visible_range(a, row), late = visible_range(a, last_row);
-        const PositionRange range{min(early.first, late.first), max(early.last, late.last)};
+        const KvRange early = visible_range(a, row), late = visible_range(a, last_row);
+        const KvRange range{min(early.first, late.first), max(early.last, late.last)};
         int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
         const int n_runs = run < 0 ? 1 : last / per_run - first / per_run + 1;
         if (run >= 0) first = max(first, run * per_run), last = min(last, run * per_run + per_run - 1);
@@ -275,7 +275,7 @@ struct SplitAttention {
             copy(v, entry.v, pages, kv_head, split + 1, range, range, true);
         }
         if (n_runs > 1) {
-            const int tiles = (heads_per_kv + QUERIES - 1) / QUERIES;
+            const int tiles = (gqa + QUERIES - 1) / QUERIES;
             u32* const done = a.done + (partials.place(a, row) * a.kv_heads + kv_head) * tiles + tile;
             if (is_last_of(n_runs, done, shared.is_last)) merge_partials(a, partials, shared.queries, tid, WARPS * 32);
             return;
@@ -292,7 +292,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     launch_dependents();
     bool has_waited = false;
     const Partials partials(a, KV_SPLIT);
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES;
     const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
     const int per_run = int((n_unsplit * partials.n + gridDim.x - 1) / gridDim.x);
     const bool is_unsplit = !partials.is_split || per_run >= partials.n;

@@ -12,7 +12,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     launch_dependents();
     wait_for_previous_kernel();
     const Batch& b = *a.b;
-    const int tiles = (a.heads_per_kv() + QUERIES - 1) / QUERIES, n_kv_tiles = (b.max_length + KV_TILE - 1) / KV_TILE;
+    const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, n_kv_tiles = (b.max_length + KV_TILE - 1) / KV_TILE;
     // Upper bound of the tiles visible to a block's rows with a sliding window.
     const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.sees == nullptr;
     const int n_visible_tiles = is_bounded ? min(n_kv_tiles, (a.window + QUERIES) / KV_TILE + 2) : n_kv_tiles;
@@ -32,8 +32,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     for (int item = blockIdx.x; item < n_unsplit * runs; item += gridDim.x) {
         const int next = item / a.kv_heads, kv_head = item - next * a.kv_heads, at = is_unsplit ? next : next / runs;
         const int row = tiles == 1 ? at : at / tiles;
-        const int first_row = b.offsets[b.sequences[row]],
-                  rows = a.heads_per_kv() < QUERIES ? QUERIES / a.heads_per_kv() : 1;
+        const int first_row = b.offsets[b.sequences[row]], rows = a.gqa() < QUERIES ? QUERIES / a.gqa() : 1;
         if (!has_few_rows(a, row) || (row - first_row) % rows != 0) continue;
         const typename KvStream<D, type>::Tile tile = stream.tile_of(row, at - row * tiles, kv_head);
         int first = tile.range.first / KV_TILE, last = tile.range.last / KV_TILE, n_runs = 1;

@@ -44,7 +44,7 @@ struct KvStream {
     }
 
     // Starts the copy of a tile of K or V, f16 or q8_0, zero-filled where masked. Skips row `fresh`.
-    __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, PositionRange rows,
+    __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, KvRange rows,
                                          int fresh) const {
         const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
                                     head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
@@ -53,7 +53,7 @@ struct KvStream {
         else
             Q8Tile<D>::template copy<EVICT_FIRST, THREADS>(to, heads, fresh);
     }
-    __device__ __forceinline__ void copy_f16(u8* to, const u8* const (&heads)[2], PositionRange rows, int fresh) const {
+    __device__ __forceinline__ void copy_f16(u8* to, const u8* const (&heads)[2], KvRange rows, int fresh) const {
         // compile-time constant except the range
         if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= KV_TILE - 1) {
             constexpr int step = THREADS / chunks;
@@ -87,14 +87,14 @@ struct KvStream {
     // Queries of a block: heads of one KV head over consecutive rows.
     struct Tile {
         int row, last_row, s, kv_head, tile;
-        PositionRange range, inner;  // range: union of the queries' ranges, inner: intersection
+        KvRange range, inner;  // range: union of the queries' ranges, inner: intersection
     };
 
     __device__ __forceinline__ Tile tile_of(int row, int tile, int kv_head) const {
         const Batch& b = *a.b;
-        const int s = b.sequences[row], rows = a.heads_per_kv() < QUERIES ? QUERIES / a.heads_per_kv() : 1;
+        const int s = b.sequences[row], rows = a.gqa() < QUERIES ? QUERIES / a.gqa() : 1;
         const int last_row = min(row + rows, b.offsets[s + 1]) - 1;
-        const PositionRange one = visible_range(a, row), other = visible_range(a, last_row);
+        const KvRange one = visible_range(a, row), other = visible_range(a, last_row);
         return {row,
                 last_row,
                 s,
@@ -105,8 +105,7 @@ struct KvStream {
     }
 
     __device__ __forceinline__ void load_queries(const Tile& of) const {
-        const int i = threadIdx.x / 8, heads_per_kv = a.heads_per_kv(),
-                  rows = heads_per_kv < QUERIES ? QUERIES / heads_per_kv : 1;
+        const int i = threadIdx.x / 8, gqa = a.gqa(), rows = gqa < QUERIES ? QUERIES / gqa : 1;
         Query one = query_of_tile(a, i, of.row, rows, of.last_row, of.tile, of.kv_head);
         one.score_scale = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
         if (threadIdx.x % 8 == 0) shared.queries[i] = one;
@@ -121,7 +120,7 @@ struct KvStream {
     }
     // Scores of this warp's 16 positions; masked unless all queries see the complete tile.
     __device__ __forceinline__ void score(float (&scores)[2][4], u32 (&queries)[type == F16 ? 1 : D / 16][4],
-                                          const u8* k, const Query (&mine)[2], int from, PositionRange inner,
+                                          const u8* k, const Query (&mine)[2], int from, KvRange inner,
                                           bool is_plain) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, t = lane % 4;
         if constexpr (type == F16) {
@@ -295,7 +294,7 @@ struct KvStream {
     __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
                                            int n_fresh, const PartialOf& partial, const Prepare& prepare) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
-        const PositionRange range = of.range, inner = of.inner;
+        const KvRange range = of.range, inner = of.inner;
         TileLoader loader(*this, entry, of, first, last);
         __syncthreads();  // wait for readers of the previous item
         if (type == Q4) loader.request(first, loader.find(first));

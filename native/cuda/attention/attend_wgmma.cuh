@@ -2,6 +2,7 @@
 // memory are positions. Same bits as chains of mma.
 #pragma once
 
+#include "attention/attend_mma.cuh"
 #include "primitives/wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -22,8 +23,39 @@ __device__ __forceinline__ void fence_registers(float (&sums)[n]) {
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// Exp weights of a KV tile, row maxima and sums.
+__device__ __forceinline__ void compute_exp_weights(u32 (&exp_weights)[KV_TILE / 16][4], float (&row_max)[2],
+                                                    float (&exp_sums)[4], const float (&scores)[KV_TILE / 2],
+                                                    const Query (&mine)[2], bool is_plain) {
+    const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
+    float bases[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float two[2] = {scores[2 * half], scores[2 * half + 1]};
+#pragma unroll
+        for (int n = 1; n < KV_TILE / 8; n++) {
+            two[0] = fmaxf(two[0], scores[4 * n + 2 * half]);
+            two[1] = fmaxf(two[1], scores[4 * n + 2 * half + 1]);
+        }
+        float max_score = fmaxf(two[0], two[1]);
+        max_score = fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 1));
+        row_max[half] = __fmul_rn(fmaxf(max_score, __shfl_xor_sync(ALL_LANES, max_score, 2)), factors[half]);
+        bases[half] = finite_max(row_max[half]);
+    }
+#pragma unroll
+    for (int i = 0; i < KV_TILE / 16; i++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float* two = scores + 8 * i + 2 * e;
+            exp_weights[i][e] = to_half2(exp_weight_at(two[0], factors[e % 2], bases[e % 2]),
+                                         exp_weight_at(two[1], factors[e % 2], bases[e % 2]));
+        }
+        mma(exp_sums, exp_weights[i], ONES, ONES);
+    }
+}
+
 // d = a b (64 columns, both operands in shared memory), plus d if `is_added`.
-__device__ __forceinline__ void start_products(float (&d)[32], u64 a, u64 b, int is_added) {
+__device__ __forceinline__ void start_qk(float (&d)[32], u64 a, u64 b, int is_added) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
