@@ -59,12 +59,34 @@ TURNED = ("Q4",)  # caches whose heads are turned before they are kept
 TURNS = ("TURNED_K=1", "TURNED_V=1")  # definitions of theirs
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
-    *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
-    *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool", "place"),
-    *("given", "blend", "fold_join", "fold_columns", "fold_mean", "conv_around", "conv_at"),
+    *("add", "scale", "mul", "mul_weight", "add_weight", "slice", "concat", "output_rows"),
+    *(
+        "softcap",
+        "unary",
+        "glu",
+        "add_lora",
+        "rope",
+        "clamp",
+        "clip",
+        "xielu",
+        "lerp",
+        "mix_streams",
+        "embed_token_type",
+        "pool",
+        "scatter_rows",
+    ),
+    *(
+        "input",
+        "embedding_bag",
+        "merge_patches_concat",
+        "merge_patches_interleave",
+        "merge_patches_mean",
+        "conv1d",
+        "gather_conv1d",
+    ),
 )
-SCANS = ("delta_net", "wkv7", "lightning", "scan_mamba2")
-NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")
+SCANS = ("delta_net", "wkv7", "lightning_attention", "scan_mamba2")
+NORMS = ("rms_norm", "layer_norm", "gaussian_topk", "match_rms", "vecdot")
 
 
 def found(folder: str, interface: str) -> dict[str, dict[str, int]]:
@@ -79,11 +101,11 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     yield from (("probe", "primitives/probe", ()), ("pack", "weights/pack", ()))
     for name in ("route", "order", "combine"):
         yield f"experts_{name}", f"experts/{name}", ()
-    for name in ("conv", "previous", "scan_mamba", "ngrams", "compress"):
+    for name in ("causal_conv1d", "token_shift", "scan_mamba", "ngrams", "compress"):
         yield name, f"scans/{name}", ()
     for name in SCANS:
         yield name, "scans/scan", (f"OP={name.upper()}",)
-    yield "hyper", "rows/hyper", ()
+    yield "hyper_connections", "rows/hyper_connections", ()
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
     for name in ("logits", "keys", "feed"):
@@ -125,7 +147,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield from row_kernels(name, cache, 4)
     yield "attend_staged_f16", "attention/staged", ("KV=F16", "PARTS=3")
     # Caches with turned heads share what takes little of the time. One kernel of tiles for all models keeps them small.
-    yield "pick", "attention/pick", ("ANY",)
+    yield "index_topk", "attention/index_topk", ("ANY",)
     yield "store_any", "attention/store", ("ANY", *TURNS)
     yield "attend_turn_any", "attention/turn", ("ANY", *TURNS)
     yield "attend_tile_any", "attention/tile", ("ANY", *TURNS, "PLAIN=0")

@@ -18,7 +18,7 @@ def _choice(p: CaseTracer, *, n: int, block: int, has_weights: bool) -> Handle:
     rope = Rope(HEAD, HEAD, 10000.0, "neox")
     q, k = (p.rope(p.embed(name), rope) for name in ("index_q", "index_k"))
     weights = p.embed("index_weights") if has_weights else None
-    return p.choose(q, k, weights, head_dim=HEAD, n=n, block=block, local=int(block > 1))
+    return p.indexer(q, k, weights, head_dim=HEAD, n=n, block=block, local=int(block > 1))
 
 
 def _spoiled(widths: dict[str, int]) -> Make:
@@ -40,8 +40,8 @@ def _cases() -> Iterator[Case]:
     tables = {"index_q": 4 * HEAD, "index_k": HEAD, "index_weights": 4}
     for n, runs, name in ((5, _SPLITS, "splits"), (40, _TOGETHER, "together")):
         yield Case(
-            f"pick-{name}",
-            "pick",
+            f"index_topk-{name}",
+            "index_topk",
             _tables(**tables),
             lambda p, n=n: _choice(p, n=n, block=1, has_weights=True),
             "exact",
@@ -49,8 +49,8 @@ def _cases() -> Iterator[Case]:
         )
     for kv_type, n, block, runs in (("f16", 3, 8, _SPLITS), ("q8_0", 2, 24, _TOGETHER)):
         yield Case(
-            f"pick-blocks{block}",
-            "pick",
+            f"index_topk-blocks{block}",
+            "index_topk",
             _tables(index_q=2 * HEAD, index_k=HEAD),
             lambda p, n=n, block=block: _choice(p, n=n, block=block, has_weights=False),
             "exact",
@@ -59,8 +59,8 @@ def _cases() -> Iterator[Case]:
         )
     for n, block, has_weights in ((5, 1, True), (4, 1, False), (3, 8, False)):
         yield Case(
-            f"pick-no-numbers-{n}x{block}-{has_weights}",
-            "pick",
+            f"index_topk-no-numbers-{n}x{block}-{has_weights}",
+            "index_topk",
             _spoiled(tables if has_weights else {"index_q": 2 * HEAD, "index_k": HEAD}),
             lambda p, n=n, block=block, has=has_weights: _choice(p, n=n, block=block, has_weights=has),
             "exact",

@@ -16,13 +16,13 @@ _LONG: tuple[Run, ...] = (*ROWS, ((90, 0, (0, 1, 2)),))
 def _hypers() -> Iterator[Case]:
     for n, iterations in ((4, 20), (3, 1), (1, 2)):
         make = _both(_tables(x=n * (n + 2)), _vector("scale", 3), _vector("base", n * (n + 2), 0.0))
-        build = lambda p, n=n, k=iterations: p.hyper(  # noqa: E731
+        build = lambda p, n=n, k=iterations: p.hyper_connections(  # noqa: E731
             p.embed("x"), "scale", "base", streams=n, iterations=k, eps=1e-6
         )
-        yield Case(f"hyper-{n}x{iterations}", "hyper", make, build, "near")
+        yield Case(f"hyper_connections-{n}x{iterations}", "hyper_connections", make, build, "near")
     make = _both(_tables(x=4), _vector("scale", 1), _vector("base", 4, 0.0))
-    build = lambda p: p.hyper(p.embed("x"), "scale", "base", streams=4, iterations=0, eps=1e-6)  # noqa: E731
-    yield Case("hyper-head", "hyper", make, build, "near")
+    build = lambda p: p.hyper_connections(p.embed("x"), "scale", "base", streams=4, iterations=0, eps=1e-6)  # noqa: E731
+    yield Case("hyper_connections-head", "hyper_connections", make, build, "near")
 
 
 def _compressions() -> Iterator[Case]:
@@ -42,7 +42,14 @@ def _compressions() -> Iterator[Case]:
 
 def _kept() -> Iterator[Case]:
     for runs in (_PAGES, _TOGETHER):
-        yield Case(f"keep-{len(runs[0])}", "keep", _tables(x=48), lambda p: p.keep(p.embed("x")), "exact", runs)
+        yield Case(
+            f"cache_rows-{len(runs[0])}",
+            "cache_rows",
+            _tables(x=48),
+            lambda p: p.cache_rows(p.embed("x")),
+            "exact",
+            runs,
+        )
     for kv_type, heads, head_dim, window, every, n, runs in (
         ("f32", 3, 48, 100, 4, 0, _SPLITS),
         ("f16", 20, 32, 8, 16, 0, _TOGETHER),
@@ -55,14 +62,14 @@ def _kept() -> Iterator[Case]:
             chosen = None
             if n:
                 q, k, weights = (p.embed(f"index_{x}") for x in ("q", "k", "weights"))
-                chosen = p.choose(q, k, weights, head_dim=16, n=n, every=m)
-            q, k, c = p.embed("q"), p.keep(p.embed("k"), window=w), p.keep(p.embed("c"))
-            return p.attend_kept(q, k, c, chosen, head_dim=d, scale=d**-0.5, window=w, every=m, sinks="sinks")
+                chosen = p.indexer(q, k, weights, head_dim=16, n=n, every=m)
+            q, k, c = p.embed("q"), p.cache_rows(p.embed("k"), window=w), p.cache_rows(p.embed("c"))
+            return p.attend_compressed(q, k, c, chosen, head_dim=d, scale=d**-0.5, window=w, every=m, sinks="sinks")
 
         index = {"index_q": 64, "index_k": 16, "index_weights": 4} if n else {}
         tables = _tables(**index, q=heads * head_dim, k=head_dim, c=head_dim)
         made = _both(tables, _vector("sinks", heads, 0.0))
-        yield Case(f"attend_kept-{kv_type}-{heads}-{n}", "attend_kept", made, build, "scan", runs, kv_type)
+        yield Case(f"attend_compressed-{kv_type}-{heads}-{n}", "attend_compressed", made, build, "scan", runs, kv_type)
 
 
 def _others() -> Iterator[Case]:
@@ -72,9 +79,9 @@ def _others() -> Iterator[Case]:
 
         def choice(p: CaseTracer, n=n, m=every) -> Handle:
             q, k = (p.rope(p.embed(f"index_{x}"), rope) for x in "qk")
-            return p.choose(q, k, p.embed("index_weights"), head_dim=16, n=n, every=m)
+            return p.indexer(q, k, p.embed("index_weights"), head_dim=16, n=n, every=m)
 
-        yield Case(f"pick-every{every}-{n}", "pick", tables, choice, "exact", runs)
+        yield Case(f"index_topk-every{every}-{n}", "index_topk", tables, choice, "exact", runs)
     for back, inverse in ((3, False), (0, True), (127, True)):
         turn = Rope(16, 16, 10000.0, "adjacent", back=back, inverse=inverse)
         build = lambda p, r=turn: p.rope(p.embed("x"), r)  # noqa: E731

@@ -20,7 +20,7 @@ _SIZES = (1, 5, 16, 17, 100)
 def _activations() -> Iterator[Case]:
     for n in _SIZES:
         for kind in get_args(Act)[:-1]:  # the last is the cpu backend's alone
-            yield Case(f"act-{kind}-{n}", "act", _tables(x=n), lambda p, k=kind: p.act(p.embed("x"), k), "near")
+            yield Case(f"unary-{kind}-{n}", "unary", _tables(x=n), lambda p, k=kind: p.unary(p.embed("x"), k), "near")
         for act in get_args(Gate)[1:-1]:
             two = _tables(a=n, b=n)
             yield Case(f"glu-{act}-{n}", "glu", two, lambda p, a=act: p.glu(p.embed("a"), p.embed("b"), a), "near")
@@ -39,38 +39,44 @@ def _xielu(p: CaseTracer) -> Handle:
 
 def _products() -> Iterator[Case]:
     for first, width in ((0, 16), (5, 20), (39, 1)):
-        some = lambda p, f=first, w=width: p.columns(p.embed("x"), first=f, width=w)  # noqa: E731
-        yield Case(f"columns-{first}-{width}", "columns", _tables(x=40), some, "exact")
+        some = lambda p, f=first, w=width: p.slice(p.embed("x"), first=f, width=w)  # noqa: E731
+        yield Case(f"slice-{first}-{width}", "slice", _tables(x=40), some, "exact")
     runs = lambda p: p.split(p.embed("x"), 3, 2, 5, groups=4)[2]  # noqa: E731
-    yield Case("columns-runs", "columns", _tables(x=40), runs, "exact")
+    yield Case("slice-runs", "slice", _tables(x=40), runs, "exact")
     for n, shared in ((5, False), (1, False), (3, True)):
-        join = lambda p, n=n, s=shared: p.join(p.embed("a"), p.embed("b"), heads=n, shared=s)  # noqa: E731
-        yield Case(f"join-{n}-{'shared' if shared else 'own'}", "join", _tables(a=30, b=25), join, "exact")
+        concat = lambda p, n=n, s=shared: p.concat(p.embed("a"), p.embed("b"), heads=n, shared=s)  # noqa: E731
+        yield Case(f"concat-{n}-{'shared' if shared else 'own'}", "concat", _tables(a=30, b=25), concat, "exact")
     for n, groups in ((1, 1), (5, 3), (16, 2), (33, 1), (64, 4)):
         wide = _tables(a=n * groups, b=groups)
         yield Case(f"mul-{n}x{groups}", "mul", wide, lambda p: p.embed("a") * p.embed("b"), "exact")
         make = _both(_tables(x=n * groups), _vector("w", n))
-        yield Case(f"gain-{n}x{groups}", "gain", make, lambda p: p.gain(p.embed("x"), "w"), "exact")
-        runs = lambda p, g=groups: p.gain(p.embed("x"), "w", run=g)  # noqa: E731
-        yield Case(f"gain-runs-{n}x{groups}", "gain", _both(_tables(x=2 * n * groups), _vector("w", n)), runs, "exact")
+        yield Case(f"mul_weight-{n}x{groups}", "mul_weight", make, lambda p: p.mul_weight(p.embed("x"), "w"), "exact")
+        runs = lambda p, g=groups: p.mul_weight(p.embed("x"), "w", run=g)  # noqa: E731
+        yield Case(
+            f"mul_weight-runs-{n}x{groups}",
+            "mul_weight",
+            _both(_tables(x=2 * n * groups), _vector("w", n)),
+            runs,
+            "exact",
+        )
         two = _tables(a=n * groups, b=n * groups)
-        dots = lambda p, n=n: p.dots(p.embed("a"), p.embed("b"), group=n)  # noqa: E731
-        yield Case(f"dots-{n}x{groups}", "dots", two, dots, "scan")
+        vecdot = lambda p, n=n: p.vecdot(p.embed("a"), p.embed("b"), group=n)  # noqa: E731
+        yield Case(f"vecdot-{n}x{groups}", "vecdot", two, vecdot, "scan")
         mixed = _both(_tables(a=n, b=n), _matrix("w", GGMLType.F32, groups, n))
         yield Case(f"lerp-{n}x{groups}", "lerp", mixed, lambda p: p.lerp(p.embed("a"), p.embed("b"), "w"), "near")
-        yield Case(f"shift-{n}x{groups}", "shift", make, lambda p: p.embed("x") + p.vector("w"), "exact")
+        yield Case(f"add_weight-{n}x{groups}", "add_weight", make, lambda p: p.embed("x") + p.vector("w"), "exact")
 
 
 def _streams() -> Iterator[Case]:
     for streams, n, plus in ((4, 4, 0.0), (1, 3, 1.0), (2, 1, 0.5)):
-        mix = lambda p, s=streams, b=plus: p.mix(p.embed("x"), p.embed("c"), streams=s, plus=b)  # noqa: E731
-        yield Case(f"mix-{streams}-{n}", "mix", _tables(x=20 * streams, c=streams * n), mix, "near")
+        mixed = lambda p, s=streams, b=plus: p.mix_streams(p.embed("x"), p.embed("c"), streams=s, plus=b)  # noqa: E731
+        yield Case(f"mix_streams-{streams}-{n}", "mix_streams", _tables(x=20 * streams, c=streams * n), mixed, "near")
     for n in (1, 3):
-        match = lambda p: p.match(p.embed("x"), p.embed("like"), least=1e-5)  # noqa: E731
-        yield Case(f"match-{n}", "match", _tables(x=17 * n, like=17), match, "near")
+        matched = lambda p: p.match_rms(p.embed("x"), p.embed("like"), least=1e-5)  # noqa: E731
+        yield Case(f"match_rms-{n}", "match_rms", _tables(x=17 * n, like=17), matched, "near")
     for n in (5, 100):
-        peaks = lambda p: p.peaks(p.embed("x"), deviations=0.5)  # noqa: E731
-        yield Case(f"peaks-{n}", "peaks", _tables(x=n), peaks, "near")
+        topk = lambda p: p.gaussian_topk(p.embed("x"), deviations=0.5)  # noqa: E731
+        yield Case(f"gaussian_topk-{n}", "gaussian_topk", _tables(x=n), topk, "near")
 
 
 def _norms() -> Iterator[Case]:
@@ -163,8 +169,8 @@ def _texts() -> Iterator[Case]:
         yield Case(f"embed_position-{type.name}", "embed_position", make, at, "exact", _TEXTS)
     for rows, separator in ((1, 0), (2, 0), (2, 7), (1, 7)):
         make = _both(_tables(x=33), _matrix("kinds", GGMLType.F32, rows, 33))
-        typed = lambda p, s=separator: p.embed_type(p.embed("x"), "kinds", s)  # noqa: E731
-        yield Case(f"embed_type-{rows}-{separator}", "embed_type", make, typed, "exact", _TEXTS)
+        typed = lambda p, s=separator: p.embed_token_type(p.embed("x"), "kinds", s)  # noqa: E731
+        yield Case(f"embed_token_type-{rows}-{separator}", "embed_token_type", make, typed, "exact", _TEXTS)
     for head_dim, group, window, kv_type in (
         (32, 1, 0, "f32"),
         (64, 3, 0, "f16"),

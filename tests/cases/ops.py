@@ -107,7 +107,7 @@ def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
     program = choose("reference").compile(plan, file.tensors, Options())
     tensors = case.tensors()
     state, parts, bounds = program.new_state(N_PAGES, 2 * N_PAGES), [], []
-    stores = [i + 1 for i, step in enumerate(plan.steps[:-1]) if step.op in ("store", "keep")]
+    stores = [i + 1 for i, step in enumerate(plan.steps[:-1]) if step.op in ("store", "cache_rows")]
     for batch in case.batches():
         for first, last in zip([0, *stores], [*stores, len(plan.steps)], strict=True):
             before = [cache.copy() for cache, _, _ in _caches(case, state)]

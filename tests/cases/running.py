@@ -15,7 +15,7 @@ _ROPE = Rope(16, 16, 10000.0, "neox")
 
 def _choice(p: CaseTracer, n: int, every: int) -> Handle:
     q, k = (p.rope(p.embed(f"index_{x}"), _ROPE) for x in "qk")
-    return p.choose(q, k, p.embed("index_weights"), head_dim=16, n=n, every=every, whole=True)
+    return p.indexer(q, k, p.embed("index_weights"), head_dim=16, n=n, every=every, whole=True)
 
 
 def _cases() -> Iterator[Case]:
@@ -28,14 +28,14 @@ def _cases() -> Iterator[Case]:
         yield Case(f"ngrams-{type.name}", "ngrams", _matrix("w", type, 160, 32), look_up, "exact", runs)
     for (n, kernel, gap), runs in zip(((5, 2, 1), (33, 4, 2), (16, 3, 40)), RUNS, strict=True):
         make = _both(_tables(x=n), _matrix("w", GGMLType.F32, n, kernel))
-        build = lambda p, k=kernel, g=gap: p.conv(p.embed("x"), "w", kernel=k, gap=g)  # noqa: E731
-        yield Case(f"conv-{n}x{kernel}-gap{gap}", "conv", make, build, "near", runs)
+        build = lambda p, k=kernel, g=gap: p.causal_conv1d(p.embed("x"), "w", kernel=k, gap=g)  # noqa: E731
+        yield Case(f"causal_conv1d-{n}x{kernel}-gap{gap}", "causal_conv1d", make, build, "near", runs)
     for n in (1, 17, 100):
-        yield Case(f"act-root-{n}", "act", _tables(x=n), lambda p: p.act(p.embed("x"), "root"), "near")
+        yield Case(f"unary-root-{n}", "unary", _tables(x=n), lambda p: p.unary(p.embed("x"), "root"), "near")
     index = {"index_q": 64, "index_k": 16, "index_weights": 4}
     for every, n, runs in ((4, 5, _SPLITS), (4, 30, _TOGETHER), (3, 2, _SPLITS)):
         build = lambda p, n=n, m=every: _choice(p, n, m)  # noqa: E731
-        yield Case(f"pick-whole{every}-{n}", "pick", _tables(**index), build, "exact", runs)
+        yield Case(f"index_topk-whole{every}-{n}", "index_topk", _tables(**index), build, "exact", runs)
     for kv_type, every, n, runs in (("f16", 4, 5, _SPLITS), ("q8_0", 3, 2, _TOGETHER)):
 
         def attend(p: CaseTracer, n=n, m=every) -> Handle:

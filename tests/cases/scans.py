@@ -32,24 +32,24 @@ def _numbers(name: str, n: int) -> Make:
 
 
 def _positive(p: CaseTracer, name: str) -> Handle:
-    return p.act(p.embed(name), "softplus")
+    return p.unary(p.embed(name), "softplus")
 
 
 def _convs() -> Iterator[Case]:
     for i, (n, kernel) in enumerate(((5, 2), (16, 3), (33, 4), (100, 4))):
         for act, bias in (("silu", True), ("", False)):
             make = _both(_tables(x=n), _matrix("w", GGMLType.F32, n, kernel, bias))
-            build = lambda p, k=kernel, a=act: p.conv(p.embed("x"), "w", kernel=k, act=a)  # noqa: E731
-            yield Case(f"conv-{n}x{kernel}-{act or 'none'}", "conv", make, build, "near", RUNS[i % 3])
+            build = lambda p, k=kernel, a=act: p.causal_conv1d(p.embed("x"), "w", kernel=k, act=a)  # noqa: E731
+            yield Case(f"causal_conv1d-{n}x{kernel}-{act or 'none'}", "causal_conv1d", make, build, "near", RUNS[i % 3])
     wide = lambda rng: {"w.weight": replace(random_weight(rng, GGMLType.F32, 33, 4), shape=(1, 33, 1, 4))}  # noqa: E731
-    build = lambda p: p.conv(p.embed("x"), "w", kernel=4)  # noqa: E731
-    yield Case("conv-axes-of-1", "conv", _both(_tables(x=33), wide), build, "near", _TOGETHER)
+    build = lambda p: p.causal_conv1d(p.embed("x"), "w", kernel=4)  # noqa: E731
+    yield Case("causal_conv1d-axes-of-1", "causal_conv1d", _both(_tables(x=33), wide), build, "near", _TOGETHER)
     for runs in RUNS:
         yield Case(
             f"previous-{len(runs[0])}-{len(runs)}",
-            "previous",
+            "token_shift",
             _tables(x=7),
-            lambda p: p.previous(p.embed("x")),
+            lambda p: p.token_shift(p.embed("x")),
             "exact",
             runs,
         )
@@ -63,7 +63,7 @@ def delta_nets(*shapes: tuple[int, int, int, int]) -> Iterator[Case]:
 
                 def build(p: CaseTracer, n_k=n_k, n_v=n_v, order=order) -> Handle:
                     q, k, v, b = (p.embed(x) for x in "qkvb")
-                    g, b = _positive(p, "g") * -1.0, p.act(b, "sigmoid")
+                    g, b = _positive(p, "g") * -1.0, p.unary(b, "sigmoid")
                     return p.delta_net(q, k, v, g, b, heads_k=n_k, heads_v=n_v, order=order, eps=1e-6)
 
                 name = f"delta_net-{n_k}-{n_v}-{head}x{head_v}-{order}-{'head' if wide == n_v else 'key'}"
@@ -99,8 +99,10 @@ def wkvs_and_lightnings(*shapes: tuple[int, int]) -> Iterator[Case]:
             return p.wkv7(r, _positive(p, "w") * -1.0, k, v, a, b * -0.5, head=head)
 
         yield Case(f"wkv7-{n}x{head}", "wkv7", six, wkv, "scan", RUNS[i % 3])
-        light = lambda p, h=head: p.lightning(p.embed("q"), p.embed("k"), p.embed("v"), head=h, slope=0.7)  # noqa: E731
-        yield Case(f"lightning-{n}x{head}", "lightning", _tables(q=n, k=n, v=n), light, "scan", RUNS[i % 3])
+        light = lambda p, h=head: p.lightning_attention(p.embed("q"), p.embed("k"), p.embed("v"), head=h, slope=0.7)  # noqa: E731
+        yield Case(
+            f"lightning_attention-{n}x{head}", "lightning_attention", _tables(q=n, k=n, v=n), light, "scan", RUNS[i % 3]
+        )
 
 
 _ALL = (

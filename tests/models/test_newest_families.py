@@ -81,7 +81,7 @@ def test_hunyuan_4_clamps_only_the_routed_experts(tmp_path):
     }
     assert gates == {("moe", "clipped", 0.4), ("glu", "silu", 0.0)}
     # Two layers choose for themselves, the third takes the choice of the second.
-    assert [step.op for step in plan.steps].count("choose") == 3
+    assert [step.op for step in plan.steps].count("indexer") == 3
     assert sum(len(step.inputs) == 3 for step in plan.steps if step.op == "attention") == 4
 
 

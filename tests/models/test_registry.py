@@ -105,9 +105,9 @@ def test_too_large_context_is_rejected_with_the_supported_one(name, tmp_path):
 @pytest.mark.parametrize(("name", "most"), [("deepseek-v32", 8), ("glm-dsa", 8), ("minimax-m3", 12)])
 def test_context_with_full_attention_needs_no_index(name, most, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
-        assert "choose" in {step.op for step in trace(file).steps}
+        assert "indexer" in {step.op for step in trace(file).steps}
         short = trace(file, ctx=most)
-        assert "choose" not in {step.op for step in short.steps}
+        assert "indexer" not in {step.op for step in short.steps}
         assert short.positions == most
 
 

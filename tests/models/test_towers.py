@@ -159,7 +159,7 @@ def test_partial_rows_are_rejected_for_steps_that_compute_all(tmp_path):
     state = run._stages[0].state(64)
     first, attend = (
         next(i for i, step in enumerate(one.programs[0].running_plan.steps) if step.op == op)
-        for op in ("given", "attend")
+        for op in ("input", "attend")
     )
     for step, rows in ((first, (0, 8)), (attend, (0, 65)), (attend, (8, 8)), (attend, (-1, 4))):
         with pytest.raises(ValueError, match="rows"):

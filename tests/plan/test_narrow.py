@@ -76,7 +76,7 @@ def test_plans_read_by_others_in_full_are_unchanged(tmp_path):
     "build",
     [
         lambda p, x: p.output_rows(attended(p, x)),
-        lambda p, x: p.output_rows(p.act(attended(p, x), "silu")),
+        lambda p, x: p.output_rows(p.unary(attended(p, x), "silu")),
         lambda p, x: p.pool(p.linear(attended(p, x), "w", width=8), "mean"),
         lambda p, x: attended(p, p.linear(x, "w", width=8)),
         lambda p, x: p.output_rows(attended(p, p.linear(x, "w", width=8))),

@@ -22,20 +22,26 @@ def eight(p):
 
 
 def columns(p, n):
-    return p.columns(eight(p), first=0, width=n)
+    return p.slice(eight(p), first=0, width=n)
 
 
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda p: p.conv(eight(p), "filter", kernel=4), r"expected \(8, 4\)"),
-        (lambda p: p.conv(eight(p), "turned", kernel=3), r"turned\.weight has shape \(3, 8\), expected \(8, 3\)"),
-        (lambda p: p.conv(p.output_rows(eight(p)), "filter", kernel=3), "needs all rows"),
-        (lambda p: p.conv(eight(p), "filter", kernel=3, act="relu"), "silu or none"),
+        (lambda p: p.causal_conv1d(eight(p), "filter", kernel=4), r"expected \(8, 4\)"),
+        (
+            lambda p: p.causal_conv1d(eight(p), "turned", kernel=3),
+            r"turned\.weight has shape \(3, 8\), expected \(8, 3\)",
+        ),
+        (lambda p: p.causal_conv1d(p.output_rows(eight(p)), "filter", kernel=3), "needs all rows"),
+        (lambda p: p.causal_conv1d(eight(p), "filter", kernel=3, act="relu"), "silu or none"),
         (lambda p: p.split(eight(p), 3, 4), r"3 \+ 4 columns of 1 runs from 8"),
         (lambda p: eight(p) + p.vector("rates"), "16 elements, which do not divide the width 8"),
         (lambda p: p.wkv7(*[eight(p)] * 6, head=3), "heads of 3"),
-        (lambda p: p.lightning(eight(p), eight(p), columns(p, 4), head=4, slope=1.0), "lightning got"),
+        (
+            lambda p: p.lightning_attention(eight(p), eight(p), columns(p, 4), head=4, slope=1.0),
+            "lightning_attention got",
+        ),
         (
             lambda p: p.delta_net(
                 *[eight(p)] * 3, columns(p, 4), columns(p, 2), heads_k=2, heads_v=2, order="mod", eps=0

@@ -42,8 +42,8 @@ def test_bias_of_a_scaled_matrix_is_added_after_the_scale():
     steps = p.plan().steps
     assert [(s.op, [w.name for w in s.weights]) for s in steps[1:]] == [
         ("linear", ["up.weight"]),
-        ("gain", ["up.scale"]),
-        ("shift", ["up.bias"]),
+        ("mul_weight", ["up.scale"]),
+        ("add_weight", ["up.bias"]),
     ]
 
 
@@ -111,7 +111,7 @@ def test_attention_keeps_entries_in_order_of_use():
     x = p.embed("token_embd", width=8)
     a = p.attention(x, x, x, head_dim=4, scale=1.0, window=3)
     p.attention(x, like=a, head_dim=4, scale=1.0, window=5)
-    wide = p.attention(x, x, p.columns(x, first=0, width=2), head_dim=4, scale=1.0)
+    wide = p.attention(x, x, p.slice(x, first=0, width=2), head_dim=4, scale=1.0)
     inside = p.attention(x, x, v_dim=3, head_dim=8, scale=1.0, window=2)
     last = p.attention(x, like=inside, head_dim=8, scale=1.0)
     assert (wide.width, inside.width, last.width) == (2, 3, 3)
@@ -135,7 +135,7 @@ def test_attention_like_another_needs_that_one_and_its_heads():
         with pytest.raises(PlanError, match="needs k, or an earlier attention"):
             p.attention(x, *kv, like=a if kv else None, head_dim=4, scale=1.0)
     with pytest.raises(PlanError, match="got k and v of other heads than those that it is like keeps"):
-        p.attention(x, x, p.columns(x, first=0, width=2), like=a, head_dim=4, scale=1.0)
+        p.attention(x, x, p.slice(x, first=0, width=2), like=a, head_dim=4, scale=1.0)
 
 
 def test_attention_like_another_may_store_its_own_keys():
@@ -155,7 +155,7 @@ def test_attention_rejects_mismatched_widths_and_masks():
     with pytest.raises(PlanError, match="v_dim of 9; 1 to 8 expected"):
         p.attention(x, x, v_dim=9, head_dim=8, scale=1.0)
     with pytest.raises(PlanError, match="k of width 8 and v of 3; multiples of 4"):
-        p.attention(x, x, p.columns(x, first=0, width=3), head_dim=4, scale=1.0)
+        p.attention(x, x, p.slice(x, first=0, width=3), head_dim=4, scale=1.0)
     with pytest.raises(PlanError, match="'chunked' needs a window"):
         p.attention(x, x, x, head_dim=4, scale=1.0, mask="chunked")
 
@@ -215,33 +215,35 @@ def test_every_plain_op_of_the_table_can_be_traced():
     recurrent = {"filter__weight": (8, 2), "rates__weight": (8, 2), "skips__weight": (8,), "two__weight": (2, 1)}
     texts = {"at__weight": (5, 8), "kinds__weight": (2, 8), "sinks__weight": (2,), "one__weight": (1,)}
     p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts, **recurrent, **texts)
-    x = p.embed_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
-    x = p.conv_around(p.blend(x + p.given(width=8), "at", taps=2), "filter", kernel=2, before=1)
-    x = p.conv_at(p.running_norm(x, "norm", eps=1e-3), "filter", first=0, taps=2)
+    x = p.embed_token_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
+    x = p.conv1d(p.embedding_bag(x + p.input(width=8), "at", taps=2), "filter", kernel=2, before=1)
+    x = p.gather_conv1d(p.cumulative_norm(x, "norm", eps=1e-3), "filter", first=0, taps=2)
     two, b, _ = p.split(x, 2, 2, 4)
-    x = p.scan_mamba(p.conv(x, "filter", kernel=2), p.previous(x), two, b, a="rates", d="skips")
+    x = p.scan_mamba(p.causal_conv1d(x, "filter", kernel=2), p.token_shift(x), two, b, a="rates", d="skips")
     x = x + p.ngrams("at", end=0, factors=(1, 3), sizes=(5,), firsts=(0,))
     x = p.scan_mamba2(x, two, b, b, a="two", d="two", groups=1) + p.vector("norm")
     x = p.delta_net(x, x, x, two, b, heads_k=2, heads_v=2, order="div", eps=1e-6)
-    x = p.lightning(p.wkv7(x, x, x, x, x, x, head=4), x, x, head=4, slope=1.0)
-    x = p.join(p.columns(x, first=0, width=3), p.columns(x, first=3, width=5))
-    x = p.peaks(p.match(p.mix(x, p.columns(x, first=0, width=4), streams=2), x, least=1e-5), deviations=0.5)
-    x = p.linear_at(p.per_head_linear(x, "heads", heads=2, width=4), "up", "up", width=8)
-    x = p.lerp(x, p.mul(x, p.dots(x, x, group=4)), "skips") + p.hidden("skips", eps=1e-6)
+    x = p.lightning_attention(p.wkv7(x, x, x, x, x, x, head=4), x, x, head=4, slope=1.0)
+    x = p.concat(p.slice(x, first=0, width=3), p.slice(x, first=3, width=5))
+    x = p.gaussian_topk(
+        p.match_rms(p.mix_streams(x, p.slice(x, first=0, width=4), streams=2), x, least=1e-5), deviations=0.5
+    )
+    x = p.linear_id(p.per_head_linear(x, "heads", heads=2, width=4), "up", "up", width=8)
+    x = p.lerp(x, p.mul(x, p.vecdot(x, x, group=4)), "skips") + p.hidden("skips", eps=1e-6)
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)
-    chosen = p.choose(q, p.columns(q, first=0, width=4), two, head_dim=4, n=3)
+    chosen = p.indexer(q, p.slice(q, first=0, width=4), two, head_dim=4, n=3)
     x = x + p.attention(q, q, h, head_dim=4, scale=0.5, chosen=chosen)
-    x = p.glu(x, p.act(p.gain(p.softcap(p.clip(p.clamp(x, 5.0), -1.0, 2.0), 3.0), "norm"), "relu2")) * 0.5
-    x = x + p.attention(p.columns(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
-    blocks = p.keep(p.compress(x, x, "kinds", every=2, width=4))
-    latest = p.keep(p.columns(x, first=0, width=4), window=2)
-    x = x + p.attend_kept(q, latest, blocks, head_dim=4, scale=0.5, window=2, every=2, sinks="sinks")
-    x = p.mul(x, p.hyper(p.columns(x, first=0, width=2), "one", "sinks", streams=2, iterations=1, eps=1e-6))
+    x = p.glu(x, p.unary(p.mul_weight(p.softcap(p.clip(p.clamp(x, 5.0), -1.0, 2.0), 3.0), "norm"), "relu2")) * 0.5
+    x = x + p.attention(p.slice(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
+    blocks = p.cache_rows(p.compress(x, x, "kinds", every=2, width=4))
+    latest = p.cache_rows(p.slice(x, first=0, width=4), window=2)
+    x = x + p.attend_compressed(q, latest, blocks, head_dim=4, scale=0.5, window=2, every=2, sinks="sinks")
+    x = p.mul(x, p.hyper_connections(p.slice(x, first=0, width=2), "one", "sinks", streams=2, iterations=1, eps=1e-6))
     x = p.layer_norm(p.xielu(x, alpha_p=1.0, alpha_n=1.0, beta=0.5, eps=-1e-6), eps=1e-6) * x
     x = p.moe(x, "router", "gate", "gate", "down", n_experts=2, ffn=6, n_used=1)
     p.output_rows(x)
-    p.fold(x, rows=2, kind="join")
+    p.merge_patches(x, rows=2, kind="concat")
     p.output(p.pool(x, "mean"))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}

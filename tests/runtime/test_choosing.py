@@ -53,7 +53,7 @@ def test_rows_that_choose_all_positions_match_a_model_without_an_index(name, tmp
         found = []
         for ctx in (2048, 1000):
             plan = trace(file, ctx=ctx)
-            assert ("choose" in {step.op for step in plan.steps}) == (ctx == 2048)
+            assert ("indexer" in {step.op for step in plan.steps}) == (ctx == 2048)
             program = choose("cpu").compile(plan, file.tensors, Options(threads=2))
             found.append(program.run(Batch.of([(TOKENS[:70], 0, range(3))]), program.new_state(3)).copy())
     np.testing.assert_array_equal(*found)
@@ -76,5 +76,5 @@ def test_nan_scores_come_last_regardless_of_local_blocks():
 def test_impossible_choice_is_rejected_at_the_model_line():
     p = Tracer("test", {})
     with pytest.raises(PlanError, match="a row's own block is one"):
-        q = p.given(width=8)
-        p.choose(q, q, head_dim=8, n=2, block=4)
+        q = p.input(width=8)
+        p.indexer(q, q, head_dim=8, n=2, block=4)

@@ -50,7 +50,7 @@ def test_rows_that_choose_all_blocks_match_a_model_without_an_index(name, n, tmp
         found = []
         for ctx in (2048, 1000):
             plan = trace(file, ctx=ctx)
-            assert ("choose" in {step.op for step in plan.steps}) == (ctx == 2048)
+            assert ("indexer" in {step.op for step in plan.steps}) == (ctx == 2048)
             program = choose("cpu").compile(plan, file.tensors, Options(threads=2))
             found.append(logits(program, [70, 1]))
     np.testing.assert_array_equal(*found)
@@ -86,7 +86,7 @@ def test_block_is_the_weighted_sum_of_its_rows_per_column(name, tmp_path):
 
 
 def test_streams_mix_by_a_doubly_stochastic_matrix(tmp_path):
-    case = COMPRESSIONS["hyper-4x20"]
+    case = COMPRESSIONS["hyper_connections-4x20"]
     with case.open(tmp_path) as file:
         found, _ = expected(case, file)
     matrices = found[:, 8:].reshape(-1, 4, 4)
@@ -97,15 +97,15 @@ def test_streams_mix_by_a_doubly_stochastic_matrix(tmp_path):
 
 def test_mismatched_shapes_are_rejected_at_the_model_line():
     p = Tracer("test", {})
-    x = p.given(width=8)
-    with pytest.raises(PlanError, match="needs two values of 8 columns that keep made"):
-        p.attend_kept(x, x, x, head_dim=8, scale=1.0, window=4, every=4, sinks="sinks")
+    x = p.input(width=8)
+    with pytest.raises(PlanError, match="needs two values of 8 columns that cache_rows made"):
+        p.attend_compressed(x, x, x, head_dim=8, scale=1.0, window=4, every=4, sinks="sinks")
     with pytest.raises(PlanError, match="for 3 streams and 1 iterations"):
-        p.hyper(x, "scale", "base", streams=3, iterations=1, eps=0.0)
+        p.hyper_connections(x, "scale", "base", streams=3, iterations=1, eps=0.0)
     with pytest.raises(PlanError, match="which needs a positive one"):
         p.glu(x, x, "clipped")
     with pytest.raises(PlanError, match="among each 4-th"):
-        p.choose(x, x, head_dim=8, n=2, block=4, local=1, every=4)
+        p.indexer(x, x, head_dim=8, n=2, block=4, local=1, every=4)
 
 
 @pytest.mark.parametrize(

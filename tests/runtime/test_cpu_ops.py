@@ -123,22 +123,22 @@ def test_fused_steps_match_the_plain_ones(name, level, files, results, monkeypat
 
 def test_table_has_cases_for_exactly_the_native_ops(files):
     # linear, attention and choose are plain ops that the passes always replace.
-    # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
-    # What it gives to ops of towers is in test_tower_ops.py, and the matrices of rows are in test_linear_at.py.
+    # tests/engine/test_adapters.py and test_mtp.py prove the scales of "add_lora" and the rows of "hidden".
+    # What it gives to ops of towers is in test_tower_ops.py, and the matrices of rows are in test_linear_id.py.
     elsewhere = {
         "store",
-        "adapt",
+        "add_lora",
         "hidden",
-        "linear_at",
-        "given",
-        "blend",
-        "fold",
-        "place",
-        "conv_around",
-        "conv_at",
-        "running_norm",
+        "linear_id",
+        "input",
+        "embedding_bag",
+        "merge_patches",
+        "scatter_rows",
+        "conv1d",
+        "gather_conv1d",
+        "cumulative_norm",
     }
-    assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention", "choose"}
+    assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention", "indexer"}
     for name, case in CASES.items():
         assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name
 

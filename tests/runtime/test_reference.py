@@ -203,8 +203,8 @@ def one_act(kind, x):
 @pytest.mark.parametrize("kind", get_args(Act))
 def test_activations_match_their_names(kind):
     x = np.linspace(-6, 6, 61, dtype=np.float32)[None]
-    step = Step("act", (0,), (1,), (), (("kind", kind),), "")
-    got = REFERENCE_OPS["act"](OpContext(None, None, None), step, x)
+    step = Step("unary", (0,), (1,), (), (("kind", kind),), "")
+    got = REFERENCE_OPS["unary"](OpContext(None, None, None), step, x)
     np.testing.assert_allclose(got[0], [one_act(kind, float(one)) for one in x[0]], atol=1e-6, rtol=1e-6)
 
 

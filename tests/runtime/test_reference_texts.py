@@ -42,7 +42,7 @@ def test_positions_count_from_the_start_of_each_text():
 @pytest.mark.parametrize(("separator", "kinds"), [(0, [0] * 9), (9, [0, 0, 0, 0, 0, 1, 1, 1, 0])])
 def test_rows_after_the_first_separator_are_of_the_second_type(separator, kinds):
     table = np.array([[1, 2, 3, 4], [50, 60, 70, 80]], np.float32)
-    np.testing.assert_array_equal(run("embed_type", {"kinds": table}, separator=separator), X + table[kinds])
+    np.testing.assert_array_equal(run("embed_token_type", {"kinds": table}, separator=separator), X + table[kinds])
 
 
 def test_alibi_slopes_halve_with_interpolation_beyond_a_power_of_two():

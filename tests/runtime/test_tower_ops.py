@@ -35,7 +35,7 @@ def program(build, backend, **options):
     """A plan of given rows and what `build` makes of them; without the table if it does not read it."""
     tracer = Tracer("case", TENSORS)
     tracer.skip("at", "token_embd", "near", "half", "far")
-    tracer.output(build(tracer, tracer.given(width=WIDTH)))
+    tracer.output(build(tracer, tracer.input(width=WIDTH)))
     return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
 
@@ -71,23 +71,23 @@ def test_blend_adds_weighted_rows_of_a_table():
     places = np.array([[0, 3, -1], [4, -1, 2], [-1, -1, -1]], np.int32)
     shares = np.array([[1, 0.5, 9], [1, 9, -2], [9, 9, 9]], np.float32)
     batch, table = brought(3, places=places, shares=shares), TENSORS["at.weight"].dequantize()
-    got = both(lambda p, x: p.output_rows(p.blend(x, "at", taps=3)), batch)
+    got = both(lambda p, x: p.output_rows(p.embedding_bag(x, "at", taps=3)), batch)
     want = batch.hidden.copy()
     want[0] += table[0] + 0.5 * table[3]
     want[1] += table[4] - 2 * table[2]
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
-    only = both(lambda p, x: p.output_rows(p.blend(x, "at", first=2)), batch)
+    only = both(lambda p, x: p.output_rows(p.embedding_bag(x, "at", first=2)), batch)
     np.testing.assert_allclose(only[1], batch.hidden[1] - 2 * table[2], rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["join", "columns", "mean"])
+@pytest.mark.parametrize("kind", ["concat", "interleave", "mean"])
 def test_fold_merges_rows(kind):
     batch = brought(6, outputs=[0, 1, 3])
-    got = both(lambda p, x: p.fold(x, rows=3, kind=kind), batch)
+    got = both(lambda p, x: p.merge_patches(x, rows=3, kind=kind), batch)
     groups = [batch.hidden[row : row + 3] for row in (0, 1, 3)]
     want = {
-        "join": [g.reshape(-1) for g in groups],
-        "columns": [g.T.reshape(-1) for g in groups],
+        "concat": [g.reshape(-1) for g in groups],
+        "interleave": [g.T.reshape(-1) for g in groups],
         "mean": [g.mean(axis=0) for g in groups],
     }[kind]
     np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -96,7 +96,7 @@ def test_fold_merges_rows(kind):
 @pytest.mark.parametrize(("before", "act"), [(2, "silu"), (4, ""), (0, "")])
 def test_conv_around_filters_rows_of_each_text(before, act):
     batch, filters = brought(7, 1, 3), TENSORS["near.weight"].dequantize()
-    build = lambda p, x: p.output_rows(p.conv_around(x, "near", kernel=5, before=before, act=act))  # noqa: E731
+    build = lambda p, x: p.output_rows(p.conv1d(x, "near", kernel=5, before=before, act=act))  # noqa: E731
     want, ends = np.tile(TENSORS["near.bias"].dequantize().astype(np.float64), (11, 1)), (0, 7, 8, 11)
     for first, last in pairwise(ends):
         for row in range(first, last):
@@ -115,8 +115,8 @@ def test_conv_around_filters_rows_of_each_text(before, act):
 def test_invalid_conv_around_is_rejected():
     for kernel, before, message in ((5, 5, "begins 5 rows before"), (4, 1, "expected .8, 4")):
         with pytest.raises(PlanError, match=message):
-            program(lambda p, x, k=kernel, b=before: p.conv_around(x, "near", kernel=k, before=b), "reference")
-    one = program(lambda p, x: p.output_rows(p.conv_around(x, "near", kernel=5, before=2)), "cpu", threads=1)
+            program(lambda p, x, k=kernel, b=before: p.conv1d(x, "near", kernel=k, before=b), "reference")
+    one = program(lambda p, x: p.output_rows(p.conv1d(x, "near", kernel=5, before=2)), "cpu", threads=1)
     later = replace(Batch.of([([0] * 2, 3, [0])], range(2)), hidden=np.zeros((2, WIDTH), np.float32))
     with pytest.raises(ValueError, match="a text must be whole in one batch"):
         run(one, later)
@@ -134,8 +134,8 @@ def test_conv_at_reads_the_named_rows_of_the_same_text():
         for k, at in enumerate(places[row, 2:]):
             want[row] += weight[:, k] * batch.hidden[starts[row] + at] * (at >= 0)
     alone = replace(brought(40), hidden=batch.hidden[10:], places=places[10:], shares=batch.shares[10:])
-    every = lambda p, x: p.output_rows(p.conv_at(x, "near", first=2, taps=5))  # noqa: E731
-    some = lambda p, x: p.conv_at(x, "near", first=2, taps=5, is_wanted=True)  # noqa: E731
+    every = lambda p, x: p.output_rows(p.gather_conv1d(x, "near", first=2, taps=5))  # noqa: E731
+    some = lambda p, x: p.gather_conv1d(x, "near", first=2, taps=5, is_wanted=True)  # noqa: E731
     results = []
     for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
         one, other = (program(build, backend, threads=threads) for build in (every, some))
@@ -149,10 +149,10 @@ def test_conv_at_reads_the_named_rows_of_the_same_text():
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_invalid_conv_at_is_rejected(backend):
     with pytest.raises(PlanError, match=r"near\.weight has shape \(8, 5\), expected \(8, 4\)"):
-        program(lambda p, x: p.conv_at(x, "near", first=0, taps=4), backend)
-    with pytest.raises(PlanError, match="conv_at got 5 places from 0 on of output rows"):
-        program(lambda p, x: p.conv_at(p.output_rows(x), "near", first=0, taps=5), backend)
-    one = program(lambda p, x: p.output_rows(p.conv_at(x, "near", first=0, taps=5)), backend, threads=1)
+        program(lambda p, x: p.gather_conv1d(x, "near", first=0, taps=4), backend)
+    with pytest.raises(PlanError, match="gather_conv1d got 5 places from 0 on of output rows"):
+        program(lambda p, x: p.gather_conv1d(p.output_rows(x), "near", first=0, taps=5), backend)
+    one = program(lambda p, x: p.output_rows(p.gather_conv1d(x, "near", first=0, taps=5)), backend, threads=1)
     with pytest.raises(ValueError, match="does not name the rows of a filter"):
         run(one, brought(3))
     for wrong in (3, -2):
@@ -165,7 +165,7 @@ def test_invalid_conv_at_is_rejected(backend):
 def test_running_norm_uses_all_previous_rows_of_a_text():
     batch, weight = brought(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
     batch.hidden[10:] = 3 * batch.hidden[10:] + 100  # far from 0: a sum of squares of f32 would lose the deviation
-    build = lambda p, x: p.output_rows(p.running_norm(x, "half", eps=1e-3))  # noqa: E731
+    build = lambda p, x: p.output_rows(p.cumulative_norm(x, "half", eps=1e-3))  # noqa: E731
     want = np.zeros((50, WIDTH))
     for first, last in pairwise((0, 9, 10, 50)):
         square = 0.0
@@ -185,10 +185,10 @@ def test_running_norm_uses_all_previous_rows_of_a_text():
 
 
 def test_invalid_running_norm_is_rejected():
-    three = lambda p, x: p.running_norm(p.columns(x, first=0, width=6), "half", eps=1e-3)  # noqa: E731
+    three = lambda p, x: p.cumulative_norm(p.slice(x, first=0, width=6), "half", eps=1e-3)  # noqa: E731
     with pytest.raises(PlanError, match=r"half\.weight has shape \(4,\), but x is batch x 6"):
         program(three, "reference")
-    one = program(lambda p, x: p.output_rows(p.running_norm(x, "half", eps=1e-3)), "cpu", threads=1)
+    one = program(lambda p, x: p.output_rows(p.cumulative_norm(x, "half", eps=1e-3)), "cpu", threads=1)
     later = replace(Batch.of([([0] * 2, 3, [0])], range(2)), hidden=np.zeros((2, WIDTH), np.float32))
     with pytest.raises(ValueError, match="a text must be whole in one batch"):
         run(one, later)
@@ -202,7 +202,7 @@ def placed(part, adds):
     plan = tracer.plan()
     embed, head = plan.steps
     values = (*plan.values, Value(2, WIDTH, "batch"))
-    step = Step("place", (0,), (2,), (), (("part", part), ("adds", adds)), "case.py:1")
+    step = Step("scatter_rows", (0,), (2,), (), (("part", part), ("adds", adds)), "case.py:1")
     return replace(plan, steps=(embed, step, replace(head, inputs=(2,))), values=values)
 
 
@@ -291,7 +291,7 @@ def test_text_continues_after_bidirectional_rows():
 )
 def test_mismatched_arrays_are_rejected(changes, message):
     def build(p, x):
-        return attending("block")(p, p.blend(x, "at") if "places" in changes else x)
+        return attending("block")(p, p.embedding_bag(x, "at") if "places" in changes else x)
 
     one = program(build, "cpu", threads=1)
     batch = replace(brought(4), **({"sees": sees((0, 4))} | changes))
@@ -319,7 +319,7 @@ def test_batch_must_have_attention_ranges():
 
 def test_rows_that_choose_positions_see_no_others():
     def build(p, x):
-        chosen = p.choose(x, p.columns(x, first=0, width=4), head_dim=4, n=2)
+        chosen = p.indexer(x, p.slice(x, first=0, width=4), head_dim=4, n=2)
         return p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, chosen=chosen))
 
     for backend in ("reference", "cpu"):

@@ -24,10 +24,10 @@ def build(p: Tracer, hp: TransformerParams) -> None:
         with p.scope(f"blk.{i}"):
             widths = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.v_dim
             h = p.rms_norm(x, "attn_norm", eps=hp.eps)
-            q, k, v = p.split(p.linear_at(h, "attn_qkv", "vis_attn_qkv", width=sum(widths)), *widths)
+            q, k, v = p.split(p.linear_id(h, "attn_qkv", "vis_attn_qkv", width=sum(widths)), *widths)
             a = parts.attend(p, parts.turned(p, q, layer), parts.turned(p, k, layer), v, hp, i)
-            x = x + p.linear_at(a, "attn_output", "vis_attn_output", width=hp.width)
+            x = x + p.linear_id(a, "attn_output", "vis_attn_output", width=hp.width)
             h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
-            gate, up = (p.linear_at(h, f"ffn_{one}", f"vis_{one}", width=layer.ffn) for one in ("gate", "up"))
-            x = x + p.linear_at(p.glu(gate, up), "ffn_down", "vis_down", width=hp.width)
+            gate, up = (p.linear_id(h, f"ffn_{one}", f"vis_{one}", width=layer.ffn) for one in ("gate", "up"))
+            x = x + p.linear_id(p.glu(gate, up), "ffn_down", "vis_down", width=hp.width)
     parts.read_out(p, x, hp)

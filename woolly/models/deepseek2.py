@@ -75,12 +75,12 @@ def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int | None, chosen: list
     """One layer, or the block that guesses (None). Layers without an index take the last choice of those before."""
     common, index, like = hp.common, hp.index, hp.common.n_layers - 1 if i is None else i
 
-    def choose(h: Handle, low: Handle) -> Handle | None:
+    def indexer(h: Handle, low: Handle) -> Handle | None:
         if index is not None and index.is_own(p, i):
             chosen.append(parts.indexed(p, h, low, index))
         else:
             p.skip("indexer")
         return chosen[-1] if chosen else None
 
-    x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, like, hp.latent, choose)
+    x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, like, hp.latent, indexer)
     return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, like)

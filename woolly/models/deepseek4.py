@@ -107,24 +107,26 @@ def build(p: Tracer, hp: Deepseek4Params) -> None:
     one = p.embed("token_embd", width=common.width)
     x = one
     for _ in range(n - 1):
-        x = p.join(x, one)
+        x = p.concat(x, one)
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
             x = _connected(p, x, "attn", hp, partial(_attention, p, hp=hp, i=i))
             x = _connected(p, x, "ffn", hp, partial(_experts, p, hp=hp, i=i))
     logits = p.linear(p.rms_norm(x, eps=common.eps), "output_hc_fn", width=n)
-    share = p.hyper(logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.eps)
-    parts.read_out(p, p.mix(x, share, streams=n), common)
+    share = p.hyper_connections(logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.eps)
+    parts.read_out(p, p.mix_streams(x, share, streams=n), common)
 
 
 def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Callable[[Handle], Handle]) -> Handle:
     """Streams around a layer: what they give it, what they give each other, and what it gives them."""
     n, eps = hp.streams, hp.common.eps
     logits = p.linear(p.rms_norm(x, eps=eps), f"hc_{name}_fn", width=n * (n + 2))
-    shares = p.hyper(logits, f"hc_{name}_scale", f"hc_{name}_base", streams=n, iterations=hp.iterations, eps=hp.eps)
+    shares = p.hyper_connections(
+        logits, f"hc_{name}_scale", f"hc_{name}_base", streams=n, iterations=hp.iterations, eps=hp.eps
+    )
     into, out, among = p.split(shares, n, n, n * n)
-    y = layer(p.rms_norm(p.mix(x, into, streams=n), f"{name}_norm", eps=eps))
-    return p.mix(x, among, streams=n) + p.mix(y, out, streams=1)
+    y = layer(p.rms_norm(p.mix_streams(x, into, streams=n), f"{name}_norm", eps=eps))
+    return p.mix_streams(x, among, streams=n) + p.mix_streams(y, out, streams=1)
 
 
 def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
@@ -138,10 +140,10 @@ def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
     k = _turned(p, p.rms_norm(p.linear(h, "attn_kv", width=head_dim), "attn_kv_a_norm", eps=eps), rope)
     if every:
         blocks = _blocks(p, h, "attn_compressor", hp, every, head_dim)
-        a = p.attend_kept(
+        a = p.attend_compressed(
             q,
-            p.keep(k, window=this.window),
-            p.keep(blocks),
+            p.cache_rows(k, window=this.window),
+            p.cache_rows(blocks),
             _chosen(p, h, low, hp, every),
             head_dim=head_dim,
             scale=this.scale,
@@ -178,7 +180,7 @@ def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) 
     q = _turned(p, p.linear(low, "indexer.attn_q_b", width=heads * head_dim), hp.far, heads)
     k = _blocks(p, h, "indexer_compressor", hp, every, head_dim)
     weights = p.linear(h, "indexer.proj", width=heads) * (heads * head_dim) ** -0.5
-    return p.choose(q, k, weights, head_dim=head_dim, n=index.n, every=every)
+    return p.indexer(q, k, weights, head_dim=head_dim, n=index.n, every=every)
 
 
 def _experts(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
@@ -190,5 +192,5 @@ def _experts(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
 def _turned(p: Tracer, x: Handle, rope: Rope, heads: int = 1) -> Handle:
     """The last columns of each head turned."""
     straight = x.width // heads - rope.n_rot
-    turned = p.rope(p.columns(x, first=straight, width=rope.n_rot, groups=heads), rope)
-    return p.join(p.columns(x, first=0, width=straight, groups=heads), turned, heads=heads)
+    turned = p.rope(p.slice(x, first=straight, width=rope.n_rot, groups=heads), rope)
+    return p.concat(p.slice(x, first=0, width=straight, groups=heads), turned, heads=heads)

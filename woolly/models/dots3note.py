@@ -54,7 +54,7 @@ def build(p: Tracer, params: Dots3Params) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
 
-        def choose(h: Handle, low: Handle, has_window: bool = hp.layers[i].window > 0) -> Handle | None:
+        def indexer(h: Handle, low: Handle, has_window: bool = hp.layers[i].window > 0) -> Handle | None:
             if has_window or index is None:
                 p.skip("indexer")
                 return None
@@ -62,6 +62,6 @@ def build(p: Tracer, params: Dots3Params) -> None:
 
         with p.scope(f"blk.{i}"):
             h = p.rms_norm(x, "attn_norm", eps=hp.eps)
-            x = x + parts.latent_attention(p, h, hp, i, params.latents[i], choose)
+            x = x + parts.latent_attention(p, h, hp, i, params.latents[i], indexer)
             x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
     p.output(parts.logits(p, x, hp))

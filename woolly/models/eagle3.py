@@ -49,7 +49,7 @@ def build_draft(p: Tracer, hp: Eagle3Params) -> None:
     g = p.hidden(width=common.width)
     with p.scope("blk.0"):
         h = p.rms_norm(g, "attn_norm_2", eps=common.eps)
-        pair = p.join(p.rms_norm(e, "attn_norm", eps=common.eps), h)
+        pair = p.concat(p.rms_norm(e, "attn_norm", eps=common.eps), h)
         x = (h if hp.is_residual_normed else g) + parts.self_attention(p, pair, common, 0)
         x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, 0)
     y = p.rms_norm(p.output_rows(x), "output_norm", eps=common.eps)

@@ -44,13 +44,13 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
     width, eps = hp.width, hp.eps
     x = p.embed("token_embd", width=width) * width**0.5
     inputs = parts.layer_inputs(p, x, hp, p.rows("per_layer_model_proj") // hp.n_layers)
-    three = p.join(p.join(x, x), x)
-    x = p.join(x, p.match(p.per_head_linear(three, "altup_proj", heads=3, width=width), x, least=_MIN_SQUARE))
+    three = p.concat(p.concat(x, x), x)
+    x = p.concat(x, p.match_rms(p.per_head_linear(three, "altup_proj", heads=3, width=width), x, least=_MIN_SQUARE))
     kept: dict[bool, Handle] = {}
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             coefs = p.linear(_modalities(p, _stream(p, x), eps), "altup_predict_coef", width=_STREAMS**2)
-            x = x + p.mix(x, coefs, streams=_STREAMS)
+            x = x + p.mix_streams(x, coefs, streams=_STREAMS)
             active = _stream(p, x)
             h = p.rms_norm(active, "attn_norm", eps=eps)
             a = p.linear(parts.shared_attention(p, h, hp, i, kept), "attn_output", width=width)
@@ -58,26 +58,26 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
             f = _feed_forward(p, p.rms_norm(y, "ffn_norm", eps=eps), hp.layers[i].ffn, params.peaks[i])
             y = y + p.rms_norm(f, "post_ffw_norm", eps=eps)
             coefs = p.linear(_modalities(p, y, eps), "altup_correct_coef", width=_STREAMS)
-            x = x + p.mix(y + active * -1.0, coefs, streams=1, plus=1.0)
-            first = parts.gated_input(p, p.gain(_stream(p, x), "altup_correct_scale"), inputs, hp, i)
-            rest = p.columns(x, first=width, width=3 * width) + p.join(p.join(first, first), first)
-            x = p.join(_stream(p, x), rest)
-    rest = p.per_head_linear(p.columns(x, first=width, width=3 * width), "altup_unembd_proj", heads=3, width=width)
-    rest = p.match(rest, _stream(p, x), least=_MIN_SQUARE)
+            x = x + p.mix_streams(y + active * -1.0, coefs, streams=1, plus=1.0)
+            first = parts.gated_input(p, p.mul_weight(_stream(p, x), "altup_correct_scale"), inputs, hp, i)
+            rest = p.slice(x, first=width, width=3 * width) + p.concat(p.concat(first, first), first)
+            x = p.concat(_stream(p, x), rest)
+    rest = p.per_head_linear(p.slice(x, first=width, width=3 * width), "altup_unembd_proj", heads=3, width=width)
+    rest = p.match_rms(rest, _stream(p, x), least=_MIN_SQUARE)
     last = _stream(p, x)
     for j in range(3):
-        last = last + p.columns(rest, first=j * width, width=width)
+        last = last + p.slice(rest, first=j * width, width=width)
     p.output(parts.logits(p, last * (1 / _STREAMS), hp))
 
 
 def _stream(p: Tracer, x: Handle) -> Handle:
     """The stream that layers compute."""
-    return p.columns(x, first=0, width=x.width // _STREAMS)
+    return p.slice(x, first=0, width=x.width // _STREAMS)
 
 
 def _modalities(p: Tracer, x: Handle, eps: float) -> Handle:
     h = p.rms_norm(x, "altup_router_norm", eps=eps) * (1 / x.width)
-    return p.act(p.linear(h, "altup_router", width=_STREAMS), "tanh")
+    return p.unary(p.linear(h, "altup_router", width=_STREAMS), "tanh")
 
 
 def _laurel(p: Tracer, h: Handle, eps: float) -> Handle:
@@ -87,5 +87,5 @@ def _laurel(p: Tracer, h: Handle, eps: float) -> Handle:
 
 def _feed_forward(p: Tracer, h: Handle, ffn: int, deviations: float) -> Handle:
     gate, up = p.linear(h, "ffn_gate", width=ffn), p.linear(h, "ffn_up", width=ffn)
-    gate = p.peaks(gate, deviations=deviations) if math.isfinite(deviations) else gate
+    gate = p.gaussian_topk(gate, deviations=deviations) if math.isfinite(deviations) else gate
     return p.linear(p.glu(gate, up, "gelu"), "ffn_down", width=h.width)

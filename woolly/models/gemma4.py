@@ -50,7 +50,7 @@ def build(p: Tracer, hp: Gemma4Params) -> None:
                 f = p.rms_norm(f, "post_ffw_norm_1", eps=eps) + m
             x = x + p.rms_norm(f, "post_ffw_norm", eps=eps)
             x = x + parts.gated_input(p, x, inputs, common, i) if inputs is not None else x
-            x = p.gain(x, "layer_output_scale") if p.has("layer_output_scale") else x
+            x = p.mul_weight(x, "layer_output_scale") if p.has("layer_output_scale") else x
     parts.read_out(p, x, common)
 
 

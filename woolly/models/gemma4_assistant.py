@@ -43,7 +43,7 @@ def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> 
     """Build the draft; returns the features of a further draft token. `entries`: K and V of the model, by window."""
     common, eps = hp.common, hp.common.eps
     e = p.embed("/token_embd", width=hp.read_width) * hp.read_width**0.5
-    x = p.linear(p.join(e, p.hidden("/output_norm", eps=eps)), "nextn.pre_projection", width=common.width)
+    x = p.linear(p.concat(e, p.hidden("/output_norm", eps=eps)), "nextn.pre_projection", width=common.width)
     for i, this in enumerate(common.layers):
         with p.scope(f"blk.{i}"):
             q = p.linear(p.rms_norm(x, "attn_norm", eps=eps), "attn_q", width=this.heads * this.head_dim)
@@ -53,7 +53,7 @@ def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> 
             a = p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=window)
             x = x + p.rms_norm(p.linear(a, "attn_output", width=common.width), "post_attention_norm", eps=eps)
             f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), common, i, act="gelu")
-            x = p.gain(x + p.rms_norm(f, "post_ffw_norm", eps=eps), "layer_output_scale")
+            x = p.mul_weight(x + p.rms_norm(f, "post_ffw_norm", eps=eps), "layer_output_scale")
     following = p.linear(p.rms_norm(x, "output_norm", eps=eps), "nextn.post_projection", width=hp.read_width)
     y = p.rms_norm(p.output_rows(x), "output_norm", eps=eps)
     p.output(p.linear(y, "token_embd", width=p.rows("token_embd")))

@@ -57,11 +57,11 @@ def build(p: Tracer, params: HyV4Params) -> None:
     one = p.embed("token_embd", width=hp.width)
     x = one
     for _ in range(n - 1):
-        x = p.join(x, one)
+        x = p.concat(x, one)
     last: list[Handle] = []
     for i in range(hp.n_layers):
 
-        def choose(h: Handle, low: Handle, i: int = i) -> Handle | None:
+        def indexer(h: Handle, low: Handle, i: int = i) -> Handle | None:
             if index is None:
                 p.skip("indexer")
                 return None
@@ -69,8 +69,8 @@ def build(p: Tracer, params: HyV4Params) -> None:
                 last.append(parts.indexed(p, h, low, index, eps=hp.eps, is_last=True))
             return last[-1]
 
-        def attend(h: Handle, i: int = i, choose: Callable[[Handle, Handle], Handle | None] = choose) -> Handle:
-            return parts.latent_attention(p, h, hp, i, params.latent, choose)
+        def attend(h: Handle, i: int = i, indexer: Callable[[Handle, Handle], Handle | None] = indexer) -> Handle:
+            return parts.latent_attention(p, h, hp, i, params.latent, indexer)
 
         def mix(h: Handle, i: int = i) -> Handle:
             limit = params.limits[i]
@@ -82,19 +82,19 @@ def build(p: Tracer, params: HyV4Params) -> None:
             x = _connected(p, x, "attn", params, attend)
             x = _connected(p, x, "ffn", params, mix)
     share = _shares(p, x, "output_hc", params, n)
-    parts.read_out(p, p.mix(x, share, streams=n, plus=params.eps), hp)
+    parts.read_out(p, p.mix_streams(x, share, streams=n, plus=params.eps), hp)
 
 
 def _shares(p: Tracer, x: Handle, name: str, params: HyV4Params, width: int) -> Handle:
     """Sigmoids of logits that all streams together give, each run of them times a scale of its own."""
     n, logits = params.streams, p.linear(p.rms_norm(x, eps=params.common.eps), f"{name}_fn", width=width)
-    scaled = p.gain(logits, p.vector(f"{name}_scale").weight, run=n)
-    return p.act(scaled + p.vector(f"{name}_base"), "sigmoid")
+    scaled = p.mul_weight(logits, p.vector(f"{name}_scale").weight, run=n)
+    return p.unary(scaled + p.vector(f"{name}_base"), "sigmoid")
 
 
 def _connected(p: Tracer, x: Handle, name: str, params: HyV4Params, layer: Callable[[Handle], Handle]) -> Handle:
     """Streams around a layer: what they give it, and what it gives each of them."""
     n, eps = params.streams, params.eps
     into, out = p.split(_shares(p, x, f"hc_{name}", params, 2 * n), n, n)
-    y = layer(p.rms_norm(p.mix(x, into, streams=n, plus=eps), f"{name}_norm", eps=params.common.eps))
-    return x + p.mix(y, out * params.magnitude, streams=1, plus=eps)
+    y = layer(p.rms_norm(p.mix_streams(x, into, streams=n, plus=eps), f"{name}_norm", eps=params.common.eps))
+    return x + p.mix_streams(y, out * params.magnitude, streams=1, plus=eps)

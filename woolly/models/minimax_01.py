@@ -46,8 +46,8 @@ def build(p: Tracer, hp: MiniMaxParams) -> None:
 def _lightning(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
     """Heads fade at rates of their own, slower in later layers."""
     heads, d = hp.layers[layer].heads, hp.layers[layer].head_dim
-    qkv = p.act(p.linear(h, "attn_qkv", width=3 * heads * d), "silu")
+    qkv = p.unary(p.linear(h, "attn_qkv", width=3 * heads * d), "silu")
     q, k, v = p.split(qkv, d, d, d, groups=heads)
-    o = p.lightning(q, k, v, head=d, slope=1.0 - layer / max(1, hp.n_layers - 1) + 1e-5)
-    gate = p.act(p.linear(h, "attn_gate", width=heads * d), "sigmoid")
+    o = p.lightning_attention(q, k, v, head=d, slope=1.0 - layer / max(1, hp.n_layers - 1) + 1e-5)
+    gate = p.unary(p.linear(h, "attn_gate", width=heads * d), "sigmoid")
     return p.linear(p.rms_norm(o, "attn_norm_2", eps=hp.eps) * gate, "attn_output", width=hp.width)

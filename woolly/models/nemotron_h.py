@@ -66,7 +66,7 @@ def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Ha
     """Squared relu without a gate; experts may see a narrower row than their router."""
     if hp.experts is None or not p.has("ffn_gate_inp"):
         return parts.plain_feed_forward(p, h, hp, layer, act="relu2")
-    shared = p.act(p.linear(h, "ffn_up_shexp", width=p.rows("ffn_up_shexp")), "relu2")
+    shared = p.unary(p.linear(h, "ffn_up_shexp", width=p.rows("ffn_up_shexp")), "relu2")
     shared = p.linear(shared, "ffn_down_shexp", width=hp.width)
     if not p.has("ffn_latent_down"):
         return parts.experts(p, h, hp.experts, act="relu2", gated=False) + shared

@@ -93,7 +93,7 @@ def build(p: Tracer, hp: ParakeetParams) -> None:
         return
     x = p.output_rows(p.embed("token_embd", width=p.columns_of("token_embd")))
     p.skip("dec.lstm", "dec.joint_pred", "dec.joint_steps")
-    p.output(p.linear(p.act(x, "relu"), "dec.joint_out", width=p.rows("dec.joint_out")))
+    p.output(p.linear(p.unary(x, "relu"), "dec.joint_out", width=p.rows("dec.joint_out")))
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTower:

@@ -44,9 +44,9 @@ def _mamba(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     r = hp.scan
     head, rank = r.inner // r.heads, p.rows("ssm_x") - 2 * r.state
     z, x = p.split(p.linear(h, "ssm_in", width=2 * r.inner), head, head, groups=r.heads)
-    x = p.conv(x, "ssm_conv1d", kernel=r.kernel)
+    x = p.causal_conv1d(x, "ssm_conv1d", kernel=r.kernel)
     b, c, dt = p.split(p.linear(x, "ssm_x", width=2 * r.state + rank), r.state, r.state, rank)
     b, c, dt = (p.rms_norm(y, f"ssm_{name}_norm", eps=hp.eps) for y, name in ((b, "b"), (c, "c"), (dt, "dt")))
-    dt = p.act(p.linear(dt, "ssm_dt", width=r.heads), "softplus")
+    dt = p.unary(p.linear(dt, "ssm_dt", width=r.heads), "softplus")
     y = p.scan_mamba2(x, dt, b, c, a="ssm_a", d="ssm_d", groups=1)
     return p.linear(p.glu(z, y), "ssm_out", width=h.width)

@@ -56,5 +56,5 @@ def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handl
     k, v = p.linear(h, "attn_k", width=kv_width), p.linear(h, "attn_v", width=kv_width)
     q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
     q, k = (parts.turned(p, y, this) for y in (q, k))
-    a = parts.attend(p, q, k, v, hp, layer) * p.act(gate, "sigmoid")
+    a = parts.attend(p, q, k, v, hp, layer) * p.unary(gate, "sigmoid")
     return p.linear(a, "attn_output", width=hp.width)

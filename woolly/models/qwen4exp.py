@@ -110,16 +110,16 @@ def build(p: Tracer, params: Qwen4Params) -> None:
     one = p.embed("token_embd", width=hp.width)
     x = one
     for _ in range(n - 1):
-        x = p.join(x, one)
+        x = p.concat(x, one)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             if params.ngrams is not None and params.ngrams.layer == i:
                 x = x + _of_runs(p, x, params, params.ngrams)
             h, share = _mixed(p, x, "hc_attn", params, "hc_attn_inject")
             y = parts.gated_delta_net(p, h, hp, gate="sigmoid") if hp.recurrent[i] else _attention(p, h, params, i)
-            x = x + p.mix(y, share, streams=1)
+            x = x + p.mix_streams(y, share, streams=1)
             h, share = _mixed(p, x, "hc_ffn", params, "hc_ffn_inject")
-            x = x + p.mix(parts.experts_or_feed_forward(p, h, hp, i), share, streams=1)
+            x = x + p.mix_streams(parts.experts_or_feed_forward(p, h, hp, i), share, streams=1)
     h, _ = _mixed(p, p.output_rows(x), "output_hc", params)
     p.output(parts.unembedded(p, h, hp))
 
@@ -133,12 +133,12 @@ def _mixed(p: Tracer, x: Handle, name: str, params: Qwen4Params, inject: str = "
     """Compute the input of a layer, a gated mean of the streams, and the gates of its output."""
     hp, n = params.common, params.streams
     normed = _normed(p, x, f"{name}_norm", hp)
-    low = p.act(p.linear(normed, f"{name}_down", width=p.rows(f"{name}_down")) * (1 / n), "silu")
-    gated = normed * p.act(p.linear(low, f"{name}_up", width=x.width), "sigmoid")
+    low = p.unary(p.linear(normed, f"{name}_down", width=p.rows(f"{name}_down")) * (1 / n), "silu")
+    gated = normed * p.unary(p.linear(low, f"{name}_up", width=x.width), "sigmoid")
     first, *others = p.split(gated, *(hp.width,) * n)
     for other in others:
         first = first + other
-    share = p.act(p.linear(normed, inject, width=n) * (1 / n), "sigmoid") * 2.0 if inject else first
+    share = p.unary(p.linear(normed, inject, width=n) * (1 / n), "sigmoid") * 2.0 if inject else first
     return first * (1 / n), share
 
 
@@ -148,10 +148,10 @@ def _of_runs(p: Tracer, x: Handle, params: Qwen4Params, own: Ngrams) -> Handle:
     rows = p.ngrams("/per_layer_token_embd", end=own.end, factors=own.factors, sizes=own.sizes, firsts=own.firsts)
     k = _normed(p, p.linear(rows, "ple_key", width=n * hp.width), "ple_norm_key", hp)
     q = _normed(p, x, "ple_norm_query", hp)
-    gate = p.act(p.act(p.dots(k, q, group=hp.width) * hp.width**-0.5, "root"), "sigmoid")
-    v = p.mix(p.linear(rows, "ple_value", width=hp.width), gate, streams=1)
+    gate = p.unary(p.unary(p.vecdot(k, q, group=hp.width) * hp.width**-0.5, "root"), "sigmoid")
+    v = p.mix_streams(p.linear(rows, "ple_value", width=hp.width), gate, streams=1)
     normed = _normed(p, v, "ple_norm_conv", hp)
-    return v + p.conv(normed, "ple_conv1d", kernel=own.kernel, gap=len(own.factors) - 1)
+    return v + p.causal_conv1d(normed, "ple_conv1d", kernel=own.kernel, gap=len(own.factors) - 1)
 
 
 def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
@@ -168,7 +168,7 @@ def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
     else:
         chosen = _chosen(p, h, params.index, every, hp.eps)
     a = p.attention(q, k, v, head_dim=this.head_dim, scale=this.scale, chosen=chosen)
-    return p.linear(a * p.act(gate, "sigmoid"), "attn_output", width=hp.width)
+    return p.linear(a * p.unary(gate, "sigmoid"), "attn_output", width=hp.width)
 
 
 def _chosen(p: Tracer, h: Handle, index: parts.Index, every: int, eps: float) -> Handle:
@@ -178,10 +178,10 @@ def _chosen(p: Tracer, h: Handle, index: parts.Index, every: int, eps: float) ->
         q = p.rms_norm(p.linear(h, "q_proj", width=heads * head_dim), "q_norm", eps=eps)
         k = mean = p.linear(h, "k_proj", width=head_dim)
         for _ in range(every - 1):
-            k = p.previous(k)
+            k = p.token_shift(k)
             mean = mean + k
         k = p.rms_norm(mean * (1 / every), "k_norm", eps=eps)
     q, k = p.rope(q, index.rope), p.rope(k, replace(index.rope, back=every - 1))
     # All heads weigh the same, whatever the row is.
-    weights = p.act(p.columns(q, first=0, width=heads) * 0.0, "sigmoid")
-    return p.choose(q, k, weights, head_dim=head_dim, n=index.n, every=every, whole=True)
+    weights = p.unary(p.slice(q, first=0, width=heads) * 0.0, "sigmoid")
+    return p.indexer(q, k, weights, head_dim=head_dim, n=index.n, every=every, whole=True)

@@ -28,11 +28,11 @@ def build(p: Tracer, hp: RwkvParams) -> None:
         with p.scope(f"blk.{i}"):
             x = x + _time_mix(p, p.layer_norm(x, "attn_norm", eps=eps), hp.head)
             h = p.layer_norm(x, "attn_norm_2", eps=eps)
-            before = p.previous(h)
+            before = p.token_shift(h)
             k = p.linear(p.lerp(h, before, "channel_mix_lerp_k"), "channel_mix_key", width=common.layers[i].ffn)
             r = p.linear(p.lerp(h, before, "channel_mix_lerp_r"), "channel_mix_receptance", width=common.width)
-            y = p.linear(p.act(k, "relu2"), "channel_mix_value", width=common.width)
-            x = x + y * p.act(r, "sigmoid")
+            y = p.linear(p.unary(k, "relu2"), "channel_mix_value", width=common.width)
+            x = x + y * p.unary(r, "sigmoid")
             if hp.rescale and (i + 1) % hp.rescale == 0:
                 x = x * 0.5
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
@@ -40,8 +40,8 @@ def build(p: Tracer, hp: RwkvParams) -> None:
 
 def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
     """Rows mixed with the ones before them, for the decay, key, value, receptance and gate, by shares of their own."""
-    n, before = h.width, p.previous(h)
-    low = p.act(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
+    n, before = h.width, p.token_shift(h)
+    low = p.unary(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
     chosen = p.split(p.per_head_linear(low, "time_mix_w2", heads=5, width=n), *(n,) * 5)
     if p.has("time_mix_lerp_fused"):
         fixed = p.split(p.lerp(h, before, "time_mix_lerp_fused"), *(n,) * 5)
@@ -53,9 +53,9 @@ def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
 
 def log_decay(p: Tracer, x: Handle) -> Handle:
     """Logarithms of how much of each row of a head's state stays: below 0."""
-    rate = p.act(p.linear(x, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
+    rate = p.unary(p.linear(x, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
     rate = p.linear(rate, "time_mix_decay_w2", width=p.rows("time_mix_decay_w2")) + p.vector("time_mix_decay")
-    return p.act(rate, "exp") * -1.0
+    return p.unary(rate, "exp") * -1.0
 
 
 def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
@@ -68,7 +68,7 @@ def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
     names = ((to_r, "receptance"), (to_k, "key"), (to_v, "value"), (to_g, "gate"))
     r, k, v, gate = (p.linear(x, f"time_mix_{name}", width=n) for x, name in names)
     decay, none = log_decay(p, to_w), k * 0.0
-    y = p.wkv7(r, p.previous(decay), p.previous(k), p.previous(v), none, none, head=head)
-    y = y + v * p.dots(r * p.vector("time_mix_first"), k, group=head)
+    y = p.wkv7(r, p.token_shift(decay), p.token_shift(k), p.token_shift(v), none, none, head=head)
+    y = y + v * p.vecdot(r * p.vector("time_mix_first"), k, group=head)
     y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
     return p.linear(p.glu(gate, y), "time_mix_output", width=n)

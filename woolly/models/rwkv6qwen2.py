@@ -57,8 +57,8 @@ def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
         for x, name in ((to_k, "key"), (to_v, "value"))
     )
     decay, none = log_decay(p, to_w), k * 0.0
-    y = p.wkv7(r, decay, k - k * p.act(decay, "exp"), v, none, none, head=hp.head)
-    gate = p.act(p.linear(to_g, "time_mix_gate", width=n), "sigmoid")
+    y = p.wkv7(r, decay, k - k * p.unary(decay, "exp"), v, none, none, head=hp.head)
+    gate = p.unary(p.linear(to_g, "time_mix_gate", width=n), "sigmoid")
     return p.linear(y * gate, "time_mix_output", width=n)
 
 
@@ -66,5 +66,5 @@ def _repeated(p: Tracer, x: Handle, heads: int, times: int) -> Handle:
     """Each head as often as others share it, side by side."""
     y = x
     for _ in range(times - 1):
-        y = p.join(y, x, heads=heads)
+        y = p.concat(y, x, heads=heads)
     return y

@@ -39,8 +39,8 @@ def build(p: Tracer, hp: RwkvParams) -> None:
             first = v if first is None else first
             x = x + a
             h = p.layer_norm(x, "attn_norm_2", eps=eps)
-            h = p.lerp(h, p.previous(h), "channel_mix_lerp_k")
-            h = p.act(p.linear(h, "channel_mix_key", width=common.layers[i].ffn), "relu2")
+            h = p.lerp(h, p.token_shift(h), "channel_mix_lerp_k")
+            h = p.unary(p.linear(h, "channel_mix_key", width=common.layers[i].ffn), "relu2")
             x = x + p.linear(h, "channel_mix_value", width=common.width)
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
 
@@ -51,7 +51,7 @@ def time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Han
     Files of distilled models may lack the gate, and the norm of each head.
     """
     n, gated = h.width, p.has("time_mix_g1")
-    mixed = p.split(p.lerp(h, p.previous(h), "time_mix_lerp_fused"), *(n,) * (6 if gated else 5))
+    mixed = p.split(p.lerp(h, p.token_shift(h), "time_mix_lerp_fused"), *(n,) * (6 if gated else 5))
     to_r, to_w, to_k, to_v, to_a = mixed[:5]
 
     def narrow(x: Handle, name: str) -> Handle:
@@ -63,19 +63,19 @@ def time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Han
     r, k, v = (
         p.linear(x, f"time_mix_{name}", width=n) for x, name in ((to_r, "receptance"), (to_k, "key"), (to_v, "value"))
     )
-    decay = p.act(wide(p.act(narrow(to_w, "w"), "tanh"), "w"), "sigmoid") * -0.6065306597126334
+    decay = p.unary(wide(p.unary(narrow(to_w, "w"), "tanh"), "w"), "sigmoid") * -0.6065306597126334
     if first is None:
         p.skip("time_mix_v0", "time_mix_v1", "time_mix_v2")
     else:
-        v = v + (first - v) * p.act(wide(narrow(to_v, "v"), "v"), "sigmoid")
-    rate = p.act(wide(narrow(to_a, "a"), "a"), "sigmoid")
+        v = v + (first - v) * p.unary(wide(narrow(to_v, "v"), "v"), "sigmoid")
+    rate = p.unary(wide(narrow(to_a, "a"), "a"), "sigmoid")
     kappa = p.rms_norm(k * p.vector("time_mix_k_k"), eps=1e-12, group=head) * head**-0.5
     learned = k * p.vector("time_mix_k_a")
     k = k + learned * rate - learned
     y = p.wkv7(r, decay, k, v, kappa * -1.0, kappa * rate, head=head)
     if p.has("time_mix_ln"):
         y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
-    y = y + v * p.dots(k * p.vector("time_mix_r_k"), r, group=head)
+    y = y + v * p.vecdot(k * p.vector("time_mix_r_k"), r, group=head)
     if gated:
-        y = y * p.linear(p.act(narrow(mixed[5], "g"), "sigmoid"), "time_mix_g2", width=n)
+        y = y * p.linear(p.unary(narrow(mixed[5], "g"), "sigmoid"), "time_mix_g2", width=n)
     return p.linear(y, "time_mix_output", width=n), v

@@ -74,7 +74,7 @@ def build(p: Tracer, hp: WhisperParams) -> None:
             x = x + _attend(p, p.layer_norm(x, "ln1", eps=hp.eps), hp, "attn")
             x = x + _attend(p, p.layer_norm(x, "cross_attn_norm", eps=hp.eps), hp, "cross_attn", source)
             h = p.linear(p.layer_norm(x, "ln2", eps=hp.eps), "ffn_up", width=p.rows("ffn_up"))
-            x = x + p.linear(p.act(h, "gelu_erf"), "ffn_down", width=hp.width)
+            x = x + p.linear(p.unary(h, "gelu_erf"), "ffn_down", width=hp.width)
     h = p.layer_norm(p.output_rows(x), "dec.output_norm", eps=hp.eps)
     p.output(p.linear(h, "token_embd", width=p.rows("token_embd")))
 

@@ -61,7 +61,7 @@ class Handle:
 
     def __add__(self, other: Handle | Vector) -> Handle:
         if isinstance(other, Vector):
-            return self.tracer.shift(self, other.weight)
+            return self.tracer.add_weight(self, other.weight)
         return self.tracer.add(self, other)
 
     def __sub__(self, other: Handle) -> Handle:
@@ -69,7 +69,7 @@ class Handle:
 
     def __mul__(self, other: Handle | Vector | float) -> Handle:
         if isinstance(other, Vector):
-            return self.tracer.gain(self, other.weight)
+            return self.tracer.mul_weight(self, other.weight)
         return self.tracer.mul(self, other) if isinstance(other, Handle) else self.tracer.scale(self, other)
 
 

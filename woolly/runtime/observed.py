@@ -72,7 +72,7 @@ class ObservedProgram:
             elif step.op == "linears":
                 for name in dict.fromkeys(weight.tensor for weight in step.matrices):
                     yield SeenRows(name, 0, 1, inputs[0])
-            elif step.op == "linear_at":  # of text: the other matrix is that of rows of images
+            elif step.op == "linear_id":  # of text: the other matrix is that of rows of images
                 yield SeenRows(step.matrices[0].tensor, 0, 1, inputs[0])
             elif step.op == "per_head_linear":
                 (weight,) = step.matrices

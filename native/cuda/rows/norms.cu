@@ -119,7 +119,7 @@ KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const fl
 }
 
 // max(0, x - (mean + deviations * standard deviation)) of a row.
-KERNEL(peaks)(const Batch* b, const float* x, float* y, int kind, int n, float deviations) {
+KERNEL(gaussian_topk)(const Batch* b, const float* x, float* y, int kind, int n, float deviations) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = (long long)blockIdx.x * n;
     const Spread s = spread_of(x + at, n);
@@ -131,7 +131,7 @@ KERNEL(peaks)(const Batch* b, const float* x, float* y, int kind, int n, float d
 }
 
 // Scales each stream of n columns to the mean square of `like`.
-KERNEL(match)(const Batch* b, const float* x, const float* like, float* y, int kind, int n, float least) {
+KERNEL(match_rms)(const Batch* b, const float* x, const float* like, float* y, int kind, int n, float least) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
     const float own = sum_of_squares(x + at, n) / float(n);
@@ -140,7 +140,7 @@ KERNEL(match)(const Batch* b, const float* x, const float* like, float* y, int k
 }
 
 // Dot product of each group of n columns.
-KERNEL(dots)(const Batch* b, const float* p, const float* q, float* y, int kind, int n) {
+KERNEL(vecdot)(const Batch* b, const float* p, const float* q, float* y, int kind, int n) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long group = (long long)blockIdx.x * gridDim.y + blockIdx.y;
     float sum = 0.0f;
@@ -150,7 +150,8 @@ KERNEL(dots)(const Batch* b, const float* p, const float* q, float* y, int kind,
 }
 
 // Output stream j: sum over input streams i of (coefs[j * streams + i] + plus) * x_i.
-KERNEL(mix)(const Batch* b, const float* x, const float* coefs, float* y, int kind, int n, int streams, float plus) {
+KERNEL(mix_streams)(const Batch* b, const float* x, const float* coefs, float* y, int kind, int n, int streams,
+                    float plus) {
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long row = blockIdx.x;
     x += row * streams * n;

@@ -62,7 +62,7 @@ KERNEL(softcap)(const Batch* b, const float* x, float* y, int width, int kind, f
     map(b, kind, width, x, y, [=](float v) { return cap * tanhf(v / cap); });
 }
 
-KERNEL(act)(const Batch* b, const float* x, float* y, int width, int kind, int which) {
+KERNEL(unary)(const Batch* b, const float* x, float* y, int width, int kind, int which) {
     map(b, kind, width, x, y, [=](float v) { return activation(which, v); });
 }
 
@@ -85,12 +85,12 @@ KERNEL(mul)(const Batch* b, const float* p, const float* q, float* y, int width,
 }
 
 // y = x * weight, where each of the n weights serves `run` columns, cyclically.
-KERNEL(gain)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n, int run) {
+KERNEL(mul_weight)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n, int run) {
     each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] * weight[c / run % n]; });
 }
 
 // y = x + weight of n elements, cyclically.
-KERNEL(shift)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n) {
+KERNEL(add_weight)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n) {
     each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] + weight[c % n]; });
 }
 
@@ -104,16 +104,16 @@ KERNEL(lerp)(const Batch* b, const float* p, const float* q, const float* weight
 }
 
 // y = columns [first, first + part) of each `run` columns of x.
-KERNEL(columns)(const Batch* b, const float* x, float* y, int width, int kind, int width_x, int run, int first,
-                int part) {
+KERNEL(slice)(const Batch* b, const float* x, float* y, int width, int kind, int width_x, int run, int first,
+              int part) {
     each(b, kind, width, [=](long long at, int row, int c) {
         y[at] = x[(long long)row * width_x + c / part * run + first + c % part];
     });
 }
 
 // Concatenates heads: n_p columns of p, then n_q of q; is_shared: q has one head for all.
-KERNEL(join)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int n_p, int n_q,
-             int is_shared) {
+KERNEL(concat)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int n_p, int n_q,
+               int is_shared) {
     const int heads = width / (n_p + n_q);
     each(b, kind, width, [=](long long at, int row, int c) {
         const int head = c / (n_p + n_q), i = c % (n_p + n_q);
@@ -132,8 +132,8 @@ KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
 }
 
 // LoRA: y = x + factor * scale of the sequence's adapter * added; a zero scale leaves x unchanged.
-KERNEL(adapt)(const Batch* b, const float* x, const float* added, float* y, int width, int kind, int adapter,
-              float factor) {
+KERNEL(add_lora)(const Batch* b, const float* x, const float* added, float* y, int width, int kind, int adapter,
+                 float factor) {
     each(b, kind, width, [=](long long at, int row, int c) {
         const int sequence = b->sequences[kind ? b->output_rows[row] : row];
         const float scale = b->n_adapters ? b->adapters[sequence * b->n_adapters + adapter] : 1.0f;

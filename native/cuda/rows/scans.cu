@@ -295,8 +295,8 @@ __device__ inline const float* source_of(const Batch* b, int entry, int row, lon
 }
 
 // Causal depthwise convolution over `taps` rows. grid: (rows, columns).
-KERNEL(conv)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int width, int entry,
-             int taps, int is_silu) {
+KERNEL(causal_conv1d)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int width,
+                      int entry, int taps, int is_silu) {
     const int row = blockIdx.x, tail = taps - 1, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (row >= b->n_rows || c >= width) return;
     const long long numbers = (long long)tail * width;
@@ -312,7 +312,7 @@ KERNEL(conv)(const Batch* b, const float* x, const float* weight, const float* b
 }
 
 // Previous row of the sequence, zero before the first.
-KERNEL(previous)(const Batch* b, const float* x, float* y, int width, int entry) {
+KERNEL(token_shift)(const Batch* b, const float* x, float* y, int width, int entry) {
     const int row = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (row >= b->n_rows || c >= width) return;
     const float* const slot = source_of(b, entry, row, width);

@@ -4,12 +4,12 @@
 #include "rows/each.cuh"
 
 // Input rows of the batch.
-KERNEL(given)(const Batch* b, float* y, int width) {
+KERNEL(input)(const Batch* b, float* y, int width) {
     each(b, 0, width, [=](long long at, int, int) { y[at] = b->hidden[at]; });
 }
 
 // y = x + `taps` table rows times their weights; the row's places from `first` on.
-KERNEL(blend)(const Batch* b, const float* x, const float* table, float* y, int width, int first, int taps) {
+KERNEL(embedding_bag)(const Batch* b, const float* x, const float* table, float* y, int width, int first, int taps) {
     each(b, 0, width, [=](long long at, int row, int c) {
         float sum = x[at];
         for (int i = row * b->n_places + first; i < row * b->n_places + first + taps; i++) {
@@ -21,20 +21,20 @@ KERNEL(blend)(const Batch* b, const float* x, const float* table, float* y, int 
 }
 
 // y = n rows of x from each output row on, concatenated.
-KERNEL(fold_join)(const Batch* b, const float* x, float* y, int width, int n) {
+KERNEL(merge_patches_concat)(const Batch* b, const float* x, float* y, int width, int n) {
     const int width_x = width / n;
     each(b, 1, width, [=](long long at, int row, int c) { y[at] = x[(long long)b->output_rows[row] * width_x + c]; });
 }
 
 // Same, interleaved: the first column of all n rows, then the second, ...
-KERNEL(fold_columns)(const Batch* b, const float* x, float* y, int width, int n) {
+KERNEL(merge_patches_interleave)(const Batch* b, const float* x, float* y, int width, int n) {
     const int width_x = width / n;
     each(b, 1, width,
          [=](long long at, int row, int c) { y[at] = x[((long long)b->output_rows[row] + c % n) * width_x + c / n]; });
 }
 
 // Same, averaged; summed in f64 as in the reference.
-KERNEL(fold_mean)(const Batch* b, const float* x, float* y, int width, int n) {
+KERNEL(merge_patches_mean)(const Batch* b, const float* x, float* y, int width, int n) {
     each(b, 1, width, [=](long long at, int row, int c) {
         double sum = 0;
         for (int i = 0; i < n; i++) sum += double(x[((long long)b->output_rows[row] + i) * width + c]);
@@ -44,8 +44,8 @@ KERNEL(fold_mean)(const Batch* b, const float* x, float* y, int width, int n) {
 
 // Depthwise convolution over `kernel` rows of the sequence, starting `before` rows before the row; zero-padded.
 // filters: [width][kernel].
-KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const float* bias, float* y, int width,
-                    int kernel, int before, int has_silu) {
+KERNEL(conv1d)(const Batch* b, const float* x, const float* filters, const float* bias, float* y, int width, int kernel,
+               int before, int has_silu) {
     each(b, 0, width, [=](long long at, int row, int c) {
         const int s = b->sequences[row];
         const int from = max(b->offsets[s] - row + before, 0), to = min(b->offsets[s + 1] - row + before, kernel);
@@ -59,7 +59,7 @@ KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const 
 
 // Cumulative norm: (x - mean) / deviation over all rows of the sequence so far, times the weight of each n columns. The
 // block of a sequence's first row computes it all, since rows need the running sums.
-KERNEL(running_norm)(const Batch* b, const float* x, const float* weight, float* y, int width, int n, float eps) {
+KERNEL(cumulative_norm)(const Batch* b, const float* x, const float* weight, float* y, int width, int n, float eps) {
     const int row = blockIdx.x;
     if (row >= b->n_rows || row != b->offsets[b->sequences[row]]) return;
     double sum = 0, squares = 0, count = 0;
@@ -79,7 +79,7 @@ KERNEL(running_norm)(const Batch* b, const float* x, const float* weight, float*
 }
 
 // y = x, or part `part` of the embeddings that replace it, or their sum.
-KERNEL(place)(const Batch* b, const float* x, float* y, int width, int part, int adds) {
+KERNEL(scatter_rows)(const Batch* b, const float* x, float* y, int width, int part, int adds) {
     each(b, 0, width, [=](long long at, int row, int c) {
         const int place = b->brought_at == nullptr ? -1 : b->brought_at[row];
         if (place < 0) {

@@ -44,7 +44,7 @@ TABLES_OF(f32, elements::F32)
 ALL_BLOCKS(TABLES)
 
 // y = x + table[0], or + table[1] after a `separator` token (0: none).
-KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
+KERNEL(embed_token_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
     __shared__ int is_second_segment;
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;

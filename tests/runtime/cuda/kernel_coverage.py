@@ -75,13 +75,13 @@ def _products() -> Iterator[Case]:
     def three(p: CaseTracer) -> Handle:
         x = p.embed("x")
         q, k, v = (p.linear(x, name) for name in "qkv")
-        return p.join(p.join(q, k), v)
+        return p.concat(p.concat(q, k), v)
 
     for type in (_T.Q4_K, _T.Q5_K):
         for columns in (512, 4096, 4352):
             weights = [_matrix(name, _T.Q6_K if name == "v" else type, 40, columns) for name in "qkv"]
             make = _both(_tables(x=columns), *weights)
-            yield Case(f"every-mixed-{type.name}-{columns}", "join", make, three, "linears", _runs(_COUNTS[:6]))
+            yield Case(f"every-mixed-{type.name}-{columns}", "concat", make, three, "linears", _runs(_COUNTS[:6]))
 
 
 def _others() -> Iterator[Case]:
@@ -101,8 +101,8 @@ def _others() -> Iterator[Case]:
     yield from mambas(*((16, n) for n in sizes))
     yield from mambas2(*((2, 1, n, 16) for n in sizes))
     yield from wkvs_and_lightnings(*((n, n) for n in sizes[:4]))
-    light = lambda p: p.lightning(p.embed("q"), p.embed("k"), p.embed("v"), head=256, slope=0.7)  # noqa: E731
-    yield Case("lightning-256x256", "lightning", _tables(q=256, k=256, v=256), light, "scan")
+    light = lambda p: p.lightning_attention(p.embed("q"), p.embed("k"), p.embed("v"), head=256, slope=0.7)  # noqa: E731
+    yield Case("lightning_attention-256x256", "lightning_attention", _tables(q=256, k=256, v=256), light, "scan")
 
 
 @functools.cache

@@ -123,7 +123,7 @@ def test_op_without_kernels_is_rejected_with_the_model_line(emitter):
         emitter.emit()
 
 
-@pytest.mark.parametrize("left_out", ["", "pick"], ids=["choice", "chosen"])
+@pytest.mark.parametrize("left_out", ["", "index_topk"], ids=["choice", "chosen"])
 @pytest.mark.parametrize(("name", "n"), [("dots3note", 8), ("minimax-m3", 12), ("qwen4exp", 8)])
 def test_index_positions_beyond_the_limit_are_rejected_with_a_working_context(name, n, left_out, tmp_path):
     with open_gguf(write_tiny((CHOSEN | NEWEST)[name], tmp_path / "tiny.gguf")) as file:

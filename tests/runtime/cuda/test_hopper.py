@@ -112,11 +112,11 @@ def test_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, mon
     def build(p):
         x = p.embed("x")
         values = [p.linear(x, name) for name in "qkv"]
-        return p.join(p.join(values[0], values[1]), values[2])
+        return p.concat(p.concat(values[0], values[1]), values[2])
 
     device = HopperDevice()
     device.n_processors = n_processors
-    (one, many), launched = run(device, Case("two kinds", "join", make, build, "linears"), (1, 60), tmp_path)
+    (one, many), launched = run(device, Case("two kinds", "concat", make, build, "linears"), (1, 60), tmp_path)
     assert launched == {"linear_gemv__q4_k_q6_k_k4096", "linear_splitk__q4_k_q6_k_64"}
     np.testing.assert_array_equal(many[0], one[0])
     np.testing.assert_array_equal(many[N_TOKENS:], many[: 60 - N_TOKENS])

@@ -99,9 +99,9 @@ def test_fused_step_of_two_kinds_equals_separate_steps(type, n_columns, tmp_path
     def build(p):
         x = p.embed("x")
         values = [p.linear(x, name) for name in "qkv"]
-        return p.join(p.join(values[0], values[1]), values[2])
+        return p.concat(p.concat(values[0], values[1]), values[2])
 
-    case = Case("two kinds", "join", make, build, "linears")
+    case = Case("two kinds", "concat", make, build, "linears")
     device, tensors = EmulatedDevice(), case.tensors()
     with case.open(tmp_path) as file:
         plan = fuse(case.plan(file))

@@ -28,15 +28,24 @@ NAMES = (
         "clamp-17",
         "softcap-17",
         "xielu-100",
-        "columns-5-20",
-        "columns-runs",
-        "join-5-own",
-        "join-3-shared",
+        "slice-5-20",
+        "slice-runs",
+        "concat-5-own",
+        "concat-3-shared",
     ),
-    *("mul-5x3", "mul-33x1", "gain-5x3", "gain-runs-5x3", "shift-5x3", "lerp-5x3", "dots-33x1"),
-    *("mix-4-4", "match-3", "peaks-100", "rope-adjacent-16", "rope-neox-6", "pool-mean", "pool-first", "pool-last"),
-    *("embed_position-Q8_0", "embed_type-2-7", "embed_type-1-0"),
-    *(f"act-{kind}-17" for kind in get_args(Act)[:-1]),
+    *("mul-5x3", "mul-33x1", "mul_weight-5x3", "mul_weight-runs-5x3", "add_weight-5x3", "lerp-5x3", "vecdot-33x1"),
+    *(
+        "mix_streams-4-4",
+        "match_rms-3",
+        "gaussian_topk-100",
+        "rope-adjacent-16",
+        "rope-neox-6",
+        "pool-mean",
+        "pool-first",
+        "pool-last",
+    ),
+    *("embed_position-Q8_0", "embed_token_type-2-7", "embed_token_type-1-0"),
+    *(f"unary-{kind}-17" for kind in get_args(Act)[:-1]),
     *(f"glu-{act}-17" for act in get_args(Gate)[1:-1]),
 )
 
@@ -52,7 +61,7 @@ def test_embedding_tables_of_every_type_match_numpy(type, tmp_path):
     check(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["rms_norm-576x1", "layer_norm-bias-33x1", "dots-64x4", "match-3"])
+@pytest.mark.parametrize("name", ["rms_norm-576x1", "layer_norm-bias-33x1", "vecdot-64x4", "match_rms-3"])
 def test_row_has_the_same_bits_in_every_batch(name, tmp_path):
     case = ALL[name]
     with case.open(tmp_path) as file:
@@ -87,7 +96,7 @@ def test_adapter_adds_the_scale_of_each_sequence(rows, tmp_path):
         plan = tracer.plan()
         value = Value(len(plan.values), 33, rows)
         inputs = (x.value.id, added.value.id)
-        step = Step("adapt", inputs, (value.id,), (), (("adapter", 1), ("factor", 0.7)), "case.py:1")
+        step = Step("add_lora", inputs, (value.id,), (), (("adapter", 1), ("factor", 0.7)), "case.py:1")
         plan = replace(plan, steps=(*plan.steps, step), values=(*plan.values, value))
         device = EmulatedDevice()
         program, reference = CaseProgram(device, plan, file.tensors), choose("reference")
@@ -118,7 +127,7 @@ def test_hidden_states_are_normed_unless_a_draft_made_them(tmp_path):
 
 def test_nan_stays_nan(tmp_path):
     """And breaks no other row."""
-    case = ALL["act-relu-17"]
+    case = ALL["unary-relu-17"]
     tensors = dict(case.tensors())
     values = tensors["x.weight"].values().copy()
     values[3, 5] = np.nan

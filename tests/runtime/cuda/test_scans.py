@@ -13,7 +13,13 @@ from woolly.plan.passes import fuse
 from woolly.runtime import Batch
 
 NAMES = (
-    *("conv-5x2-silu", "conv-33x4-none", "conv-axes-of-1", "previous-3-3", "delta_net-2-4-16x16-div-head"),
+    *(
+        "causal_conv1d-5x2-silu",
+        "causal_conv1d-33x4-none",
+        "causal_conv1d-axes-of-1",
+        "token_shift-3-3",
+        "delta_net-2-4-16x16-div-head",
+    ),
     *("delta_net-1-3-17x33-mod-key", "delta_net-1-2-128x128-mod-head", "scan_mamba-5x3", "scan_mamba-100x16"),
     *(
         "scan_mamba2-2-3x5",
@@ -21,10 +27,16 @@ NAMES = (
         "scan_mamba2-2-128x64",
         "wkv7-34x17",
         "wkv7-128x64",
-        "lightning-34x17",
+        "lightning_attention-34x17",
     ),
 )
-ONES = ("conv-33x4-silu", "previous-3-3", "delta_net-1-3-17x33-mod-key", "scan_mamba-5x3", "scan_mamba2-3-17x33")
+ONES = (
+    "causal_conv1d-33x4-silu",
+    "token_shift-3-3",
+    "delta_net-1-3-17x33-mod-key",
+    "scan_mamba-5x3",
+    "scan_mamba2-3-17x33",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,7 +52,7 @@ def left(program, state, slot):
     return out
 
 
-@pytest.mark.parametrize("name", [*ONES, "wkv7-34x17", "lightning-34x17"])
+@pytest.mark.parametrize("name", [*ONES, "wkv7-34x17", "lightning_attention-34x17"])
 def test_rows_and_states_have_the_same_bits_in_chunks_and_batches(name, tmp_path):
     case = ALL[name]
     tokens = np.random.default_rng(4).integers(0, N_TOKENS, 60)
@@ -68,7 +80,7 @@ def test_rows_and_states_have_the_same_bits_in_chunks_and_batches(name, tmp_path
 
 
 def test_states_with_too_many_keys_are_rejected(tmp_path):
-    light = lambda p: p.lightning(*(p.embed(x) for x in "qkv"), head=300, slope=1.0)  # noqa: E731
-    case = Case("wide", "lightning", _tables(q=300, k=300, v=300), light, "scan")
+    light = lambda p: p.lightning_attention(*(p.embed(x) for x in "qkv"), head=300, slope=1.0)  # noqa: E731
+    case = Case("wide", "lightning_attention", _tables(q=300, k=300, v=300), light, "scan")
     with case.open(tmp_path) as file, pytest.raises(UnsupportedError, match=r"states of 300 keys; .* up to 256"):
         CaseProgram(EmulatedDevice(), fuse(case.plan(file)), file.tensors)

@@ -18,7 +18,7 @@ KERNELS = (
         "quantize_256",
         "glu_quantize_256",
         "output_rows",
-        "place",
+        "scatter_rows",
         "store_f16",
     ),
     *("linear_one_q4_k", "linear_two_q4_k", "linear_four_q4_k", "linear_many_q4_k"),

@@ -45,14 +45,14 @@ def test_many_candidates_match_the_cpu_backend(name, vulkan, tmp_path, monkeypat
     monkeypatch.setattr(choosing, "MAX_CONTEXT", 1 << 10)
     tables = _tables(index_q=heads * 36, index_k=36, **({"index_weights": heads} if has_weights else {}))
     build = lambda p: _choice(p, n=n, block=block, has_weights=has_weights)  # noqa: E731
-    check(Case(f"pick-{name}", "pick", tables, build, "exact", LONG, kv_type), vulkan, tmp_path)
+    check(Case(f"index_topk-{name}", "index_topk", tables, build, "exact", LONG, kv_type), vulkan, tmp_path)
 
 
 # Of blocks that no index chooses: memory for the splits of all rows; for those of one row that is not far.
 LIMITS = {"all": {"MAX_CONTEXT": 1 << 10}, "far": {"_MAX_SPLITS": 1, "_FEW_SPLITS": 1}}
 
 
-@pytest.mark.parametrize("name", ["attend_kept-f32-3-0", "attend_kept-f16-20-0"])
+@pytest.mark.parametrize("name", ["attend_compressed-f32-3-0", "attend_compressed-f16-20-0"])
 @pytest.mark.parametrize("limits", LIMITS)
 def test_blocks_before_the_latest_rows_match_the_cpu_backend(limits, name, vulkan, tmp_path, monkeypatch):
     for one, value in LIMITS[limits].items():

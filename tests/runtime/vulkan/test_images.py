@@ -21,7 +21,7 @@ from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
 # The others fill 30 seconds, which the CPU in place of a GPU takes minutes for, or have the ops of these.
 SHORT_AUDIO_TOWERS = ("ultravox", "granite_speech", "gemma4a", "gemma3na", "lfm2a")
-LEFT_TO_THE_CPU = {"gemma3na": "running_norm"}  # and the op that has no kernel
+LEFT_TO_THE_CPU = {"gemma3na": "cumulative_norm"}  # and the op that has no kernel
 # 4 x 4 rows in place of 16 x 16: each pixel of the first takes a product.
 FEWER = replace(
     TOWERS["gemma3n"], grids=((1, 4, 4),), patch=16, extra=TOWERS["gemma3n"].extra | {"vision.image_size": 64}
@@ -96,7 +96,7 @@ def test_tower_on_metal_runs_on_the_cpu(tmp_path, caplog):
 
 def test_tower_with_more_rows_than_a_grid_is_rejected_by_name(vulkan):
     tracer = Tracer("case", {})
-    tracer.output(tracer.given(width=8))
+    tracer.output(tracer.input(width=8))
     with pytest.raises(UnsupportedError, match="have no towers of 65536 rows at once: 65535 at most"):
         vulkan.compile(tracer.plan(), {}, Options(max_rows=65536))
 
@@ -105,7 +105,7 @@ def test_filter_rows_are_checked_before_a_gpu_reads_them():
     """With what rows see, which no step reads here."""
     tensor = Tensor("f.weight", GGMLType.F32, (8, 2), 0, MemoryMap("f", np.ones((8, 2), np.float32)))
     tracer = Tracer("case", {"f.weight": tensor})
-    tracer.output(tracer.output_rows(tracer.conv_at(tracer.given(width=8), "f", first=1, taps=2)))
+    tracer.output(tracer.output_rows(tracer.gather_conv1d(tracer.input(width=8), "f", first=1, taps=2)))
     needs = MultimodalChecks(tracer.plan(), is_supported=True)
     batch = Batch.of([([0] * 2, 0, [0]), ([0] * 3, 0, [1])], range(5))
     places = np.array([[9, 0, -1], [9, 1, 0], [9, 2, 1], [9, 0, 2], [9, -1, -1]], np.int32)

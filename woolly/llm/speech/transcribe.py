@@ -80,7 +80,7 @@ class TranscriptionMixin:
         chosen = speech.TranscribeOptions(**options)
         if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
-            encoder_step = next(i for i, step in enumerate(steps) if step.op == "place")
+            encoder_step = next(i for i, step in enumerate(steps) if step.op == "scatter_rows")
             n_mels = source.audio.n_mels
             return speech.ParakeetTranscriber(self.tokenizer, source.decoder, n_mels, encoder_step, audio, chosen)
         self._speech = self._speech or speech.WhisperTokens.of(self.tokenizer)

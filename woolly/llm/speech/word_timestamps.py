@@ -60,7 +60,7 @@ class WordAligner:
         for layer, head in heads:
             self._heads.setdefault(layer, []).append(head)
         steps = loaded.program.running_plan.steps
-        self._encoder_step = next(i for i, step in enumerate(steps) if step.op == "place")
+        self._encoder_step = next(i for i, step in enumerate(steps) if step.op == "scatter_rows")
         self._keys: dict[int, Float32] = {}  # key projection of the alignment heads, by layer
 
     def hooks(self) -> tuple[CrossAttentionHooks, Mapping[str | int, Hook]]:

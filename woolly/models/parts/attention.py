@@ -28,7 +28,7 @@ def gated_attention(
     gate = None
     if p.has("attn_gate") or not optional:
         width = this.heads if p.rows("attn_gate") == this.heads else this.heads * this.v_dim
-        gate = p.act(p.linear(h, "attn_gate", width=width), act)
+        gate = p.unary(p.linear(h, "attn_gate", width=width), act)
     if p.has("attn_q_norm") or not optional:
         q = p.rms_norm(q, "attn_q_norm", eps=hp.eps)
     if p.has("attn_k_norm") or not optional:

@@ -81,4 +81,4 @@ def _shared(p: Tracer, h: Handle, act: Gate, limit: float) -> Handle:
         ffn = p.rows("ffn_up_shexp") // 2
         gate, up = (p.linear(h, "ffn_up_shexp", width=ffn, first=at) for at in (0, ffn))
     y = p.linear(p.glu(gate, up, act, limit=limit), "ffn_down_shexp", width=h.width)
-    return y * p.act(p.linear(h, "ffn_gate_inp_shexp", width=1), "sigmoid") if p.has("ffn_gate_inp_shexp") else y
+    return y * p.unary(p.linear(h, "ffn_gate_inp_shexp", width=1), "sigmoid") if p.has("ffn_gate_inp_shexp") else y

@@ -21,4 +21,4 @@ def feed_forward(
 
 def plain_feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Act) -> Handle:
     """Without a gate: down(act(up))."""
-    return p.linear(p.act(p.linear(h, "ffn_up", width=hp.layers[layer].ffn), act), "ffn_down", width=hp.width)
+    return p.linear(p.unary(p.linear(h, "ffn_up", width=hp.layers[layer].ffn), act), "ffn_down", width=hp.width)

@@ -49,7 +49,7 @@ def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh"
     if not _has_head(p):
         raise UnsupportedError("the file has no head that scores texts (cls or cls.output), so it cannot rank")
     if p.has("cls"):
-        y = p.act(p.linear(y, "cls", width=p.rows("cls")), act)
+        y = p.unary(p.linear(y, "cls", width=p.rows("cls")), act)
     if p.has("cls.norm"):
         y = p.layer_norm(y, "cls.norm", eps=eps)
     if p.has("cls.output"):

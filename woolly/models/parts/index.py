@@ -69,15 +69,15 @@ def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-
         straight = head_dim - rope.n_rot
         if not is_last or straight == 0:
             return p.rope(x, rope)
-        end = p.columns(x, first=straight, width=rope.n_rot, groups=n)
+        end = p.slice(x, first=straight, width=rope.n_rot, groups=n)
         end = p.rope(end, replace(rope, head_dim=rope.n_rot))
-        return p.join(p.columns(x, first=0, width=straight, groups=n), end, heads=n)
+        return p.concat(p.slice(x, first=0, width=straight, groups=n), end, heads=n)
 
     with p.scope("indexer"):
         q = turned(p.linear(low, "attn_q_b", width=heads * head_dim), heads)
         k = turned(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=eps), 1)
         weights = p.linear(h, "proj", width=heads) * (heads * head_dim) ** -0.5
-    return p.choose(q, k, weights, head_dim=head_dim, n=index.n)
+    return p.indexer(q, k, weights, head_dim=head_dim, n=index.n)
 
 
 def indexed_blocks(p: Tracer, h: Handle, index: Index, *, eps: float) -> Handle:
@@ -87,4 +87,4 @@ def indexed_blocks(p: Tracer, h: Handle, index: Index, *, eps: float) -> Handle:
         for x, heads in (("q", index.heads), ("k", 1)):
             normed = p.rms_norm(p.linear(h, f"{x}_proj", width=heads * head_dim), f"{x}_norm", eps=eps)
             made[x] = p.rope(normed, index.rope)
-    return p.choose(made["q"], made["k"], head_dim=head_dim, n=index.n, block=index.block, local=index.local)
+    return p.indexer(made["q"], made["k"], head_dim=head_dim, n=index.n, block=index.block, local=index.local)

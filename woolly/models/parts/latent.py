@@ -36,13 +36,13 @@ def latent_attention(
     hp: TransformerParams,
     layer: int,
     latent: Latent,
-    choose: Callable[[Handle, Handle], Handle | None] = lambda h, low: None,
+    indexer: Callable[[Handle, Handle], Handle | None] = lambda h, low: None,
 ) -> Handle:
     """Attention of all heads over the latent itself if the file splits its matrix, else over K and V made from it.
 
     Without a rope the part that other models turn stays as it is. Prompts and answers go the same way: the two would
     differ in the last bits. Heads, or all their columns, may have gates, heads sinks, and the part that turns a norm.
-    `choose` gives the positions to look at, from h and what q is made from; None: all.
+    `indexer` gives the positions to look at, from h and what q is made from; None: all.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads
@@ -52,32 +52,32 @@ def latent_attention(
     else:
         q, low = p.linear(h, "attn_q", width=heads * latent.k_dim), h
     kv = p.linear(h, "attn_kv_a_mqa", width=rank + n_rot)
-    turned_q, turned_k = p.columns(q, first=straight, width=n_rot, groups=heads), p.columns(kv, first=rank, width=n_rot)
+    turned_q, turned_k = p.slice(q, first=straight, width=n_rot, groups=heads), p.slice(kv, first=rank, width=n_rot)
     if p.has("attn_k_norm"):
         turned_k = p.rms_norm(turned_k, "attn_k_norm", eps=hp.eps)
     turned_q, turned_k = (turned(p, x, this) for x in (turned_q, turned_k))
-    q = p.columns(q, first=0, width=straight, groups=heads)
-    c = p.rms_norm(p.columns(kv, first=0, width=rank), "attn_kv_a_norm", eps=hp.eps)
+    q = p.slice(q, first=0, width=straight, groups=heads)
+    c = p.rms_norm(p.slice(kv, first=0, width=rank), "attn_kv_a_norm", eps=hp.eps)
     attention = partial(
         p.attention,
         scale=this.scale,
         window=this.window,
         temper=hp.temper,
         temper_length=hp.temper_length,
-        chosen=choose(h, low),
+        chosen=indexer(h, low),
         sinks="attn_sinks" if p.has("attn_sinks") else None,
     )
     if p.has("attn_k_b"):
-        q = p.join(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), turned_q, heads=heads)
-        a = attention(q, p.join(c, turned_k), head_dim=rank + n_rot, v_dim=rank)
+        q = p.concat(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), turned_q, heads=heads)
+        a = attention(q, p.concat(c, turned_k), head_dim=rank + n_rot, v_dim=rank)
         a = p.per_head_linear(a, "attn_v_b", heads=heads, width=latent.v_dim)
     else:
         kv_dim = straight + latent.v_dim
         both = p.linear(c, "attn_kv_b", width=heads * kv_dim)
-        k = p.join(p.columns(both, first=0, width=straight, groups=heads), turned_k, heads=heads, shared=True)
-        v = p.columns(both, first=straight, width=latent.v_dim, groups=heads)
-        a = attention(p.join(q, turned_q, heads=heads), k, v, head_dim=latent.k_dim)
+        k = p.concat(p.slice(both, first=0, width=straight, groups=heads), turned_k, heads=heads, shared=True)
+        v = p.slice(both, first=straight, width=latent.v_dim, groups=heads)
+        a = attention(p.concat(q, turned_q, heads=heads), k, v, head_dim=latent.k_dim)
     if p.has("attn_gate"):
         width = heads if p.rows("attn_gate") == heads else a.width
-        a = a * p.act(p.linear(h, "attn_gate", width=width), "sigmoid")
+        a = a * p.unary(p.linear(h, "attn_gate", width=width), "sigmoid")
     return p.linear(a, "attn_output", width=hp.width)

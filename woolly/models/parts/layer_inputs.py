@@ -19,6 +19,6 @@ def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Han
 def gated_input(p: Tracer, x: Handle, inputs: Handle, hp: TransformerParams, layer: int) -> Handle:
     """The layer's own input, gated by x and brought to the width of x."""
     extra = inputs.width // hp.n_layers
-    own = p.columns(inputs, first=layer * extra, width=extra)
-    gated = p.act(p.linear(x, "inp_gate", width=extra), "gelu") * own
+    own = p.slice(inputs, first=layer * extra, width=extra)
+    gated = p.unary(p.linear(x, "inp_gate", width=extra), "gelu") * own
     return p.rms_norm(p.linear(gated, "proj", width=hp.width), "post_norm", eps=hp.eps)

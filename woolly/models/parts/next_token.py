@@ -27,7 +27,7 @@ def next_token(
         e = p.rms_norm(p.embed(table, width=hp.width), "nextn.enorm", eps=hp.eps)
         h = p.hidden("/output_norm", eps=hp.eps) if is_normed else p.hidden(width=hp.width)
         h = p.rms_norm(h, "nextn.hnorm", eps=hp.eps)
-        x = layer(p.linear(p.join(e, h), "nextn.eh_proj", width=hp.width))
+        x = layer(p.linear(p.concat(e, h), "nextn.eh_proj", width=hp.width))
         norm = next(x for x in ("nextn.shared_head_norm", "layer_output_norm", "/output_norm") if p.has(x))
         head = next(name for name in ("nextn.shared_head_head", "/output", "/token_embd") if p.has(name))
         if head_eps is not None:

@@ -20,20 +20,20 @@ def gated_delta_net(
     if p.has("ssm_in"):
         all_four, share = p.linear(h, "ssm_in", width=2 * r.keys + 2 * r.inner), r.inner // r.groups
         q, k, v, z = p.split(all_four, r.state, r.state, share, share, groups=r.groups)
-        qkv = p.join(p.join(q, k), v)
+        qkv = p.concat(p.concat(q, k), v)
     else:
         qkv, z = p.linear(h, "attn_qkv", width=2 * r.keys + r.inner), p.linear(h, "attn_gate", width=r.inner)
-    q, k, v = p.split(p.conv(qkv, "ssm_conv1d", kernel=r.kernel), r.keys, r.keys, r.inner)
+    q, k, v = p.split(p.causal_conv1d(qkv, "ssm_conv1d", kernel=r.kernel), r.keys, r.keys, r.inner)
     if grouped:
         share = r.heads // r.groups
         beta, alpha = p.split(p.linear(h, "ssm_ba", width=2 * r.heads), share, share, groups=r.groups)
     else:
         beta, alpha = (p.linear(h, name, width=r.heads) for name in ("ssm_beta", "ssm_alpha"))
-    decay = p.act(alpha + p.vector("ssm_dt.bias"), "softplus") * p.vector("ssm_a")
+    decay = p.unary(alpha + p.vector("ssm_dt.bias"), "softplus") * p.vector("ssm_a")
     heads = {"heads_k": r.groups, "heads_v": r.heads}
-    o = p.delta_net(q, k, v, decay, p.act(beta, "sigmoid"), **heads, order="div" if grouped else "mod", eps=hp.eps)
+    o = p.delta_net(q, k, v, decay, p.unary(beta, "sigmoid"), **heads, order="div" if grouped else "mod", eps=hp.eps)
     o = p.rms_norm(o, "ssm_norm", eps=hp.eps)
-    return p.linear(p.glu(z, o) if gate == "silu" else o * p.act(z, gate), "ssm_out", width=hp.width)
+    return p.linear(p.glu(z, o) if gate == "silu" else o * p.unary(z, gate), "ssm_out", width=hp.width)
 
 
 def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0) -> Handle:
@@ -47,26 +47,26 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
     fade = p.linear(h, "ssm_f_a", width=p.rows("ssm_f_a"))
     gate = "ssm_g" if p.has("ssm_g") else "ssm_g_a"
     z = p.linear(h, gate, width=p.rows(gate))
-    beta = p.act(p.linear(h, "ssm_beta", width=r.heads), "sigmoid")
-    q, k, v = (p.conv(y, f"ssm_conv1d_{x}", kernel=r.kernel) for x, y in zip("qkv", (q, k, v), strict=True))
+    beta = p.unary(p.linear(h, "ssm_beta", width=r.heads), "sigmoid")
+    q, k, v = (p.causal_conv1d(y, f"ssm_conv1d_{x}", kernel=r.kernel) for x, y in zip("qkv", (q, k, v), strict=True))
     if p.has("ssm_f_b"):
         fade = p.linear(fade, "ssm_f_b", width=r.inner)
     fade, rates = fade + p.vector("ssm_dt.bias"), p.vector("ssm_a").weight
     if floor:
-        decay = p.act(p.gain(fade, rates, run=r.state), "sigmoid") * floor
+        decay = p.unary(p.mul_weight(fade, rates, run=r.state), "sigmoid") * floor
     else:
-        decay = p.gain(p.act(fade, "softplus"), rates, run=r.state)
+        decay = p.mul_weight(p.unary(fade, "softplus"), rates, run=r.state)
     o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
     if p.has("ssm_g_b"):
         z = p.linear(z, "ssm_g_b", width=r.inner)
-    return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * p.act(z, "sigmoid"), "attn_output", width=hp.width)
+    return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * p.unary(z, "sigmoid"), "attn_output", width=hp.width)
 
 
 def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | None = None) -> Handle:
     """Mamba; dt, B and C are normed if the file has weights for that, or without weights by `mixer_eps`."""
     r = hp.scan
     x, z = (p.linear(h, "ssm_in", width=r.inner, first=at) for at in (0, r.inner))
-    x = p.conv(x, "ssm_conv1d", kernel=r.kernel)
+    x = p.causal_conv1d(x, "ssm_conv1d", kernel=r.kernel)
     dt, b, c = p.split(p.linear(x, "ssm_x", width=r.heads + 2 * r.state), r.heads, r.state, r.state)
     if p.has("ssm_dt_norm") or mixer_eps is not None:
         named = (("ssm_dt_norm", dt), ("ssm_b_norm", b), ("ssm_c_norm", c))
@@ -74,7 +74,7 @@ def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | Non
             dt, b, c = (p.rms_norm(y, name, eps=hp.eps) for name, y in named)
         else:
             dt, b, c = (p.rms_norm(y, None, eps=mixer_eps) for _, y in named)
-    dt = p.act(p.linear(dt, "ssm_dt", width=r.inner), "softplus")
+    dt = p.unary(p.linear(dt, "ssm_dt", width=r.inner), "softplus")
     y = p.scan_mamba(x, dt, b, c, a="ssm_a", d="ssm_d")
     return p.linear(p.glu(z, y), "ssm_out", width=h.width)
 
@@ -85,8 +85,8 @@ def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     widths = r.inner, r.inner + 2 * r.keys, r.heads
     firsts = 0, widths[0], widths[0] + widths[1]
     z, xbc, dt = (p.linear(h, "ssm_in", width=n, first=at) for n, at in zip(widths, firsts, strict=True))
-    x, b, c = p.split(p.conv(xbc, "ssm_conv1d", kernel=r.kernel), r.inner, r.keys, r.keys)
-    dt = p.act(dt + p.vector("ssm_dt.bias"), "softplus")
+    x, b, c = p.split(p.causal_conv1d(xbc, "ssm_conv1d", kernel=r.kernel), r.inner, r.keys, r.keys)
+    dt = p.unary(dt + p.vector("ssm_dt.bias"), "softplus")
     y = p.glu(z, p.scan_mamba2(x, dt, b, c, a="ssm_a", d="ssm_d", groups=r.groups))
     if p.has("ssm_norm"):
         y = p.rms_norm(y, eps=hp.eps, group=r.inner // r.groups) * p.vector("ssm_norm")
@@ -96,4 +96,6 @@ def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
 def short_conv(p: Tracer, h: Handle, *, kernel: int) -> Handle:
     """LFM 2's block: a short convolution between two gates."""
     b, c, x = (p.linear(h, "shortconv.in_proj", width=h.width, first=i * h.width) for i in range(3))
-    return p.linear(c * p.conv(b * x, "shortconv.conv", kernel=kernel, act=""), "shortconv.out_proj", width=h.width)
+    return p.linear(
+        c * p.causal_conv1d(b * x, "shortconv.conv", kernel=kernel, act=""), "shortconv.out_proj", width=h.width
+    )

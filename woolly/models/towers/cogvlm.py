@@ -16,14 +16,14 @@ _EPS = 1e-5  # of the projector's norm, which files do not say
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower, and the projector."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x = p.blend(with_class(p, x), "v.position_embd")
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(with_class(p, x), "v.position_embd")
     for i in range(hp.n_layers):
         with p.scope(f"v.blk.{i}"):
             x = _layer(p, x, hp)
     p.skip(*CONSTANTS)
     y = p.linear(p.output_rows(x), "mm.model.fc", width=p.rows("mm.model.fc"))
-    y = p.act(p.layer_norm(y, "mm.post_fc_norm", eps=_EPS), "gelu_erf")
+    y = p.unary(p.layer_norm(y, "mm.post_fc_norm", eps=_EPS), "gelu_erf")
     gate, up = (p.linear(y, name, width=p.rows("mm.up")) for name in ("mm.gate", "mm.up"))
     p.output(p.linear(p.glu(gate, up), "mm.down", width=p.rows("mm.down")), "embeddings", "none")
 

@@ -56,23 +56,23 @@ def _places(p: Tracer, hp: TowerParams) -> None:
 
 
 def _neck(p: Tracer, hp: TowerParams) -> None:
-    x = p.linear(p.given(width=p.columns_of("v.sam.neck.2")), "v.sam.neck.2", width=p.rows("v.sam.neck.2"))
+    x = p.linear(p.input(width=p.columns_of("v.sam.neck.2")), "v.sam.neck.2", width=p.rows("v.sam.neck.2"))
     p.output(p.output_rows(p.layer_norm(x, "v.sam.neck.3", eps=EPS)), "embeddings", "none")
 
 
 def _filter(p: Tracer, name: str) -> None:
-    p.output(p.output_rows(p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))), "embeddings", "none")
+    p.output(p.output_rows(p.linear(p.input(width=p.columns_of(name)), name, width=p.rows(name))), "embeddings", "none")
 
 
 def _rows(p: Tracer, hp: TowerParams) -> None:
     """CLIP over what SAM made, whose rows stand beside its own."""
-    given, clip = p.given(width=hp.width), replace(hp, eps=_CLIP_EPS)
-    x = p.blend(p.blend(given, "v.class_embd", first=1), "v.position_embd")
+    given, clip = p.input(width=hp.width), replace(hp, eps=_CLIP_EPS)
+    x = p.embedding_bag(p.embedding_bag(given, "v.class_embd", first=1), "v.position_embd")
     x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
     for i in range(hp.n_layers):
         x = layer(p, x, clip, i, act="gelu_quick")
     p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # of CLIP alone, or of prompts
-    y = p.join(p.output_rows(x), p.output_rows(given))
+    y = p.concat(p.output_rows(x), p.output_rows(given))
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 

@@ -15,9 +15,9 @@ _NORM = 1e-6  # epsilon of the projector's norm
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. The projector's norm is of each patch."""
-    x = p.rms_norm(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
+    x = p.rms_norm(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
     rope = vision_rope(hp)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)
     x = p.layer_norm(p.rms_norm(x, "mm.post_norm", eps=hp.eps), "mm.input_norm", eps=_NORM)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.0", "mm.2"), "embeddings", "none")
+    p.output(mlp(p, p.merge_patches(x, rows=hp.merge**2, kind="concat"), "mm.0", "mm.2"), "embeddings", "none")

@@ -27,19 +27,19 @@ _BATCH_EPS = 1e-5  # of batch norm
 
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Build the first convolution, 3 x 3 over the spectrogram."""
-    x = p.linear(p.given(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
-    p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
+    x = p.linear(p.input(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
+    p.output(p.output_rows(p.unary(x, "relu")), "embeddings", "none")
 
 
 def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
     """Build a depthwise-separable 3 x 3 convolution."""
     channels = p.rows(f"a.conv1d.{mixed}")
-    taps = p.given(width=_TAPS * channels) * p.vector(f"a.conv1d.{each}")
-    x = p.columns(taps, first=0, width=channels)
+    taps = p.input(width=_TAPS * channels) * p.vector(f"a.conv1d.{each}")
+    x = p.slice(taps, first=0, width=channels)
     for i in range(1, _TAPS):
-        x = x + p.columns(taps, first=i * channels, width=channels)
+        x = x + p.slice(taps, first=i * channels, width=channels)
     x = p.linear(x + p.vector(f"a.conv1d.{each}.bias"), f"a.conv1d.{mixed}", width=channels)
-    p.output(p.output_rows(p.act(x, "relu")), "embeddings", "none")
+    p.output(p.output_rows(p.unary(x, "relu")), "embeddings", "none")
 
 
 def subsampling() -> tuple[StageBuilder, ...]:
@@ -53,10 +53,10 @@ def subsampling() -> tuple[StageBuilder, ...]:
 
 def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
     """Build the input projection, scaled by `scale`, and the conformer layers."""
-    x = p.linear(p.given(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
+    x = p.linear(p.input(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
     x = x if scale == 1.0 else x * scale
     rope = Rope(hp.width, hp.width, 10000.0, "neox")
-    keys = p.rope(p.columns(x, first=0, width=hp.width) * 0.0 + p.vector("a.waves"), rope)
+    keys = p.rope(p.slice(x, first=0, width=hp.width) * 0.0 + p.vector("a.waves"), rope)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):
             x = x + _feed_forward(p, x, hp, "") * 0.5
@@ -68,7 +68,7 @@ def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
 
 def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
     h = p.linear(p.layer_norm(x, f"ffn_norm{which}", eps=hp.eps), f"ffn_up{which}", width=p.rows(f"ffn_up{which}"))
-    return p.linear(p.act(h, "silu"), f"ffn_down{which}", width=hp.width)
+    return p.linear(p.unary(h, "silu"), f"ffn_down{which}", width=hp.width)
 
 
 def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) -> Handle:
@@ -80,8 +80,8 @@ def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) 
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
     turning = p.per_head_linear(q + p.vector("pos_bias_v"), "attn_waves", heads=hp.heads, width=hp.width)
     p.skip("linear_pos")
-    q = p.join(q + p.vector("pos_bias_u"), p.rope(turning, rope), heads=hp.heads)
-    k = p.join(k, keys, heads=hp.heads, shared=True)
+    q = p.concat(q + p.vector("pos_bias_u"), p.rope(turning, rope), heads=hp.heads)
+    k = p.concat(k, keys, heads=hp.heads, shared=True)
     a = p.attention(q, k, v, head_dim=q.width // hp.heads, scale=hp.head_dim**-0.5, mask="all")
     return p.linear(a, "attn_out", width=hp.width)
 
@@ -91,7 +91,7 @@ def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
     h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
     value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
     kernel = p.columns_of("conv_dw")
-    h = p.conv_around(value * p.act(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel // 2, act="silu")
+    h = p.conv1d(value * p.unary(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel // 2, act="silu")
     p.skip("conv_norm")
     return p.linear(h, "conv_pw2", width=hp.width)
 

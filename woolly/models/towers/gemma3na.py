@@ -34,24 +34,24 @@ _PADDING, _END = -1, 0  # rows of the hard embedding table: padding, end of audi
 def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Build a 3 x 3 convolution of stride 2."""
     name = f"a.conv1d.{number}"
-    x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
+    x = p.linear(p.input(width=p.columns_of(name)), name, width=p.rows(name))
     p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _first_norm(p: Tracer, hp: AudioParams) -> None:
     """Build the first cumulative group norm; a row has all frequencies of a frame."""
     n_channels = hp.tensors["a.conv1d.0.norm.weight"].shape[0]
-    x = _cumulative_norm(p, p.given(width=conv_length(hp.settings.n_mels) * n_channels), 0)
+    x = _cumulative_norm(p, p.input(width=conv_length(hp.settings.n_mels) * n_channels), 0)
     p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _cumulative_norm(p: Tracer, x: Handle, number: int) -> Handle:
-    return p.act(p.running_norm(x, f"a.conv1d.{number}.norm", eps=_RUNNING_EPS), "relu")
+    return p.unary(p.cumulative_norm(x, f"a.conv1d.{number}.norm", eps=_RUNNING_EPS), "relu")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Build the second norm, the conformer layers and the projector."""
-    x = _cumulative_norm(p, p.given(width=p.columns_of("a.pre_encode.out")), 1)
+    x = _cumulative_norm(p, p.input(width=p.columns_of("a.pre_encode.out")), 1)
     x = p.linear(x, "a.pre_encode.out", width=hp.width)
     relative = RelativeAttention(p, "a.turns", hp.heads, _REACH)
     for i in range(hp.n_layers):

@@ -53,22 +53,22 @@ def _around(p: Tracer, x: Handle, name: str, stride: int = 1, *, is_wanted: bool
     side = math.isqrt(p.columns_of(name))
     if (side, stride) not in _FIRST:
         raise ModelError(f"tensor {name}.weight is a filter of {side} x {side}; 3 x 3 or 5 x 5 was expected")
-    return p.conv_at(x, name, first=_FIRST[side, stride], taps=side**2, is_wanted=is_wanted)
+    return p.gather_conv1d(x, name, first=_FIRST[side, stride], taps=side**2, is_wanted=is_wanted)
 
 
 def _stem(p: Tracer, hp: TowerParams) -> None:
-    x = p.given(width=p.columns_of("v.conv_stem.conv"))
-    x = p.act(_conv(p, x, "v.conv_stem.conv", "v.conv_stem.bn"), "gelu")
+    x = p.input(width=p.columns_of("v.conv_stem.conv"))
+    x = p.unary(_conv(p, x, "v.conv_stem.conv", "v.conv_stem.bn"), "gelu")
     p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
     """Filters that mix channels of 3 x 3 places, of which the fifth is the row itself."""
     with p.scope(name):
-        x = p.given(width=(n := p.columns_of("conv_exp")))
-        y = _conv(p, p.act(_conv(p, x, "conv_exp", "bn1"), "gelu"), "conv_pwl", "bn2")
+        x = p.input(width=(n := p.columns_of("conv_exp")))
+        y = _conv(p, p.unary(_conv(p, x, "conv_exp", "bn1"), "gelu"), "conv_pwl", "bn2")
         if not name.endswith(".0"):
-            y = y + p.columns(x, first=n // 9 * 4, width=n // 9)
+            y = y + p.slice(x, first=n // 9 * 4, width=n // 9)
     p.output(p.output_rows(y), "embeddings", "none")
 
 
@@ -79,10 +79,10 @@ def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
         y = x
         if p.has("dw_start.conv"):
             y = p.rms_norm(_around(p, y, "dw_start.conv"), "dw_start.bn", eps=_EPS)
-        y = p.act(_conv(p, y, "pw_exp.conv", "pw_exp.bn"), "gelu")
+        y = p.unary(_conv(p, y, "pw_exp.conv", "pw_exp.bn"), "gelu")
         if p.has("dw_mid.conv"):
             y = _around(p, y, "dw_mid.conv", 1 + fewer, is_wanted=fewer)
-            y = p.act(p.rms_norm(y, "dw_mid.bn", eps=_EPS), "gelu")
+            y = p.unary(p.rms_norm(y, "dw_mid.bn", eps=_EPS), "gelu")
         elif fewer:
             raise ModelError(f"tensor {name}.dw_mid.conv.weight is missing: no other filter strides")
         y = _scaled(p, _conv(p, y, "pw_proj.conv", "pw_proj.bn"))
@@ -125,7 +125,7 @@ def _block(p: Tracer, x: Handle, name: str) -> Handle:
 
 def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
     """Blocks of one resolution, and the one that begins the next if it is the last."""
-    x = p.given(width=width)
+    x = p.input(width=width)
     for name in names:
         x = _block(p, x, name)
     p.output(x if names[-1].endswith(".0") else p.output_rows(x), "embeddings", "none")
@@ -133,25 +133,25 @@ def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
 
 def _fewer(p: Tracer, hp: TowerParams, name: str, width: int) -> None:
     """The block that begins the last resolution; its rows keep the four that each is made of beside them."""
-    x = p.given(width=width)
-    p.output(p.join(_inverted(p, x, name), p.fold(x, rows=4, kind="join")), "embeddings", "none")
+    x = p.input(width=width)
+    p.output(p.concat(_inverted(p, x, name), p.merge_patches(x, rows=4, kind="concat")), "embeddings", "none")
 
 
 def _last(p: Tracer, hp: TowerParams, names: list[str], width: int, kept: int) -> None:
-    given = p.given(width=width + kept)
-    x = p.columns(given, first=0, width=width)
+    given = p.input(width=width + kept)
+    x = p.slice(given, first=0, width=width)
     for name in names:
         x = _block(p, x, name)
-    p.output(p.output_rows(p.join(x, p.columns(given, first=width, width=kept))), "embeddings", "none")
+    p.output(p.output_rows(p.concat(x, p.slice(given, first=width, width=kept))), "embeddings", "none")
 
 
 def _fusion(p: Tracer, hp: TowerParams) -> None:
     """Rows of two resolutions side by side; blocks of them are rows of the prompt."""
     with p.scope("v.msfa"):
-        x = p.given(width=p.columns_of("ffn.pw_exp.conv"))
-        x = p.act(_conv(p, x, "ffn.pw_exp.conv", "ffn.pw_exp.bn"), "gelu")
+        x = p.input(width=p.columns_of("ffn.pw_exp.conv"))
+        x = p.unary(_conv(p, x, "ffn.pw_exp.conv", "ffn.pw_exp.bn"), "gelu")
         x = _conv(p, x, "ffn.pw_proj.conv", "ffn.pw_proj.bn")
-        x = p.rms_norm(p.fold(x, rows=_pooled(hp) ** 2, kind="mean"), "norm", eps=_EPS)
+        x = p.rms_norm(p.merge_patches(x, rows=_pooled(hp) ** 2, kind="mean"), "norm", eps=_EPS)
     y = p.rms_norm(p.scale(x, x.width**0.5), "mm.soft_emb_norm", eps=_EPS)
     y = p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection"))
     p.skip("mm.embedding", "mm.hard_emb_norm")  # read by `constants`

@@ -33,13 +33,13 @@ _K_SCALE = exact_log(1 + math.e) / exact_log(2)
 def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Build a 3 x 3 convolution of stride 2 with layer norm over channels."""
     name = f"a.conv1d.{number}"
-    x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
-    p.output(p.output_rows(p.act(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "embeddings", "none")
+    x = p.linear(p.input(width=p.columns_of(name)), name, width=p.rows(name))
+    p.output(p.output_rows(p.unary(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Build the input projection, the conformer layers and the projector."""
-    x = p.linear(p.given(width=p.columns_of("a.input_projection")), "a.input_projection", width=hp.width)
+    x = p.linear(p.input(width=p.columns_of("a.input_projection")), "a.input_projection", width=hp.width)
     relative = RelativeAttention(p, "a.turns", hp.heads, _REACH)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):
@@ -58,7 +58,7 @@ def feed_forward(p: Tracer, x: Handle, hp: AudioParams, layer: int, which: str) 
     """Build a half-step feed-forward module with its residual."""
     begin = f"a.blk.{layer}.ffn"
     h = clipped(p, p.rms_norm(x, f"ffn_norm{which}", eps=_EPS), f"{begin}_up{which}", hp.tensors)
-    h = clipped(p, p.act(h, "silu"), f"{begin}_down{which}", hp.tensors)
+    h = clipped(p, p.unary(h, "silu"), f"{begin}_down{which}", hp.tensors)
     return x + p.rms_norm(h, f"ffn_post_norm{which}", eps=_EPS) * 0.5
 
 
@@ -78,8 +78,8 @@ def conv_module(p: Tracer, x: Handle, hp: AudioParams, layer: int) -> Handle:
     h = clipped(p, p.rms_norm(x, "conv_norm", eps=_EPS), f"a.blk.{layer}.conv_pw1", hp.tensors)
     value, gate = p.split(h, h.width // 2, h.width // 2)
     kernel = p.columns_of("conv_dw")
-    h = p.conv_around(value * p.act(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel - 1)
-    h = p.act(p.rms_norm(h, "norm_conv", eps=_EPS), "silu")
+    h = p.conv1d(value * p.unary(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel - 1)
+    h = p.unary(p.rms_norm(h, "norm_conv", eps=_EPS), "silu")
     return clipped(p, h, f"a.blk.{layer}.conv_pw2", hp.tensors)
 
 

@@ -24,8 +24,8 @@ def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Pixels from 0 to 1 become -1 to 1 here; scores are not scaled."""
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 100.0, "neox", sections=(quarter, quarter), spectrum="each")
-    x = p.linear(p.given(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
-    x = p.blend(x, "v.position_embd", taps=2)
+    x = p.linear(p.input(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(x, "v.position_embd", taps=2)
     for i in range(hp.n_layers):
         with p.scope(f"v.blk.{i}"):
             h = p.rms_norm(x, "ln1", eps=hp.eps)
@@ -38,10 +38,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
             x = x + p.rms_norm(a, "attn_post_norm", eps=hp.eps)
             h = p.rms_norm(x, "ln2", eps=hp.eps)
             gate, up = (clipped(p, h, f"v.blk.{i}.ffn_{one}", hp.tensors) for one in ("gate", "up"))
-            y = clipped(p, p.act(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp.tensors)
+            y = clipped(p, p.unary(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp.tensors)
             x = x + p.rms_norm(y, "ffn_post_norm", eps=hp.eps)
-            x = p.gain(x, "out_scale") if p.has("out_scale") else x
-    y = p.fold(x, rows=hp.merge**2, kind="mean") * hp.width**0.5
+            x = p.mul_weight(x, "out_scale") if p.has("out_scale") else x
+    y = p.merge_patches(x, rows=hp.merge**2, kind="mean") * hp.width**0.5
     if p.has("v.std_scale"):
         y = (y + p.vector("made.std_bias")) * p.vector("v.std_scale")
     p.skip("v.std_bias")

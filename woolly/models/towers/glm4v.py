@@ -20,13 +20,13 @@ _FILTER = "mm.patch_merger.weight"
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. GLM-OCR has no table of positions."""
     x, rope = p.rms_norm(patches(p, hp), "v.norm_embd", eps=hp.eps), vision_rope(hp)
-    x = p.blend(x, "v.position_embd", taps=16) if p.has("v.position_embd") else x
+    x = p.embedding_bag(x, "v.position_embd", taps=16) if p.has("v.position_embd") else x
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)
-    y = p.fold(p.rms_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="columns")
+    y = p.merge_patches(p.rms_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="interleave")
     y = p.linear(y, "mm.patch_merger", width=p.rows("mm.patch_merger"))
     y = p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc"))
-    y = p.act(p.layer_norm(y, "mm.post_norm", eps=1e-5), "gelu_erf")
+    y = p.unary(p.layer_norm(y, "mm.post_norm", eps=1e-5), "gelu_erf")
     gate, up = (p.linear(y, name, width=p.rows(name)) for name in ("mm.gate", "mm.up"))
     p.output(p.linear(p.glu(gate, up, "silu"), "mm.down", width=p.rows("mm.down")), "embeddings", "none")
 

@@ -25,7 +25,7 @@ _CTC_TENSORS = ("a.enc_ctc_out.", "a.enc_ctc_out_mid.", "a.ctc_tokens.")
 
 def _layers(p: Tracer, hp: AudioParams, first: int, last: int) -> None:
     """Build conformer layers `first` to `last`; layer 0 includes the input projection."""
-    x = p.given(width=hp.width if first else hp.patch)
+    x = p.input(width=hp.width if first else hp.patch)
     x = x if first else p.linear(x, "a.input_projection", width=hp.width)
     relative = RelativeAttention(p, f"a.turns{first}", hp.heads, _block(hp))
     for i in range(first, last):
@@ -43,7 +43,7 @@ def _layers(p: Tracer, hp: AudioParams, first: int, last: int) -> None:
 
 def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
     h = p.linear(p.layer_norm(x, f"ffn_norm{which}", eps=hp.eps), f"ffn_up{which}", width=p.rows(f"ffn_up{which}"))
-    return p.linear(p.act(h, "silu"), f"ffn_down{which}", width=hp.width)
+    return p.linear(p.unary(h, "silu"), f"ffn_down{which}", width=hp.width)
 
 
 def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
@@ -51,7 +51,7 @@ def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
     h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
     value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
     kernel = p.columns_of("conv_dw")
-    h = p.conv_around(value * p.act(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel // 2, act="silu")
+    h = p.conv1d(value * p.unary(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel // 2, act="silu")
     p.skip("conv_norm")
     return p.linear(h, "conv_pw2", width=hp.width)
 
@@ -61,10 +61,10 @@ def _ctc_feedback(p: Tracer, hp: AudioParams) -> None:
 
     Softmax over CTC tokens times a matrix is attention over extra rows, one per token.
     """
-    x, n = p.given(width=hp.width), p.rows("a.enc_ctc_out")
+    x, n = p.input(width=hp.width), p.rows("a.enc_ctc_out")
     scores = p.linear(x, "a.enc_ctc_out", width=n)
-    k = p.blend(scores * 0.0, "a.ctc_tokens")
-    v = p.blend(x * 0.0, "a.enc_ctc_out_mid")
+    k = p.embedding_bag(scores * 0.0, "a.ctc_tokens")
+    v = p.embedding_bag(x * 0.0, "a.enc_ctc_out_mid")
     a = p.attention(scores, k, v, head_dim=n, scale=1.0, mask="block")
     p.output(p.output_rows(x + a + p.vector("a.enc_ctc_out_mid.bias")), "embeddings", "none")
 
@@ -74,22 +74,24 @@ def _projector(p: Tracer, hp: AudioParams) -> None:
 
     Attention blocks contain queries and rows; an extra key column masks the rows that a step must ignore.
     """
-    x = p.given(width=hp.width)
+    x = p.input(width=hp.width)
     width, heads = p.columns_of("a.proj_query"), hp.keys.positive("audio.projector.head_count")
-    y = p.layer_norm(p.blend(p.columns(x, first=0, width=width) * 0.0, "a.proj_query"), "a.proj_norm", eps=_NORM)
-    nothing = p.columns(x, first=0, width=1) * 0.0
+    y = p.layer_norm(p.embedding_bag(p.slice(x, first=0, width=width) * 0.0, "a.proj_query"), "a.proj_norm", eps=_NORM)
+    nothing = p.slice(x, first=0, width=1) * 0.0
     looks = nothing + p.vector("a.proj_mask.looks")
-    hides = {which: p.blend(nothing, "a.proj_mask", first=first) for which, first in (("self", 1), ("cross", 2))}
+    hides = {
+        which: p.embedding_bag(nothing, "a.proj_mask", first=first) for which, first in (("self", 1), ("cross", 2))
+    }
     for i in range(_projector_layers(hp)):
         with p.scope(f"a.proj_blk.{i}"):
             for which in ("self", "cross"):
                 name, seen = f"{which}_attn", y if which == "self" else x
                 q = p.linear(y, f"{name}_q", width=width)
                 k, v = (p.linear(seen, f"{name}_{one}", width=width) for one in "kv")
-                q, k = (p.join(a, b, heads=heads, shared=True) for a, b in ((q, looks), (k, hides[which])))
+                q, k = (p.concat(a, b, heads=heads, shared=True) for a, b in ((q, looks), (k, hides[which])))
                 a = p.attention(q, k, v, head_dim=q.width // heads, scale=(width // heads) ** -0.5, mask="block")
                 y = p.layer_norm(y + p.linear(a, f"{name}_out", width=width), f"{name}_norm", eps=_NORM)
-            h = p.act(p.linear(y, "ffn_up", width=p.rows("ffn_up")), "gelu_erf")
+            h = p.unary(p.linear(y, "ffn_up", width=p.rows("ffn_up")), "gelu_erf")
             y = p.layer_norm(y + p.linear(h, "ffn_down", width=width), "ffn_norm", eps=_NORM)
     p.output(p.linear(p.output_rows(y), "a.proj_linear", width=p.rows("a.proj_linear")), "embeddings", "none")
 

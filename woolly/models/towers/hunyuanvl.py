@@ -26,11 +26,11 @@ _ROWS = ("v.image_newline", "mm.image_begin", "mm.image_end")
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x = p.blend(x, "v.position_embd", taps=4)
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(x, "v.position_embd", taps=4)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf")
-    x = p.fold(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="join")
+    x = p.merge_patches(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="concat")
     y = p.linear(mlp(p, x, "mm.0", "mm.2"), "mm.model.fc", width=p.rows("mm.model.fc"))
     p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or of videos
     p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "embeddings", "none")

@@ -13,10 +13,10 @@ PROJECTORS = ("idefics3",)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower."""
-    x = p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
+    x = p.embedding_bag(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
-    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
+    y = p.merge_patches(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="concat")
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 

@@ -13,11 +13,11 @@ PROJECTORS = ("internvl",)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Its gelu is the exact one."""
-    x = with_class(p, p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width))
-    x = p.blend(x, "v.position_embd")
+    x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
+    x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu" if hp.act == "silu" else "gelu_erf", norm="rms" if _is_rms(p) else "layer")
-    y = p.layer_norm(p.fold(x, rows=hp.merge**2, kind="join"), "mm.model.mlp.0", eps=1e-5)
+    y = p.layer_norm(p.merge_patches(x, rows=hp.merge**2, kind="concat"), "mm.model.mlp.0", eps=1e-5)
     p.output(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.3"), "embeddings", "none")
 
 

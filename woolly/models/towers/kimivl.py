@@ -21,12 +21,14 @@ _NORM = 1e-5  # epsilon of the projector's norm
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. The projector's norm is of each patch."""
-    x = p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd", taps=_TAPS)
+    x = p.embedding_bag(
+        p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd", taps=_TAPS
+    )
     rope = vision_rope(hp)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu", rope=rope)
     x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=_NORM)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "embeddings", "none")
+    p.output(mlp(p, p.merge_patches(x, rows=hp.merge**2, kind="concat"), "mm.1", "mm.2"), "embeddings", "none")
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

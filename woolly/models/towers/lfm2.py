@@ -14,12 +14,12 @@ PROJECTORS = ("lfm2",)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x = p.blend(x, "v.position_embd", taps=_taps(hp))
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(x, "v.position_embd", taps=_taps(hp))
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
     x = p.layer_norm(x, "v.post_ln", eps=hp.eps) if p.has("v.post_ln") else x
-    y = p.fold(x, rows=hp.merge**2, kind="join")
+    y = p.merge_patches(x, rows=hp.merge**2, kind="concat")
     if p.has("mm.input_norm"):
         y = p.layer_norm(y, "mm.input_norm", eps=1e-5)
     p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")

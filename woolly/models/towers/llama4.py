@@ -17,12 +17,12 @@ def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Its gelu is the exact one."""
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="each")
-    x = with_class(p, p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width))
-    x = p.layer_norm(p.blend(x, "v.position_embd"), "v.pre_ln", eps=hp.eps)
+    x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
+    x = p.layer_norm(p.embedding_bag(x, "v.position_embd"), "v.pre_ln", eps=hp.eps)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf", rope=rope)
-    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
-    y = p.act(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.2"), "gelu_erf")
+    y = p.merge_patches(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="concat")
+    y = p.unary(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.2"), "gelu_erf")
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 

@@ -19,8 +19,8 @@ _WHOLE = (12, 24, 32)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Features of several layers stand side by side (Granite Vision)."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x = p.blend(with_class(p, x) if _has_class(hp) else x, "v.position_embd")
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(with_class(p, x) if _has_class(hp) else x, "v.position_embd")
     if p.has("v.pre_ln"):
         x = p.layer_norm(x, "v.pre_ln", eps=hp.eps)
     chosen = _chosen(hp)
@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.skip("v.image_newline")
     y, *others = (p.output_rows(seen[i]) for i in chosen)
     for one in others:
-        y = p.join(y, one)
+        y = p.concat(y, one)
     p.output(
         mlp(p, y, "mm.0", "mm.2") if p.has("mm.2") else p.linear(y, "mm.0", width=p.rows("mm.0")), "embeddings", "none"
     )

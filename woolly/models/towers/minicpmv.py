@@ -23,8 +23,8 @@ _MAX_SIDE = 70  # lines and columns of a piece that have a wave of their own
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Rows of queries go along with those of patches, and no row sees them."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x = p.blend(x, "v.position_embd")
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu", mask="block")
     x = p.layer_norm(x, "v.post_ln", eps=hp.eps)
@@ -32,8 +32,8 @@ def build(p: Tracer, hp: TowerParams) -> None:
         width = p.rows("attn.out")
         kv = p.linear(x, "kv", width=width) if p.has("kv") else x
         v = p.layer_norm(kv, "ln_kv", eps=1e-6)
-        q = p.layer_norm(p.blend(kv * 0.0, "query", first=3), "ln_q", eps=1e-6)
-        k = p.blend(v, "waves", first=1, taps=2)
+        q = p.layer_norm(p.embedding_bag(kv * 0.0, "query", first=3), "ln_q", eps=1e-6)
+        k = p.embedding_bag(v, "waves", first=1, taps=2)
         q, k, v = (p.linear(one, f"attn.{name}", width=width) for one, name in ((q, "q"), (k, "k"), (v, "v")))
         a = p.output_rows(p.attention(q, k, v, head_dim=_HEAD, scale=_HEAD**-0.5, mask="block"))
         y = p.layer_norm(p.linear(a, "attn.out", width=width), "ln_post", eps=1e-6)

@@ -42,22 +42,22 @@ def _first(p: Tracer, hp: TowerParams) -> None:
         q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
         a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask="block")
         x = x + p.linear(a, "attn_out", width=hp.width)
-        joined = p.layer_norm(p.fold(x, rows=_BLOCK, kind="join"), "ds_ln", eps=hp.eps)
+        joined = p.layer_norm(p.merge_patches(x, rows=_BLOCK, kind="concat"), "ds_ln", eps=hp.eps)
         y = mlp(p, joined, "ds_ffn_up", "ds_ffn_down", act="gelu")
-        p.output(y + p.fold(x, rows=_BLOCK, kind="mean"), "embeddings", "none")
+        p.output(y + p.merge_patches(x, rows=_BLOCK, kind="mean"), "embeddings", "none")
 
 
 def _last(p: Tracer, hp: TowerParams, first: int) -> None:
     """Layers over what the stage before made, or over patches, and the projector."""
-    x = p.given(width=hp.width) if first else _patches(p, hp)
+    x = p.input(width=hp.width) if first else _patches(p, hp)
     for i in range(first, hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
-    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=_BLOCK, kind="join")
+    y = p.merge_patches(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=_BLOCK, kind="concat")
     p.output(mlp(p, p.layer_norm(y, "mm.input_norm", eps=1e-6), "mm.up", "mm.down"), "embeddings", "none")
 
 
 def _patches(p: Tracer, hp: TowerParams) -> Handle:
-    return p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
+    return p.embedding_bag(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
 
 
 def _inserted(hp: TowerParams) -> int:

@@ -15,12 +15,12 @@ PROJECTORS = ("paddleocr",)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower."""
-    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
-    x, rope = p.blend(x, "v.position_embd", taps=4), vision_rope(hp)
+    x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
+    x, rope = p.embedding_bag(x, "v.position_embd", taps=4), vision_rope(hp)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu", rope=rope)
     x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=1e-5)
-    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "embeddings", "none")
+    p.output(mlp(p, p.merge_patches(x, rows=hp.merge**2, kind="concat"), "mm.1", "mm.2"), "embeddings", "none")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:

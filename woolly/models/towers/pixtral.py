@@ -14,13 +14,13 @@ PROJECTORS = ("pixtral", "lightonocr")
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Converters bring the pairs of a head side by side."""
-    x = p.rms_norm(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
+    x = p.rms_norm(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="every")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf" if hp.act == "gelu" else "silu", norm="rms", rope=rope)
     if p.has("mm.patch_merger"):
-        y = p.fold(p.rms_norm(x, "mm.input_norm", eps=hp.eps), rows=hp.merge**2, kind="columns")
+        y = p.merge_patches(p.rms_norm(x, "mm.input_norm", eps=hp.eps), rows=hp.merge**2, kind="interleave")
         y = p.linear(y, "mm.patch_merger", width=hp.width)
     else:
         y = p.output_rows(x)

@@ -26,13 +26,13 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         mask: Mask = "all" if (i + 1) % period == 0 else "block"
         x = layer(p, x, hp, i, act=hp.act or "gelu_quick", norm=norm, rope=rope, mask=mask)
-    y = p.fold(normed(p, x, "v.post_ln", hp, norm), rows=hp.merge**2, kind="join")
+    y = p.merge_patches(normed(p, x, "v.post_ln", hp, norm), rows=hp.merge**2, kind="concat")
     p.output(mlp(p, y, "mm.0", "mm.2"), "embeddings", "none")
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
     """Patches of two frames. If rows bring one alone, an image that stands still, it counts for both."""
-    given = p.given(width=hp.patch * hp.settings.family.temporal_patch_size)
+    given = p.input(width=hp.patch * hp.settings.family.temporal_patch_size)
     first, second = (
         p.split(given, hp.patch, hp.patch) if hp.settings.family.temporal_patch_size == 2 else (given, given)
     )

@@ -40,13 +40,15 @@ def _third_conv(p: Tracer, hp: AudioParams) -> None:
 
 def _conv(p: Tracer, number: int, channels: int) -> None:
     name = f"a.conv2d.{number}"
-    x = p.act(p.linear(p.given(width=_TAPS * channels), name, width=p.rows(name)), "gelu_erf")
+    x = p.unary(p.linear(p.input(width=_TAPS * channels), name, width=p.rows(name)), "gelu_erf")
     p.output(p.output_rows(x), "embeddings", "none")
 
 
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Build the input projection, the layers and the projector."""
-    x = p.blend(p.linear(p.given(width=p.columns_of("a.conv_out")), "a.conv_out", width=hp.width), "a.position_embd")
+    x = p.embedding_bag(
+        p.linear(p.input(width=p.columns_of("a.conv_out")), "a.conv_out", width=hp.width), "a.position_embd"
+    )
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf", tower="a")
     y = p.output_rows(p.layer_norm(x, "a.post_ln", eps=hp.eps))

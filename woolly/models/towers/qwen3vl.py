@@ -15,18 +15,18 @@ PROJECTORS = ("qwen3vl_merger",)
 
 def build(p: Tracer, hp: TowerParams) -> None:
     """The whole tower. Rows of the layers with a merger of their own stand beside those of the last, in order."""
-    x, rope = p.blend(patches(p, hp), "v.position_embd", taps=4), vision_rope(hp)
+    x, rope = p.embedding_bag(patches(p, hp), "v.position_embd", taps=4), vision_rope(hp)
     deep: list[Handle] = []
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act=hp.act or "gelu", rope=rope)
         if p.has(f"v.deepstack.{i}.fc1"):
             with p.scope(f"v.deepstack.{i}"):
-                y = p.layer_norm(p.fold(x, rows=hp.merge**2, kind="join"), "norm", eps=hp.eps)
+                y = p.layer_norm(p.merge_patches(x, rows=hp.merge**2, kind="concat"), "norm", eps=hp.eps)
                 deep.append(mlp(p, y, "fc1", "fc2"))
-    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
+    y = p.merge_patches(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="concat")
     y = mlp(p, y, "mm.0", "mm.2")
     for one in deep:
-        y = p.join(y, one)
+        y = p.concat(y, one)
     p.output(y, "embeddings", "none")
 
 

@@ -119,7 +119,7 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
     """Return a layout; ValueError for places that a table lacks: the file's sizes do not fit together."""
     if arranged.places is not None and arranged.places.size:
         highest = arranged.places.max(axis=0)
-        for step in (one for one in plan.steps if one.op == "blend"):
+        for step in (one for one in plan.steps if one.op == "embedding_bag"):
             first, n_places = step.integer("first"), step.weights[0].shape[0]
             if (highest[first : first + step.integer("taps")] >= n_places).any():
                 raise ValueError(f"{step.weights[0].tensor} has {n_places} places, and the piece needs more")

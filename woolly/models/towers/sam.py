@@ -62,11 +62,11 @@ class Sam:
 
     def build(self, p: Tracer, hp: TowerParams) -> Handle:
         """Rows of all places, after the last layer."""
-        x = p.linear(p.given(width=hp.patch), "v.sam.patch_embd", width=self.width)
+        x = p.linear(p.input(width=hp.patch), "v.sam.patch_embd", width=self.width)
         nothing = x * 0.0
-        is_place = p.blend(nothing, "v.sam.ones", first=_IS_PLACE)
-        sizes = [p.blend(nothing, "v.sam.ones", first=_SIZES + i) for i in range(len(self.sides))]
-        x = p.blend(x, "v.sam.pos_embd", first=_POSITION)
+        is_place = p.embedding_bag(nothing, "v.sam.ones", first=_IS_PLACE)
+        sizes = [p.embedding_bag(nothing, "v.sam.ones", first=_SIZES + i) for i in range(len(self.sides))]
+        x = p.embedding_bag(x, "v.sam.pos_embd", first=_POSITION)
         keys: dict[bool, Handle] = {}
         for i in range(self.n_layers):
             with p.scope(f"v.sam.blk.{i}"):
@@ -83,18 +83,18 @@ class Sam:
         if is_global:  # each size of images has distances of its own
             read = q * sizes[0]
             for one in sizes[1:]:
-                read = p.join(read, q * one, heads=heads)
+                read = p.concat(read, q * one, heads=heads)
         turning = p.per_head_linear(read, "waves", heads=heads, width=4 * reach)
         shared = f"/v.sam.{'all' if is_global else 'window'}"
         rope = Rope(4 * reach, 4 * reach, 1.0, "neox", sections=(reach, reach))
         if is_global not in keys:
-            begun = p.columns(turning, first=0, width=4 * reach) * 0.0
-            begun = p.blend(begun, shared, first=_KEY) if is_global else begun + p.vector(shared)
+            begun = p.slice(turning, first=0, width=4 * reach) * 0.0
+            begun = p.embedding_bag(begun, shared, first=_KEY) if is_global else begun + p.vector(shared)
             keys[is_global] = p.rope(begun, rope, f"{shared}.divisors")
         turned = p.rope(turning, rope, f"{shared}.divisors")
         if is_global:
             turned = turned + p.vector(f"{shared}.seeing")
-        q, k = p.join(q, turned, heads=heads), p.join(k, keys[is_global], heads=heads, shared=True)
+        q, k = p.concat(q, turned, heads=heads), p.concat(k, keys[is_global], heads=heads, shared=True)
         mask: Mask = "all" if is_global else "block"
         return p.attention(q, k, v, head_dim=q.width // heads, scale=self.head_dim**-0.5, mask=mask)
 

@@ -55,32 +55,32 @@ def _traced(tensors: Mapping[str, Tensor], build: Any, given: Any) -> Plan:
 
 
 def _build_ctc_head(p: Tracer, _: None) -> None:
-    x = p.given(width=p.columns_of("token_embd"))
+    x = p.input(width=p.columns_of("token_embd"))
     p.output(p.linear(p.output_rows(x), "token_embd", width=p.rows("token_embd")), "embeddings", "none")
 
 
 def _build_predictor(p: Tracer, n_layers: int) -> None:
     """Build the prediction network: an LSTM with gates in the order input, forget, output, cell."""
     n = p.columns_of("token_embd")
-    x, state = p.embed("token_embd", width=n), p.given(width=2 * n_layers * n)
+    x, state = p.embed("token_embd", width=n), p.input(width=2 * n_layers * n)
     kept: list[Handle] = []
     for i in range(n_layers):
         with p.scope(f"dec.lstm.{i}"):
-            h, c = (p.columns(state, first=(2 * i + part) * n, width=n) for part in (0, 1))
+            h, c = (p.slice(state, first=(2 * i + part) * n, width=n) for part in (0, 1))
             gates = p.linear(x, "input", width=4 * n) + p.linear(h, "hidden", width=4 * n)
-            enters, stays, leaves = p.split(p.act(p.columns(gates, first=0, width=3 * n), "sigmoid"), n, n, n)
-            c = stays * c + enters * p.act(p.columns(gates, first=3 * n, width=n), "tanh")
-            x = leaves * p.act(c, "tanh")
+            enters, stays, leaves = p.split(p.unary(p.slice(gates, first=0, width=3 * n), "sigmoid"), n, n, n)
+            c = stays * c + enters * p.unary(p.slice(gates, first=3 * n, width=n), "tanh")
+            x = leaves * p.unary(c, "tanh")
             kept += [x, c]
     out = p.linear(x, "dec.joint_pred", width=p.rows("dec.joint_pred"))
     for one in kept:
-        out = p.join(out, one)
+        out = p.concat(out, one)
     p.output(p.output_rows(out), "embeddings", "none")
 
 
 def _build_joint(p: Tracer, n_durations: int) -> None:
-    x = p.act(p.output_rows(p.given(width=p.columns_of("dec.joint_out"))), "relu")
+    x = p.unary(p.output_rows(p.input(width=p.columns_of("dec.joint_out"))), "relu")
     out = p.linear(x, "dec.joint_out", width=p.rows("dec.joint_out"))
     if n_durations:
-        out = p.join(out, p.linear(x, "dec.joint_steps", width=n_durations))
+        out = p.concat(out, p.linear(x, "dec.joint_steps", width=n_durations))
     p.output(out, "embeddings", "none")

@@ -55,7 +55,7 @@ def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
     # Old converters swapped the names of the two matrices.
     up, down = ("ffn_up", "ffn_down") if p.rows("ffn_down") == hp.width else ("ffn_down", "ffn_up")
     if not p.has("ffn_gate"):
-        return p.linear(p.act(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
+        return p.linear(p.unary(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
     if act not in ("silu", "gelu_erf"):
         raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
     # The gate first: then one step computes both and what follows.
@@ -65,14 +65,14 @@ def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
 
 def mlp(p: Tracer, x: Handle, first: str, second: str, act: Act = "gelu_erf") -> Handle:
     """Two matrices with an activation between them."""
-    return p.linear(p.act(p.linear(x, first, width=p.rows(first)), act), second, width=p.rows(second))
+    return p.linear(p.unary(p.linear(x, first, width=p.rows(first)), act), second, width=p.rows(second))
 
 
 def with_class(p: Tracer, x: Handle) -> Handle:
     """X with the class row in its place, as `square` arranges it."""
     if p.has("v.patch_embd.bias"):
-        x = p.blend(x, "v.patch_embd.bias", first=2)
-    return p.blend(x, "v.class_embd", first=1)
+        x = p.embedding_bag(x, "v.patch_embd.bias", first=2)
+    return p.embedding_bag(x, "v.class_embd", first=1)
 
 
 def max_patches(hp: TowerParams) -> int:

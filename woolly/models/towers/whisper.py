@@ -25,7 +25,7 @@ _TAPS = 3
 
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Build the first convolution."""
-    x = p.act(p.linear(p.given(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
+    x = p.unary(p.linear(p.input(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
     p.output(p.output_rows(x), "embeddings", "none")
 
 
@@ -35,17 +35,17 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     n_places = conv_length(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
     if p.rows("a.position_embd") < n_places:
         raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; {n_places} were expected")
-    x = p.act(p.linear(p.given(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
-    x = p.blend(x, "a.position_embd")
+    x = p.unary(p.linear(p.input(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
+    x = p.embedding_bag(x, "a.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf", mask="block" if kind == "qwen2.5o" else "all", tower="a")
     if kind in ("qwen2a", "qwen2.5o"):
-        y = p.layer_norm(p.fold(x, rows=2, kind="mean"), "a.post_ln", eps=hp.eps)
+        y = p.layer_norm(p.merge_patches(x, rows=2, kind="mean"), "a.post_ln", eps=hp.eps)
         y = p.linear(y, "mm.a.fc", width=p.rows("mm.a.fc"))
     else:
         y = p.layer_norm(x, "a.post_ln", eps=hp.eps)
         if kind == "voxtral":
-            y = mlp(p, p.fold(y, rows=hp.settings.stack, kind="join"), "mm.a.mlp.1", "mm.a.mlp.2")
+            y = mlp(p, p.merge_patches(y, rows=hp.settings.stack, kind="concat"), "mm.a.mlp.1", "mm.a.mlp.2")
         else:
             y = p.output_rows(y)
     p.output(y, "embeddings", "none")
@@ -53,7 +53,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
 
 def _projector(p: Tracer, hp: AudioParams) -> None:
     """Build the projector of Ultravox: stacked rows, norm, SwiGLU, norm, linear."""
-    y = p.rms_norm(p.given(width=hp.settings.stack * hp.width), "mm.a.norm_pre", eps=_NORM)
+    y = p.rms_norm(p.input(width=hp.settings.stack * hp.width), "mm.a.norm_pre", eps=_NORM)
     half = p.rows("mm.a.mlp.1") // 2
     up, gate = (p.linear(y, "mm.a.mlp.1", width=half, first=first) for first in (0, half))
     y = p.rms_norm(p.glu(gate, up, "silu"), "mm.a.norm_mid", eps=_NORM)

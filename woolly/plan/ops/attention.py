@@ -105,7 +105,7 @@ class AttentionOps(Recorder):
         exponent of heads' slopes: scores fall by a head's slope for each position of distance, before the softcap.
         `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets: with
         the mask "all" half of them are for later rows, with "since" all for earlier ones.
-        `chosen` is what `choose` gave: a row sees these positions alone, all heads the same, or those of each KV head
+        `chosen` is what `indexer` gave: a row sees these positions alone, all heads the same, or those of each KV head
         its own.
         """
         if window and mask in ("block", "since", "before"):
@@ -168,9 +168,9 @@ class AttentionOps(Recorder):
 
     def _choice(self, chosen: Handle, entry: Paged) -> tuple[int, int]:
         """Positions that a row chooses at most, and those of a block of them."""
-        made = [step for step in self._steps if step.op == "choose" and step.outputs == (chosen.value.id,)]
+        made = [step for step in self._steps if step.op == "indexer" and step.outputs == (chosen.value.id,)]
         if not made:
-            self._fail("attention got chosen positions that no choose made")
+            self._fail("attention got chosen positions that no indexer made")
         if made[0].integer("whole"):
             return chosen.width, made[0].integer("every")
         n = made[0].integer("n") * made[0].integer("block")

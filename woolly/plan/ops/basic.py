@@ -110,8 +110,8 @@ class BasicOps(Recorder):
         if not self.has(f"{name}.scale"):
             return self._step("linear", (x,), x.value.rows, rows, (weight, *bias))
         # The scale is the matrix's alone: what the bias adds comes after it.
-        y = self.gain(self._step("linear", (x,), x.value.rows, rows, (weight,)), f"{name}.scale")
-        return self.shift(y, bias[0]) if bias else y
+        y = self.mul_weight(self._step("linear", (x,), x.value.rows, rows, (weight,)), f"{name}.scale")
+        return self.add_weight(y, bias[0]) if bias else y
 
     @op(
         inputs=("x",),
@@ -122,7 +122,7 @@ class BasicOps(Recorder):
         part=_linear_part,
         by_row=True,
     )
-    def linear_at(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
+    def linear_id(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
         """X times one of two weights transposed: `Batch.places` names 0 or 1 for each row; without places, the first.
 
         `width` is that of the result. The second is that of rows of images.
@@ -131,7 +131,7 @@ class BasicOps(Recorder):
         for weight in weights:
             if weight.shape != (width, x.width):
                 self._fail(f"{weight.name} has shape {weight.shape}, expected ({width}, {x.width})")
-        return self._step("linear_at", (x,), x.value.rows, width, weights)
+        return self._step("linear_id", (x,), x.value.rows, width, weights)
 
     @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv", by_row=True)
     def per_head_linear(self, x: Handle, name: str, *, heads: int, width: int) -> Handle:
@@ -161,15 +161,15 @@ class BasicOps(Recorder):
         return self._step("glu", (gate, up), gate.value.rows, gate.width, act=act, limit=self._limit("glu", act, limit))
 
     @op(inputs=("x",), attributes=("kind",), by_row=True)
-    def act(self, x: Handle, kind: Act) -> Handle:
+    def unary(self, x: Handle, kind: Act) -> Handle:
         """An activation of each element; relu2 is relu squared.
 
         Gelu is its tanh form, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x). Root is the square root of the
         size, which counts as at least 1e-6, with the sign; that of 0 is 0.
         """
         if kind not in get_args(Act):
-            self._fail(f"act got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")
-        return self._step("act", (x,), x.value.rows, x.width, kind=kind)
+            self._fail(f"unary got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")
+        return self._step("unary", (x,), x.value.rows, x.width, kind=kind)
 
     @op(inputs=("x",), attributes=("alpha_p", "alpha_n", "beta", "eps"), by_row=True)
     def xielu(self, x: Handle, *, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Handle:
@@ -214,12 +214,12 @@ class BasicOps(Recorder):
         return self._step("mul", (a, b), a.value.rows, a.width)
 
     @op(inputs=("a", "b"), attributes=("group",), by_row=True)
-    def dots(self, a: Handle, b: Handle, *, group: int) -> Handle:
+    def vecdot(self, a: Handle, b: Handle, *, group: int) -> Handle:
         """The sum of products of a and b over each group of columns."""
-        self._same_shape("dots", a, b)
+        self._same_shape("vecdot", a, b)
         if group < 1 or a.width % group != 0:
             self._fail(f"groups of {group} do not divide the width {a.width}")
-        return self._step("dots", (a, b), a.value.rows, a.width // group, group=group)
+        return self._step("vecdot", (a, b), a.value.rows, a.width // group, group=group)
 
     @op(inputs=("a", "b"), weights=("weight",), by_row=True)
     def lerp(self, a: Handle, b: Handle, name: str) -> Handle:
@@ -231,41 +231,41 @@ class BasicOps(Recorder):
         return self._step("lerp", (a, b), a.value.rows, weight.shape[0], (weight,))
 
     @op(inputs=("x",), attributes=("first", "last", "groups"), by_row=True)
-    def columns(self, x: Handle, *, first: int, width: int, groups: int = 1) -> Handle:
+    def slice(self, x: Handle, *, first: int, width: int, groups: int = 1) -> Handle:
         """`width` columns from `first` on of x, or of each of `groups` equal runs of its columns."""
         if x.width % groups != 0 or not 0 <= first <= first + width <= x.width // groups:
-            self._fail(f"columns {first} to {first + width} were asked of {x.width // groups}")
-        return self._step("columns", (x,), x.value.rows, width * groups, first=first, last=first + width, groups=groups)
+            self._fail(f"slice got columns {first} to {first + width} of {x.width // groups}")
+        return self._step("slice", (x,), x.value.rows, width * groups, first=first, last=first + width, groups=groups)
 
     @op(inputs=("a", "b"), attributes=("heads", "shared?"), by_row=True)
-    def join(self, a: Handle, b: Handle, *, heads: int = 1, shared: bool = False) -> Handle:
+    def concat(self, a: Handle, b: Handle, *, heads: int = 1, shared: bool = False) -> Handle:
         """Each head of a followed by that of b; if b is `shared`, all of it follows each."""
         n_parts = 1 if shared else heads
         if heads < 1 or a.width % heads != 0 or b.width % n_parts != 0 or a.value.rows != b.value.rows:
-            self._fail(f"join got {a.value.rows} x {a.width} and {b.value.rows} x {b.width} for {heads} heads")
+            self._fail(f"concat got {a.value.rows} x {a.width} and {b.value.rows} x {b.width} for {heads} heads")
         width = a.width + b.width // n_parts * heads
-        return self._step("join", (a, b), a.value.rows, width, heads=heads, shared=int(shared))
+        return self._step("concat", (a, b), a.value.rows, width, heads=heads, shared=int(shared))
 
     def split(self, x: Handle, *widths: int, groups: int = 1) -> tuple[Handle, ...]:
         """X, or each of `groups` equal runs of its columns, cut into parts of these widths."""
         if sum(widths) * groups != x.width:
             self._fail(f"split cuts {' + '.join(map(str, widths))} columns of {groups} runs from {x.width}")
-        return tuple(self.columns(x, first=sum(widths[:i]), width=n, groups=groups) for i, n in enumerate(widths))
+        return tuple(self.slice(x, first=sum(widths[:i]), width=n, groups=groups) for i, n in enumerate(widths))
 
     def vector(self, name: str) -> Vector:
         """A weight that every row meets: `x + p.vector(name)` and `x * p.vector(name)`."""
         return Vector(self._flat(name))
 
     @op(inputs=("x",), weights=("weight",), by_row=True)
-    def shift(self, x: Handle, weight: Weight) -> Handle:
+    def add_weight(self, x: Handle, weight: Weight) -> Handle:
         """Each group of len(weight) columns plus the weight."""
-        return self._step("shift", (x,), x.value.rows, x.width, (self._dividing(weight, x),))
+        return self._step("add_weight", (x,), x.value.rows, x.width, (self._dividing(weight, x),))
 
     @op(inputs=("x",), weights=("weight",), attributes=("run?",), by_row=True)
-    def gain(self, x: Handle, weight: str | Weight, *, run: int = 0) -> Handle:
+    def mul_weight(self, x: Handle, weight: str | Weight, *, run: int = 0) -> Handle:
         """Each group of len(weight) columns times the weight; with a `run` each element serves that many columns."""
         weight = self._vector(weight) if isinstance(weight, str) else weight
-        return self._step("gain", (x,), x.value.rows, x.width, (self._dividing(weight, x, max(1, run)),), run=run)
+        return self._step("mul_weight", (x,), x.value.rows, x.width, (self._dividing(weight, x, max(1, run)),), run=run)
 
     def _dividing(self, weight: Weight, x: Handle, each: int = 1) -> Weight:
         if x.width % (weight.shape[0] * each) != 0:
@@ -291,7 +291,7 @@ class BasicOps(Recorder):
 
 
 # x plus what an adapter adds, times factor and the scale that the batch gives the row's sequence.
-OPS["adapt"] = Op("adapt", inputs=("x", "added"), attributes=("adapter", "factor"), fused=True, by_row=True)
+OPS["add_lora"] = Op("add_lora", inputs=("x", "added"), attributes=("adapter", "factor"), fused=True, by_row=True)
 
 # x normed, times each weight, plus its bias, times scale; then "glu:ACT" of two with a limit, or added to the residual.
 OPS["linears"] = Op(

@@ -34,7 +34,7 @@ class ChoosingOps(Recorder):
         part="attention",
         cost=_index_cost,
     )
-    def choose(
+    def indexer(
         self,
         q: Handle,
         k: Handle,
@@ -57,19 +57,19 @@ class ChoosingOps(Recorder):
         positions up to its own alone: the choice does not depend on what is computed beside it.
         """
         if k.width != head_dim or q.width % head_dim != 0:
-            self._fail(f"choose got q of width {q.width} and k of {k.width} for heads of {head_dim}")
+            self._fail(f"indexer got q of width {q.width} and k of {k.width} for heads of {head_dim}")
         heads = q.width // head_dim
         if weights is not None and weights.width != heads:
-            self._fail(f"choose got {weights.width} weights for {heads} heads")
+            self._fail(f"indexer got {weights.width} weights for {heads} heads")
         if n < 1 or block < 1 or not 0 <= local <= n or (block > 1 and local == 0):
-            self._fail(f"choose got {n} blocks of {block} positions, {local} of them local; a row's own block is one")
+            self._fail(f"indexer got {n} blocks of {block} positions, {local} of them local; a row's own block is one")
         if whole and (not every or weights is None):
-            self._fail("choose gives whole runs of one choice, and got no length of them or a choice of each head")
+            self._fail("indexer gives whole runs of one choice, and got no length of them or a choice of each head")
         if every and (every < 2 or block > 1 or local):
-            self._fail(f"choose got blocks of {block} positions, {local} of them local, among each {every}-th")
+            self._fail(f"indexer got blocks of {block} positions, {local} of them local, among each {every}-th")
         self._state.append(Paged(1, head_dim, head_dim, v_in_k=True))
         return self._step(
-            "choose",
+            "indexer",
             (q, k) if weights is None else (q, k, weights),
             "batch",
             n * every + every - 1 if whole else (1 if weights is not None else heads) * n * block,
@@ -84,8 +84,8 @@ class ChoosingOps(Recorder):
 
 
 # The choice of q over keys that `store` kept.
-OPS["pick"] = Op(
-    "pick",
+OPS["index_topk"] = Op(
+    "index_topk",
     inputs=("q", "weights?"),
     attributes=_CHOICE,
     reads=("state {entry}",),

@@ -58,10 +58,10 @@ class CompressingOps(Recorder):
         return self._step("compress", (kv, gate), "batch", width, (weight,), entry=len(self._state) - 1, every=every)
 
     @op(inputs=("x",), attributes=("entry",), writes=(_STATE,), part="attention")
-    def keep(self, x: Handle, *, window: int = 0) -> Handle:
+    def cache_rows(self, x: Handle, *, window: int = 0) -> Handle:
         """X, whose rows are kept in an entry of their own: the latest `window`, 0 for all."""
         self._state.append(Paged(1, x.width, x.width, v_in_k=True, window=window))
-        return self._step("keep", (x,), "batch", x.width, entry=len(self._state) - 1)
+        return self._step("cache_rows", (x,), "batch", x.width, entry=len(self._state) - 1)
 
     @op(
         inputs=("q", "latest", "compressed", "chosen?"),
@@ -71,7 +71,7 @@ class CompressingOps(Recorder):
         part="attention",
         cost=_kept_cost,
     )
-    def attend_kept(
+    def attend_compressed(
         self,
         q: Handle,
         latest: Handle,
@@ -86,29 +86,33 @@ class CompressingOps(Recorder):
     ) -> Handle:
         """Softmax attention of all heads of q over the `window` latest rows and the blocks before a row, together.
 
-        `latest` and `compressed` are what `keep` gave: rows are keys and values, and a block of `every` positions is
-        the row at its last one. A row sees the blocks that end at or before it, or those of them that `choose` gave.
-        `sinks` names one more score per head, which has no value.
+        `latest` and `compressed` are results of `cache_rows`: rows are keys and values, and a block of `every`
+        positions is the row at its last one. A row attends to the blocks that end at or before it, or to those of them
+        that `indexer` chose. `sinks` names one more score per head, which has no value.
         """
-        made = {step.outputs[0]: step for step in self._steps if step.op in ("keep", "choose")}
+        made = {step.outputs[0]: step for step in self._steps if step.op in ("cache_rows", "indexer")}
         kept = [made.get(x.value.id) for x in (latest, compressed)]
-        if any(step is None or step.op != "keep" for step in kept) or {latest.width, compressed.width} != {head_dim}:
-            self._fail(f"attend_kept needs two values of {head_dim} columns that keep made")
+        if any(step is None or step.op != "cache_rows" for step in kept) or {latest.width, compressed.width} != {
+            head_dim
+        }:
+            self._fail(f"attend_compressed needs two values of {head_dim} columns that cache_rows made")
         entries = [step.integer("entry") for step in kept if step is not None]
         windows = [entry.window for i in entries if isinstance(entry := self._state[i], Paged)]
         if windows != [window, 0] or every < 2:
-            self._fail(f"attend_kept got a window of {window} and blocks of {every}, which do not fit what is kept")
+            self._fail(
+                f"attend_compressed got a window of {window} and blocks of {every}, which do not fit what is kept"
+            )
         if chosen is not None and (
             (step := made.get(chosen.value.id)) is None
-            or step.op != "choose"
+            or step.op != "indexer"
             or (step.integer("every"), step.integer("n")) != (every, chosen.width)
         ):
-            self._fail("attend_kept got chosen blocks that no choose made")
+            self._fail("attend_compressed got chosen blocks that no indexer made")
         weight = self._vector(sinks)
         if q.width % head_dim != 0 or weight.shape != (q.width // head_dim,):
             self._fail(f"{weight.name} has {weight.shape[0]} elements for a q of width {q.width}")
         return self._step(
-            "attend_kept",
+            "attend_compressed",
             (q, latest, compressed) if chosen is None else (q, latest, compressed, chosen),
             "batch",
             q.width,

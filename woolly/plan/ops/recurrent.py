@@ -46,7 +46,9 @@ class RecurrentOps(Recorder):
         part="recurrence",
         cost=slot_cost,
     )
-    def conv(self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu", gap: int = 0) -> Handle:
+    def causal_conv1d(
+        self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu", gap: int = 0
+    ) -> Handle:
         """Each column times a filter over its `kernel` latest rows, plus `name.bias` if the file has one; then silu.
 
         With a `gap` as many rows are left out between two that the filter sees. Axes of 1 in the filters' tensor say
@@ -57,17 +59,17 @@ class RecurrentOps(Recorder):
             self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {kernel}) and at least 2 rows")
         weight = replace(weight, shape=(x.width, kernel))
         if act not in ("", "silu"):
-            self._fail(f"conv got the activation {act!r}; silu or none was expected")
+            self._fail(f"causal_conv1d got the activation {act!r}; silu or none was expected")
         weights = (weight, *self._bias(name, weight))
         if gap < 0:
-            self._fail(f"conv got a gap of {gap} rows")
+            self._fail(f"causal_conv1d got a gap of {gap} rows")
         numbers = (kernel - 1) * (gap + 1) * x.width
-        return self._slotted("conv", (x,), x.width, numbers, weights, kernel=kernel, act=act, gap=gap)
+        return self._slotted("causal_conv1d", (x,), x.width, numbers, weights, kernel=kernel, act=act, gap=gap)
 
     @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=slot_cost)
-    def previous(self, x: Handle) -> Handle:
+    def token_shift(self, x: Handle) -> Handle:
         """The row of x before each row, zeros before the first of a sequence."""
-        return self._slotted("previous", (x,), x.width, x.width)
+        return self._slotted("token_shift", (x,), x.width, x.width)
 
     @op(
         weights=("table",),
@@ -213,16 +215,16 @@ class RecurrentOps(Recorder):
         part="recurrence",
         cost=slot_cost,
     )
-    def lightning(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
+    def lightning_attention(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
         """Lightning attention: per head S = e^-rate S + k v^T, giving S^T q.
 
         Head h of n has the rate slope * 2^(-8 (h + 1) / n).
         """
-        self._same_shape("lightning", q, v)
-        self._same_shape("lightning", k, v)
+        self._same_shape("lightning_attention", q, v)
+        self._same_shape("lightning_attention", k, v)
         if head < 1 or v.width % head != 0:
-            self._fail(f"lightning got heads of {head}, which do not divide the width {v.width}")
-        return self._slotted("lightning", (q, k, v), v.width, v.width * head, head=head, slope=float(slope))
+            self._fail(f"lightning_attention got heads of {head}, which do not divide the width {v.width}")
+        return self._slotted("lightning_attention", (q, k, v), v.width, v.width * head, head=head, slope=float(slope))
 
     def _heads(self, op: str, n: int, *values: Handle) -> None:
         for x in values:

@@ -10,42 +10,51 @@ class StreamOps(Recorder):
     """What a model file says of streams."""
 
     @op(inputs=("x", "coefs"), attributes=("streams", "plus?"), by_row=True)
-    def mix(self, x: Handle, coefs: Handle, *, streams: int, plus: float = 0.0) -> Handle:
+    def mix_streams(self, x: Handle, coefs: Handle, *, streams: int, plus: float = 0.0) -> Handle:
         """Each new stream j the sum of the `streams` of x times coefs[j * streams + i] + plus."""
         n = coefs.width // max(1, streams)
         fits = streams >= 1 and x.width % streams == 0 and coefs.width == n * streams and n >= 1
         if not fits or x.value.rows != coefs.value.rows:
-            self._fail(f"mix got {streams} streams in {x.width} columns and {coefs.width} coefficients")
+            self._fail(f"mix_streams got {streams} streams in {x.width} columns and {coefs.width} coefficients")
         width = x.width // streams * n
-        return self._step("mix", (x, coefs), x.value.rows, width, streams=streams, plus=float(plus))
+        return self._step("mix_streams", (x, coefs), x.value.rows, width, streams=streams, plus=float(plus))
 
     @op(inputs=("x",), weights=("scale", "base"), attributes=("streams", "iterations", "eps"), by_row=True)
-    def hyper(self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float) -> Handle:
+    def hyper_connections(
+        self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float
+    ) -> Handle:
         """Coefficients of hyper connections: what n streams give a layer, what it gives them, how they mix.
 
         X has n, n and n * n logits, which are times a scale each and plus the base. The first n are sigmoids plus eps,
         the second twice sigmoids. Of the last, row i is a softmax plus eps over what stream i gives each stream; its
         columns, then `iterations` - 1 times its rows and its columns, are divided by their sums plus eps. The result
-        has it transposed, as `mix` takes it. If x has n logits alone, they are the first.
+        has it transposed, as `mix_streams` takes it. If x has n logits alone, they are the first.
         """
         whole = x.width == streams * (streams + 2)
         if streams < 1 or (not whole and x.width != streams) or (whole and iterations < 1) or not eps >= 0:
-            self._fail(f"hyper got {x.width} logits for {streams} streams and {iterations} iterations")
+            self._fail(f"hyper_connections got {x.width} logits for {streams} streams and {iterations} iterations")
         weights = self._vector(scale), self._vector(base)
         if [w.shape[0] for w in weights] != [3 if whole else 1, x.width]:
             self._fail(f"{weights[0].name} and {weights[1].name} do not fit {x.width} logits")
         return self._step(
-            "hyper", (x,), x.value.rows, x.width, weights, streams=streams, iterations=iterations, eps=float(eps)
+            "hyper_connections",
+            (x,),
+            x.value.rows,
+            x.width,
+            weights,
+            streams=streams,
+            iterations=iterations,
+            eps=float(eps),
         )
 
     @op(inputs=("x", "like"), attributes=("least",), by_row=True)
-    def match(self, x: Handle, like: Handle, *, least: float) -> Handle:
+    def match_rms(self, x: Handle, like: Handle, *, least: float) -> Handle:
         """Each stream of x, as wide as `like`, brought to its mean square; one of less than `least` counts as that."""
         if x.width % like.width != 0 or x.value.rows != like.value.rows:
-            self._fail(f"match got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
-        return self._step("match", (x, like), x.value.rows, x.width, least=float(least))
+            self._fail(f"match_rms got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
+        return self._step("match_rms", (x, like), x.value.rows, x.width, least=float(least))
 
     @op(inputs=("x",), attributes=("deviations",), by_row=True)
-    def peaks(self, x: Handle, *, deviations: float) -> Handle:
+    def gaussian_topk(self, x: Handle, *, deviations: float) -> Handle:
         """What each element has above the row's mean and `deviations` times its standard deviation; 0 if nothing."""
-        return self._step("peaks", (x,), x.value.rows, x.width, deviations=float(deviations))
+        return self._step("gaussian_topk", (x,), x.value.rows, x.width, deviations=float(deviations))

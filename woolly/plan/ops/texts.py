@@ -22,7 +22,7 @@ class TextOps(Recorder):
         return self._step("embed_position", (x,), x.value.rows, x.width, (weight,))
 
     @op(inputs=("x",), weights=("table",), attributes=("separator?",))
-    def embed_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
+    def embed_token_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
         """X plus the first row of `table`; after a token `separator`, if it is not 0, plus the second.
 
         The second text of a pair follows the first separator.
@@ -32,7 +32,7 @@ class TextOps(Recorder):
             self._fail(f"{weight.name} has {weight.shape[-1]} columns, but x is {x.width} wide")
         has_second = len(weight.shape) == 2 and weight.shape[0] > 1
         return self._step(
-            "embed_type", (x,), x.value.rows, x.width, (weight,), separator=separator if has_second else 0
+            "embed_token_type", (x,), x.value.rows, x.width, (weight,), separator=separator if has_second else 0
         )
 
     @op(inputs=("x",), attributes=("kind",))

@@ -11,21 +11,21 @@ from woolly.plan.recorder import Handle, Recorder
 if TYPE_CHECKING:
     from woolly.plan.plan import Rows
 
-Fold = Literal["join", "columns", "mean"]
+Merge = Literal["concat", "interleave", "mean"]
 
 
 class TowerOps(Recorder):
     """What a tower's file says of patches."""
 
     @op()
-    def given(self, *, width: int) -> Handle:
+    def input(self, *, width: int) -> Handle:
         """The rows that the batch brings (`Batch.hidden`), as they are."""
         if width < 1:
-            self._fail(f"given got a width of {width}; at least 1 was expected")
-        return self._step("given", (), "batch", width)
+            self._fail(f"input got a width of {width}; at least 1 was expected")
+        return self._step("input", (), "batch", width)
 
     @op(inputs=("x",), weights=("table",), tables=("table",), attributes=("first", "taps"))
-    def blend(self, x: Handle, table: str, *, first: int = 0, taps: int = 1) -> Handle:
+    def embedding_bag(self, x: Handle, table: str, *, first: int = 0, taps: int = 1) -> Handle:
         """X plus rows of `table`: each row's `Batch.places` from column `first` on, `taps` of them, times its shares.
 
         A place of -1 adds nothing. So a table is looked up, or interpolated, and the plan knows no grid.
@@ -34,20 +34,22 @@ class TowerOps(Recorder):
         if weight.shape[1] != x.width or x.value.rows != "batch":
             self._fail(f"{weight.name} has {weight.shape[1]} columns, but x is {x.value.rows} x {x.width}")
         if first < 0 or taps < 1:
-            self._fail(f"blend got {taps} places from {first} on; at least one, from 0 on, was expected")
-        return self._step("blend", (x,), "batch", x.width, (weight,), first=first, taps=taps)
+            self._fail(f"embedding_bag got {taps} places from {first} on; at least one, from 0 on, was expected")
+        return self._step("embedding_bag", (x,), "batch", x.width, (weight,), first=first, taps=taps)
 
     @op(inputs=("x",), attributes=("count", "kind"))
-    def fold(self, x: Handle, *, rows: int, kind: Fold) -> Handle:
+    def merge_patches(self, x: Handle, *, rows: int, kind: Merge) -> Handle:
         """As many rows as `rows` from each wanted row on, made one.
 
-        "join": side by side; "columns": the first column of all, then the second, ...; "mean": their mean.
+        "concat": side by side; "interleave": the first column of all, then the second, ...; "mean": their mean.
         """
         if x.value.rows != "batch" or rows < 1:
-            self._fail(f"fold got {rows} rows of {x.value.rows}; at least one of all rows was expected")
-        if kind not in get_args(Fold):
-            self._fail(f"fold got the kind {kind!r}; one of {', '.join(get_args(Fold))} was expected")
-        return self._step("fold", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind)
+            self._fail(f"merge_patches got {rows} rows of {x.value.rows}; at least one of all rows was expected")
+        if kind not in get_args(Merge):
+            self._fail(f"merge_patches got the kind {kind!r}; one of {', '.join(get_args(Merge))} was expected")
+        return self._step(
+            "merge_patches", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind
+        )
 
     @op(
         inputs=("x",),
@@ -56,7 +58,7 @@ class TowerOps(Recorder):
         part="recurrence",
         whole=True,
     )
-    def conv_around(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
+    def conv1d(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
         """Each column times a filter over `kernel` rows of its text, plus `name.bias` if the file has one; then silu.
 
         The filter begins `before` rows before each row; zeros stand outside of the text, which is whole in the batch.
@@ -65,15 +67,15 @@ class TowerOps(Recorder):
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1):
             self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {kernel})")
         if not 0 <= before < kernel or x.value.rows != "batch":
-            self._fail(f"conv_around begins {before} rows before each of {x.value.rows}, and its filter has {kernel}")
+            self._fail(f"conv1d begins {before} rows before each of {x.value.rows}, and its filter has {kernel}")
         if act not in ("", "silu"):
-            self._fail(f"conv_around got the activation {act!r}; silu or none was expected")
+            self._fail(f"conv1d got the activation {act!r}; silu or none was expected")
         weight = replace(weight, shape=(x.width, kernel))
         weights = (weight, *self._bias(name, weight))
-        return self._step("conv_around", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
+        return self._step("conv1d", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
 
     @op(inputs=("x",), weights=("weight",), attributes=("first", "taps", "wanted"), part="recurrence", whole=True)
-    def conv_at(self, x: Handle, name: str, *, first: int, taps: int, is_wanted: bool = False) -> Handle:
+    def gather_conv1d(self, x: Handle, name: str, *, first: int, taps: int, is_wanted: bool = False) -> Handle:
         """Each column times a filter over `taps` rows of its text: each row's `Batch.places` from column `first` on.
 
         Places count the rows of the text, which is whole in the batch; -1 stands for zeros. With `is_wanted`, rows
@@ -83,13 +85,15 @@ class TowerOps(Recorder):
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, taps) if n > 1):
             self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {taps})")
         if first < 0 or taps < 1 or x.value.rows != "batch":
-            self._fail(f"conv_at got {taps} places from {first} on of {x.value.rows} rows; all rows were expected")
+            self._fail(
+                f"gather_conv1d got {taps} places from {first} on of {x.value.rows} rows; all rows were expected"
+            )
         weights = (replace(weight, shape=(x.width, taps)),)
         rows: Rows = "output" if is_wanted else "batch"
-        return self._step("conv_at", (x,), rows, x.width, weights, first=first, taps=taps, wanted=int(is_wanted))
+        return self._step("gather_conv1d", (x,), rows, x.width, weights, first=first, taps=taps, wanted=int(is_wanted))
 
     @op(inputs=("x",), weights=("weight",), attributes=("eps",), whole=True)
-    def running_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
+    def cumulative_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
         """X minus the mean of all numbers of its text up to each row, divided by their deviation, times the weight.
 
         What a row differs from the mean is by the mean up to that row. A weight of n elements is that of each n
@@ -98,8 +102,8 @@ class TowerOps(Recorder):
         weight = self._vector(name)
         if x.width % weight.shape[0] != 0 or x.value.rows != "batch":
             self._fail(f"{weight.name} has shape {weight.shape}, but x is {x.value.rows} x {x.width}")
-        return self._step("running_norm", (x,), "batch", x.width, (weight,), eps=float(eps))
+        return self._step("cumulative_norm", (x,), "batch", x.width, (weight,), eps=float(eps))
 
 
 # Rows that the batch brings (`Batch.brought`), columns `part` * width on: in place of those of x, or added to them.
-OPS["place"] = Op("place", inputs=("x",), attributes=("part", "adds"), fused=True)
+OPS["scatter_rows"] = Op("scatter_rows", inputs=("x",), attributes=("part", "adds"), fused=True)

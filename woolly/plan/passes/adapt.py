@@ -21,9 +21,9 @@ class LowRank:
 def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
     """The plan with the steps of adapters, each given by the names of the tensors that it adds to.
 
-    After each linear come, for each adapter of its tensor, two narrow linears and an `adapt`, which adds their result
-    times the scale that the batch gives a sequence. Experts have both matrices beside their own: what is chosen by data
-    stays in one step. ModelError for a tensor that no linear of the plan reads, and no expert as a whole.
+    For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
+    result times the scale that the batch gives a sequence. A `moe` step gets both matrices of each expert as weights.
+    ModelError for a tensor that no linear of the plan reads, and no expert as a whole.
     """
     values = list(plan.values)
     steps: list[Step] = []
@@ -55,7 +55,7 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
             steps.append(replace(step, inputs=step.inputs, outputs=(low,), weights=(pair.a,)))
             steps.append(replace(step, inputs=(low,), outputs=(high,), weights=(b,)))
             attributes = (("adapter", index), ("factor", pair.factor))
-            steps.append(Step("adapt", (out, high), (sum_,), (), attributes, step.source))
+            steps.append(Step("add_lora", (out, high), (sum_,), (), attributes, step.source))
             renamed[step.output] = sum_
     for adapter, found in zip(adapters, used, strict=True):
         if missing := sorted(adapter.keys() - found):

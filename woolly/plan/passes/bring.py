@@ -9,7 +9,7 @@ from woolly.plan.plan import Plan, Step, Value
 
 
 def bring(plan: Plan, width: int) -> Plan:
-    """The plan with `place` after its embedding, for rows of `width` columns.
+    """The plan with `scatter_rows` after its embedding, for rows of `width` columns.
 
     A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
     the parts after the first are added to what the first layers leave.
@@ -52,7 +52,7 @@ def bring(plan: Plan, width: int) -> Plan:
         left = plan.values[step.output]
         values.append(Value(len(values), left.width, left.rows))
         attributes = (("part", part_of), ("adds", int(part_of > 0)))
-        steps.append(Step("place", (left.id,), (values[-1].id,), (), attributes, step.source))
+        steps.append(Step("scatter_rows", (left.id,), (values[-1].id,), (), attributes, step.source))
         renamed[left.id] = values[-1].id
     return replace(plan, steps=tuple(steps), values=tuple(values))
 

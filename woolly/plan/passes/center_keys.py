@@ -65,7 +65,7 @@ def _bias(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
 def _made_with(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
     """The bias that keys are made with."""
     made = made_by.get(store.inputs[1])  # another part of the plan may have made it
-    while made is not None and made.op == "adapt":
+    while made is not None and made.op == "add_lora":
         made = made_by.get(made.inputs[0])
     biases = made.by_role("bias") if made is not None and made.op == "linear" else []
     return biases[0] if biases else None

@@ -28,7 +28,7 @@ def feed(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
         width = values[both].width + values[value].width
         values.append(Value(len(values), width, "batch"))
         attributes = (("heads", 1), ("shared", 0))
-        steps.append(Step("join", (both, value), (values[-1].id,), (), attributes, features.steps[0].source))
+        steps.append(Step("concat", (both, value), (values[-1].id,), (), attributes, features.steps[0].source))
         both = values[-1].id
     n = len(values)
     moved = {value.id: n + value.id for value in features.values} | {brought: both}

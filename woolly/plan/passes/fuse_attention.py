@@ -29,14 +29,14 @@ def fuse_attention(plan: Plan) -> Plan:
         return plan.steps[made_by[value]].inputs[0]
 
     for index, step in enumerate(plan.steps):
-        if step.op not in ("attention", "choose"):
+        if step.op not in ("attention", "indexer"):
             continue
         # What reads the cache reads besides q the last input: the positions to look at, or the weights of an index.
-        is_choice, has_chosen = step.op == "choose", step.op == "attention" and step.integer("chosen") > 0
+        is_choice, has_chosen = step.op == "indexer", step.op == "attention" and step.integer("chosen") > 0
         n_stored = 2 if is_choice else len(step.inputs) - has_chosen
         inputs = (*step.inputs[:1], *step.inputs[n_stored:])
         own = step.attributes if is_choice or has_chosen else tuple(x for x in step.attributes if x[0] not in _CHOICE)
-        read = Step("pick" if is_choice else "attend", inputs, step.outputs, step.weights, own, step.source)
+        read = Step("index_topk" if is_choice else "attend", inputs, step.outputs, step.weights, own, step.source)
         if n_stored == 1:  # over keys and values that another step stores
             replaced[index] = (read,)
             continue

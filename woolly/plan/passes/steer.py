@@ -10,7 +10,10 @@ from woolly.plan.plan import Plan, Step, Value, Weight
 
 
 def steer(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
-    """The plan with a `shift` after each layer ("blk.3") that has a direction; ModelError for one that does not fit."""
+    """Return the plan with an `add_weight` after each layer ("blk.3") that has a direction.
+
+    ModelError for a direction that does not fit.
+    """
     last = {layer: index for index, layer in enumerate(plan.layers)}
     if missing := [layer for layer in directions if layer not in last]:
         raise ModelError(f"a control vector has a direction for {missing[0]}, which the model does not have")
@@ -28,6 +31,6 @@ def steer(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
                 f"a control vector has {weight.shape[0]} numbers, but {plan.layers[index]} leaves {left.width}"
             )
         values.append(Value(len(values), left.width, left.rows))
-        steps.append(Step("shift", (left.id,), (values[-1].id,), (weight,), (), step.source))
+        steps.append(Step("add_weight", (left.id,), (values[-1].id,), (weight,), (), step.source))
         renamed[left.id] = values[-1].id
     return replace(plan, steps=tuple(steps), values=tuple(values))

@@ -74,9 +74,9 @@ class Core:
         self._is_cancelled = False
         self._times: list[int] | None = None
         self._hits = 0
-        steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "given")]
+        steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "input")]
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
-        self._is_tower = device.kernels.repeats and any(step.op == "given" for _, step in steps)
+        self._is_tower = device.kernels.repeats and any(step.op == "input" for _, step in steps)
         self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of towers
         self._multimodal_checks = MultimodalChecks(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)

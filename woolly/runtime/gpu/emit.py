@@ -271,7 +271,7 @@ class Emitter:
 
 def _chosen(step: Step) -> int:
     """How many positions an index chooses for a row, if the step is such a choice or sees nothing else; else 0."""
-    if step.op == "pick":
+    if step.op == "index_topk":
         each = step.integer("every") if step.integer("whole") else step.integer("block")
         return step.integer("n") * each
     if step.op != "attend" or len(step.inputs) < 2:

@@ -14,14 +14,14 @@ class MultimodalChecks:
     def __init__(self, plan: Plan, is_supported: bool) -> None:
         """`is_supported`: whether the backend has kernels for such batches."""
         self._is_supported = is_supported
-        self._blends = [step for step in plan.steps if step.op == "blend"]
-        self._filters = [step for step in plan.steps if step.op == "conv_at"]
-        self._has_two = any(step.op == "linear_at" for step in plan.steps)
-        self._folded = max((step.integer("count") for step in plan.steps if step.op == "fold"), default=0)
-        self._brought = max((_end(plan, step) for step in plan.steps if step.op == "place"), default=0)
+        self._blends = [step for step in plan.steps if step.op == "embedding_bag"]
+        self._filters = [step for step in plan.steps if step.op == "gather_conv1d"]
+        self._has_two = any(step.op == "linear_id" for step in plan.steps)
+        self._folded = max((step.integer("count") for step in plan.steps if step.op == "merge_patches"), default=0)
+        self._brought = max((_end(plan, step) for step in plan.steps if step.op == "scatter_rows"), default=0)
         attends = [step for step in plan.steps if step.op == "attend"]
         self._has_chosen = any(len(step.inputs) > 1 for step in attends)
-        self._has_chosen |= any(step.op == "attend_kept" for step in plan.steps)
+        self._has_chosen |= any(step.op == "attend_compressed" for step in plan.steps)
         self._sees_block = any(step.text("mask") == "block" for step in attends)
         # What the batch says adds to what these see: it must lie within the shortest window.
         free = [step for step in attends if step.text("mask") in ("", "chunked")]

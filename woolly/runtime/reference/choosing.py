@@ -10,14 +10,14 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference, store_ca
 from woolly.runtime.state import PAGE_SIZE
 
 
-@reference("choose")
-def _choose(c: OpContext, step: Step, q: Float32, k: Float32, *weights: Float32) -> Float32:
+@reference("indexer")
+def _indexer(c: OpContext, step: Step, q: Float32, k: Float32, *weights: Float32) -> Float32:
     store_cache(c, step.integer("entry"), k)
-    return pick(c, step, q, *weights)
+    return index_topk(c, step, q, *weights)
 
 
-@reference("pick")
-def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
+@reference("index_topk")
+def index_topk(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
     """Positions of the keys that score highest, for each row, and for each head if there are no weights."""
     keys, head_dim = c.state.k[step.integer("entry")], step.integer("head_dim")
     n, block, local = (step.integer(name) for name in ("n", "block", "local"))

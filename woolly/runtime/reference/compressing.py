@@ -36,14 +36,16 @@ def _compress(c: OpContext, step: Step, kv: Float32, gate: Float32) -> Float32:
     return y
 
 
-@reference("keep")
-def _keep(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("cache_rows")
+def _cache_rows(c: OpContext, step: Step, x: Float32) -> Float32:
     store_cache(c, step.integer("entry"), x)
     return x
 
 
-@reference("attend_kept")
-def attend_kept(c: OpContext, step: Step, q: Float32, latest: Float32, blocks: Float32, *chosen: Float32) -> Float32:
+@reference("attend_compressed")
+def attend_compressed(
+    c: OpContext, step: Step, q: Float32, latest: Float32, blocks: Float32, *chosen: Float32
+) -> Float32:
     """Softmax attention over the latest rows and the blocks that rows see, together."""
     head_dim, window, every = (step.integer(name) for name in ("head_dim", "window", "every"))
     sinks = c.weights.get(step.weights[0].name)[:, None]

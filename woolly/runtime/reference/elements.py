@@ -69,8 +69,8 @@ def _glu(c: OpContext, step: Step, gate: Float32, up: Float32) -> Float32:
     return apply_glu(step.text("act"), gate, up, step.number("limit"))
 
 
-@reference("act")
-def _act(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("unary")
+def _unary(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_act(step.text("kind"), x)
 
 
@@ -105,26 +105,26 @@ def _mul(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     return a * np.repeat(b, a.shape[1] // b.shape[1], axis=1)
 
 
-@reference("columns")
-def _columns(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("slice")
+def _slice(c: OpContext, step: Step, x: Float32) -> Float32:
     runs = x.reshape(len(x), step.integer("groups"), -1)
     return runs[:, :, step.integer("first") : step.integer("last")].reshape(len(x), -1)
 
 
-@reference("gain")
-def _gain(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("mul_weight")
+def _mul_weight(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = np.repeat(c.weights.get(step.weights[0].name).reshape(-1), max(1, step.integer("run")))
     return (x.reshape(len(x), -1, len(weight)) * weight).reshape(x.shape)
 
 
-@reference("shift")
-def _shift(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("add_weight")
+def _add_weight(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name).reshape(-1)
     return (x.reshape(len(x), -1, len(weight)) + weight).reshape(x.shape)
 
 
-@reference("dots")
-def _dots(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
+@reference("vecdot")
+def _vecdot(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     y: Float32 = (a * b).reshape(len(a), -1, step.integer("group")).sum(axis=-1)
     return y
 
@@ -136,8 +136,8 @@ def _lerp(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     return y
 
 
-@reference("join")
-def _join(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
+@reference("concat")
+def _concat(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     heads = step.integer("heads")
     shape = (len(b), heads, -1)
     parts = np.repeat(b[:, None], heads, axis=1) if step.integer("shared") else b.reshape(shape)

@@ -40,8 +40,8 @@ def linears(c: OpContext, step: Step, x: Float32, *residual: Float32) -> Float32
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-@reference("adapt")
-def _adapt(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
+@reference("add_lora")
+def _add_lora(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
     if c.batch.adapters is None:
         return x + scaled(added, step.number("factor"))
     scales = np.repeat(c.batch.adapters[:, step.integer("adapter")], np.diff(c.batch.offsets))

@@ -270,8 +270,8 @@ def _linear(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_linear(x, weight, bias[0] if bias else None)
 
 
-@reference("linear_at")
-def _linear_at(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("linear_id")
+def _linear_id(c: OpContext, step: Step, x: Float32) -> Float32:
     weights = [c.weights.get(w.name) for w in step.weights]
     if c.batch.places is None:
         return apply_linear(x, weights[0], None)

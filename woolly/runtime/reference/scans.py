@@ -25,8 +25,8 @@ def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[
         memory[c.batch.slots_out[s]] = state.reshape(-1)
 
 
-@reference("conv")
-def _conv(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("causal_conv1d")
+def _causal_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
     weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
     y = np.empty_like(x)
 
@@ -40,8 +40,8 @@ def _conv(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_act("silu", y) if step.text("act") else y
 
 
-@reference("previous")
-def _previous(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("token_shift")
+def _token_shift(c: OpContext, step: Step, x: Float32) -> Float32:
     y = np.empty_like(x)
 
     def advance(row: int, before: Float32) -> Float32:
@@ -150,8 +150,8 @@ def _wkv7(c: OpContext, step: Step, r: Float32, w: Float32, k: Float32, v: Float
     return y.reshape(len(y), -1)
 
 
-@reference("lightning")
-def _lightning(c: OpContext, step: Step, q: Float32, k: Float32, v: Float32) -> Float32:
+@reference("lightning_attention")
+def _lightning_attention(c: OpContext, step: Step, q: Float32, k: Float32, v: Float32) -> Float32:
     head = step.integer("head")
     q, k, v = (x.reshape(len(x), -1, head) for x in (q, k, v))
     n = v.shape[1]

@@ -9,8 +9,8 @@ from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 
-@reference("mix")
-def mix(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
+@reference("mix_streams")
+def mix_streams(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
     """Sums of streams by coefficients of each row."""
     n = step.integer("streams")
     weights = coefs.reshape(len(x), -1, n) + np.float32(step.number("plus"))
@@ -18,8 +18,8 @@ def mix(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
     return y
 
 
-@reference("hyper")
-def hyper(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("hyper_connections")
+def hyper_connections(c: OpContext, step: Step, x: Float32) -> Float32:
     """Coefficients of hyper connections; the last n * n are those of a matrix whose rows and columns sum to 1."""
     n, eps = step.integer("streams"), np.float32(step.number("eps"))
     scale, base = (c.weights.get(w.name) for w in step.weights)
@@ -36,8 +36,8 @@ def hyper(c: OpContext, step: Step, x: Float32) -> Float32:
     return np.concatenate([pre, post, mixed.swapaxes(1, 2).reshape(len(x), -1)], axis=1)
 
 
-@reference("match")
-def match(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
+@reference("match_rms")
+def match_rms(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
     """Streams brought to the mean square of another."""
     streams = x.reshape(len(x), -1, like.shape[1]).astype(np.float64)
     squares = np.maximum(np.mean(streams**2, axis=2, keepdims=True), step.number("least"))
@@ -46,8 +46,8 @@ def match(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
     return y.reshape(x.shape)
 
 
-@reference("peaks")
-def peaks(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("gaussian_topk")
+def gaussian_topk(c: OpContext, step: Step, x: Float32) -> Float32:
     """What is above the mean and some deviations."""
     rows = x.astype(np.float64)
     floor = rows.mean(axis=1) + step.number("deviations") * rows.std(axis=1)

@@ -13,8 +13,8 @@ def _embed_position(c: OpContext, step: Step, x: Float32) -> Float32:
     return x + c.weights.rows(step.weights[0].name, c.batch.positions)
 
 
-@reference("embed_type")
-def embed_type(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("embed_token_type")
+def embed_token_type(c: OpContext, step: Step, x: Float32) -> Float32:
     """X plus the row of each token's type."""
     table = c.weights.get(step.weights[0].name).reshape(-1, x.shape[1])
     kinds = np.zeros(len(x), np.int32)

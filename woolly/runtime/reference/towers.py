@@ -9,16 +9,16 @@ from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 
-@reference("given")
-def given(c: OpContext, step: Step) -> Float32:
+@reference("input")
+def input(c: OpContext, step: Step) -> Float32:
     """The rows that the batch brings."""
     if c.batch.hidden is None:
         raise ValueError("the batch brings no rows, which this plan begins with")
     return c.batch.hidden
 
 
-@reference("blend")
-def blend(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("embedding_bag")
+def embedding_bag(c: OpContext, step: Step, x: Float32) -> Float32:
     """X plus rows of a table, one place after another."""
     if c.batch.places is None or c.batch.shares is None:
         raise ValueError("the batch has no places of a table")
@@ -32,8 +32,8 @@ def blend(c: OpContext, step: Step, x: Float32) -> Float32:
     return y
 
 
-@reference("fold")
-def fold(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("merge_patches")
+def merge_patches(c: OpContext, step: Step, x: Float32) -> Float32:
     """Some rows from each wanted row on as one."""
     rows = step.integer("count")
     if len(c.batch.output_rows) and c.batch.output_rows.max() + rows > len(x):
@@ -41,13 +41,13 @@ def fold(c: OpContext, step: Step, x: Float32) -> Float32:
     y: Float32 = x[c.batch.output_rows[:, None] + np.arange(rows)]  # wanted rows, rows of each, columns
     if step.text("kind") == "mean":
         y = y.mean(axis=1, dtype=np.float64).astype(np.float32)
-    elif step.text("kind") == "columns":
+    elif step.text("kind") == "interleave":
         y = y.swapaxes(1, 2)
     return y.reshape(len(y), -1)
 
 
-@reference("conv_around")
-def conv_around(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("conv1d")
+def conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
     """Each column times a filter over the rows around each, text by text."""
     weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
     kernel, before = step.integer("kernel"), step.integer("before")
@@ -60,8 +60,8 @@ def conv_around(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_act("silu", y) if step.text("act") else y
 
 
-@reference("conv_at")
-def conv_at(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("gather_conv1d")
+def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
     """Each column times a filter over the rows that the batch names, of each row or of each wanted one."""
     first, taps = step.integer("first"), step.integer("taps")
     if c.batch.places is None or c.batch.places.shape[1] < first + taps:
@@ -82,8 +82,8 @@ def conv_at(c: OpContext, step: Step, x: Float32) -> Float32:
     return y
 
 
-@reference("running_norm")
-def running_norm(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("cumulative_norm")
+def cumulative_norm(c: OpContext, step: Step, x: Float32) -> Float32:
     """Each row by the mean and the deviation of what its text has had up to it."""
     weight = c.weights.get(step.weights[0].name)
     y = np.zeros_like(x)
@@ -96,8 +96,8 @@ def running_norm(c: OpContext, step: Step, x: Float32) -> Float32:
     return y * np.tile(weight, x.shape[1] // len(weight))
 
 
-@reference("place")
-def place(c: OpContext, step: Step, x: Float32) -> Float32:
+@reference("scatter_rows")
+def scatter_rows(c: OpContext, step: Step, x: Float32) -> Float32:
     """Brought rows in place of those of x, or added."""
     y: Float32 = x.copy()
     width, part = x.shape[1], step.integer("part")

@@ -63,11 +63,11 @@ def _embed_position(e: Emitter, step: Step) -> None:
     e.launch(f"embed_position_{name}", grid, threads_for(width), table, points, x, y, width, e.kind(value))
 
 
-@emits("embed_type")
-def _embed_type(e: Emitter, step: Step) -> None:
+@emits("embed_token_type")
+def _embed_token_type(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     table, x, y = e.vector(step.weights[0].name), e.value(step.inputs[0]), e.value(step.output)
-    e.launch("embed_type", (GridRows(0),), threads_for(width), table, x, y, width, step.integer("separator"))
+    e.launch("embed_token_type", (GridRows(0),), threads_for(width), table, x, y, width, step.integer("separator"))
 
 
 @emits("add")
@@ -80,11 +80,11 @@ def _numbers(e: Emitter, step: Step) -> None:
     _elements(e, step.op, step, *(step.number(name) for name in step.kind.attributes), each=4)
 
 
-@emits("act")
-def _act(e: Emitter, step: Step) -> None:
+@emits("unary")
+def _unary(e: Emitter, step: Step) -> None:
     if step.text("kind") not in ACTIVATIONS:
         raise UnsupportedError(f"the cuda backend has no activation {step.text('kind')}")
-    _elements(e, "act", step, ACTIVATIONS.index(step.text("kind")), each=4)
+    _elements(e, "unary", step, ACTIVATIONS.index(step.text("kind")), each=4)
 
 
 @emits("glu")
@@ -98,14 +98,14 @@ def _mul(e: Emitter, step: Step) -> None:
     _elements(e, "mul", step, run, each=4 if run == 1 else 1)
 
 
-@emits("gain")
-def _gain(e: Emitter, step: Step) -> None:
-    _elements(e, "gain", step, step.weights[0].shape[0], max(1, step.integer("run")))
+@emits("mul_weight")
+def _mul_weight(e: Emitter, step: Step) -> None:
+    _elements(e, "mul_weight", step, step.weights[0].shape[0], max(1, step.integer("run")))
 
 
-@emits("shift")
-def _shift(e: Emitter, step: Step) -> None:
-    _elements(e, "shift", step, step.weights[0].shape[0])
+@emits("add_weight")
+def _add_weight(e: Emitter, step: Step) -> None:
+    _elements(e, "add_weight", step, step.weights[0].shape[0])
 
 
 @emits("lerp")
@@ -113,17 +113,17 @@ def _lerp(e: Emitter, step: Step) -> None:
     _elements(e, "lerp", step, e.width(step.inputs[0]))
 
 
-@emits("columns")
-def _columns(e: Emitter, step: Step) -> None:
+@emits("slice")
+def _slice(e: Emitter, step: Step) -> None:
     width, first = e.width(step.inputs[0]), step.integer("first")
-    _elements(e, "columns", step, width, width // step.integer("groups"), first, step.integer("last") - first)
+    _elements(e, "slice", step, width, width // step.integer("groups"), first, step.integer("last") - first)
 
 
-@emits("join")
-def _join(e: Emitter, step: Step) -> None:
+@emits("concat")
+def _concat(e: Emitter, step: Step) -> None:
     heads, is_shared = step.integer("heads"), step.integer("shared")
     n_a, n_b = (e.width(value) for value in step.inputs)
-    _elements(e, "join", step, n_a // heads, n_b if is_shared else n_b // heads, is_shared)
+    _elements(e, "concat", step, n_a // heads, n_b if is_shared else n_b // heads, is_shared)
 
 
 @emits("rope")
@@ -146,9 +146,9 @@ def _output_rows(e: Emitter, step: Step) -> None:
     e.launch("output_rows", grid, threads_for(width), *args, kind=1, early=True)
 
 
-@emits("adapt")
-def _adapt(e: Emitter, step: Step) -> None:
-    _elements(e, "adapt", step, step.integer("adapter"), step.number("factor"))
+@emits("add_lora")
+def _add_lora(e: Emitter, step: Step) -> None:
+    _elements(e, "add_lora", step, step.integer("adapter"), step.number("factor"))
 
 
 def _groups(e: Emitter, kernel: str, step: Step, n: int, weights: list[Address], *args: Argument) -> None:
@@ -181,27 +181,29 @@ def _layer_norm(e: Emitter, step: Step) -> None:
     _groups(e, "layer_norm", step, n, weights, n if has_own else 0, step.number("eps"))
 
 
-@emits("peaks")
-def _peaks(e: Emitter, step: Step) -> None:
-    _groups(e, "peaks", step, e.width(step.output), [], step.number("deviations"))
+@emits("gaussian_topk")
+def _gaussian_topk(e: Emitter, step: Step) -> None:
+    _groups(e, "gaussian_topk", step, e.width(step.output), [], step.number("deviations"))
 
 
-@emits("match")
-def _match(e: Emitter, step: Step) -> None:
-    _groups(e, "match", step, e.width(step.inputs[1]), [], step.number("least"))
+@emits("match_rms")
+def _match_rms(e: Emitter, step: Step) -> None:
+    _groups(e, "match_rms", step, e.width(step.inputs[1]), [], step.number("least"))
 
 
-@emits("mix")
-def _mix(e: Emitter, step: Step) -> None:
+@emits("mix_streams")
+def _mix_streams(e: Emitter, step: Step) -> None:
     streams = step.integer("streams")
-    _groups(e, "mix", step, e.width(step.inputs[0]) // streams, [], streams, step.number("plus"))
+    _groups(e, "mix_streams", step, e.width(step.inputs[0]) // streams, [], streams, step.number("plus"))
 
 
-@emits("dots")
-def _dots(e: Emitter, step: Step) -> None:
+@emits("vecdot")
+def _vecdot(e: Emitter, step: Step) -> None:
     a, b = (e.value(v) for v in step.inputs)
     value, n = step.output, step.integer("group")
-    e.launch("dots", (GridRows(e.kind(value)), e.width(value)), threads_for(n), a, b, e.value(value), e.kind(value), n)
+    e.launch(
+        "vecdot", (GridRows(e.kind(value)), e.width(value)), threads_for(n), a, b, e.value(value), e.kind(value), n
+    )
 
 
 @emits("pool")

@@ -25,7 +25,7 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
     each = next(each for each in _EACH if _LANES * each >= n_keys)
     inputs = [e.value(v) for v in step.inputs]
     weights = [e.vector(w.name) for w in step.weights]
-    if step.op == "lightning":
+    if step.op == "lightning_attention":
         weights = [_fades(e, step, heads)]
     given = (*inputs, *weights, e.value(step.output), step.integer("entry"), *args)
     name, columns, threads = f"{step.op}_{each}", -(-n_columns // _COLUMNS), _LANES * _COLUMNS
@@ -61,15 +61,15 @@ def _scan_mamba2(e: Emitter, step: Step) -> None:
     _scan(e, step, n, head, heads, heads, groups, n, head)
 
 
-@emits("wkv7", "lightning")
+@emits("wkv7", "lightning_attention")
 def _heads(e: Emitter, step: Step) -> None:
     head = step.integer("head")
     heads = e.width(step.output) // head
     _scan(e, step, head, head, heads, heads, head)
 
 
-@emits("conv")
-def _conv(e: Emitter, step: Step) -> None:
+@emits("causal_conv1d")
+def _causal_conv1d(e: Emitter, step: Step) -> None:
     if step.integer("gap"):
         raise UnsupportedError("the cuda backend has no convolution that leaves out rows")
     width = e.width(step.output)
@@ -77,12 +77,20 @@ def _conv(e: Emitter, step: Step) -> None:
     threads = threads_for(width)
     grid = (GridRows(0), -(-width // threads))
     args: list[Argument] = [e.value(step.inputs[0]), weight, bias, e.value(step.output), width]
-    e.launch("conv", grid, threads, *args, step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))))
+    e.launch(
+        "causal_conv1d",
+        grid,
+        threads,
+        *args,
+        step.integer("entry"),
+        step.integer("kernel"),
+        int(bool(step.text("act"))),
+    )
 
 
-@emits("previous")
-def _previous(e: Emitter, step: Step) -> None:
+@emits("token_shift")
+def _token_shift(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     threads = threads_for(width)
     x, y = e.value(step.inputs[0]), e.value(step.output)
-    e.launch("previous", (GridRows(0), -(-width // threads)), threads, x, y, width, step.integer("entry"))
+    e.launch("token_shift", (GridRows(0), -(-width // threads)), threads, x, y, width, step.integer("entry"))

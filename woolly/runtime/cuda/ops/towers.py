@@ -18,41 +18,43 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, weights: tup
     e.launch(kernel, grid, threads, *inputs, *weights, e.value(value), width, *args, kind=kind)
 
 
-@emits("given")
-def _given(e: Emitter, step: Step) -> None:
-    _elements(e, "given", step)
+@emits("input")
+def _input(e: Emitter, step: Step) -> None:
+    _elements(e, "input", step)
 
 
-@emits("blend")
-def _blend(e: Emitter, step: Step) -> None:
-    _elements(e, "blend", step, step.integer("first"), step.integer("taps"), weights=(e.vector(step.weights[0]),))
+@emits("embedding_bag")
+def _embedding_bag(e: Emitter, step: Step) -> None:
+    _elements(
+        e, "embedding_bag", step, step.integer("first"), step.integer("taps"), weights=(e.vector(step.weights[0]),)
+    )
 
 
-@emits("fold")
-def _fold(e: Emitter, step: Step) -> None:
-    _elements(e, f"fold_{step.text('kind')}", step, step.integer("count"))
+@emits("merge_patches")
+def _merge_patches(e: Emitter, step: Step) -> None:
+    _elements(e, f"merge_patches_{step.text('kind')}", step, step.integer("count"))
 
 
-@emits("conv_around")
-def _conv_around(e: Emitter, step: Step) -> None:
+@emits("conv1d")
+def _conv1d(e: Emitter, step: Step) -> None:
     filters, *bias = (e.vector(weight) for weight in step.weights)
     own = (filters, bias[0] if bias else Address(0))
     _elements(
         e,
-        "conv_around",
+        "conv1d",
         step,
         *(step.integer("kernel"), step.integer("before"), int(step.text("act") == "silu")),
         weights=own,
     )
 
 
-@emits("running_norm")
-def _running_norm(e: Emitter, step: Step) -> None:
+@emits("cumulative_norm")
+def _cumulative_norm(e: Emitter, step: Step) -> None:
     value, (weight,), width = step.output, step.weights, e.width(step.output)
     args = (e.value(step.inputs[0]), e.vector(weight), e.value(value), width, weight.shape[0], step.number("eps"))
-    e.launch("running_norm", (GridRows(e.kind(value)),), threads_for(width), *args)
+    e.launch("cumulative_norm", (GridRows(e.kind(value)),), threads_for(width), *args)
 
 
-@emits("place")
-def _place(e: Emitter, step: Step) -> None:
-    _elements(e, "place", step, step.integer("part"), step.integer("adds"))
+@emits("scatter_rows")
+def _scatter_rows(e: Emitter, step: Step) -> None:
+    _elements(e, "scatter_rows", step, step.integer("part"), step.integer("adds"))

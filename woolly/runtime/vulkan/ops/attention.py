@@ -318,8 +318,8 @@ def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
     return e.value(chosen), e.width(chosen), step.integer("chosen"), step.integer("block"), 0, 0, 0
 
 
-@emits("keep")
-def _keep(e: Emitter, step: Step) -> None:
+@emits("cache_rows")
+def _cache_rows(e: Emitter, step: Step) -> None:
     """A row as the only head of q, which comes out as it is, and of k."""
     x, index = step.inputs[0], step.integer("entry")
     width, place = e.width(x), e.value(x)
@@ -331,8 +331,8 @@ def _keep(e: Emitter, step: Step) -> None:
     e.launch(f"store_{cache.other}", (GridRows(0), 2), 64, *args, 0, 0, 0, 0.0, *more)
 
 
-@emits("attend_kept")
-def _attend_kept(e: Emitter, step: Step) -> None:
+@emits("attend_compressed")
+def _attend_compressed(e: Emitter, step: Step) -> None:
     """The latest rows, then blocks: as positions that are chosen, of which some are in another entry."""
     q, latest, _, *chosen = step.inputs
     width, window, every = e.width(latest), step.integer("window"), step.integer("every")

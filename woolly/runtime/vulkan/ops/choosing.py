@@ -1,4 +1,4 @@
-"""The positions that an index chooses: native/gpu/attention/pick.slang."""
+"""The positions that an index chooses: native/gpu/attention/index_topk.slang."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SCORES = 16 << 20  # for many rows at once: 64 MB, as the cpu backend has
 _SCORE, _CHOOSE, _BOTH = 0, 1, 2  # parts of the kernel
 
 
-@emits("pick")
-def _pick(e: Emitter, step: Step) -> None:
+@emits("index_topk")
+def _index_topk(e: Emitter, step: Step) -> None:
     q, *weights = step.inputs
     head_dim, block, every = (step.integer(name) for name in ("head_dim", "block", "every"))
     if head_dim > _MAX_COLUMNS:
@@ -38,6 +38,6 @@ def _pick(e: Emitter, step: Step) -> None:
         *(step.integer("local"), max(1, every), step.integer("whole"), e.width(step.output) // choices, kind, kind),
     )
     rows = GridRows(0)
-    e.launch("pick", (rows, 1, _SHARERS), _THREADS, *first, _SCORE, *last, most=MAX_SPLIT_ROWS)
-    e.launch("pick", (rows, choices), _THREADS, *first, _CHOOSE, *last, most=MAX_SPLIT_ROWS)
-    e.launch("pick", (rows,), _THREADS, *first, _BOTH, *last, least=MAX_SPLIT_ROWS + 1)
+    e.launch("index_topk", (rows, 1, _SHARERS), _THREADS, *first, _SCORE, *last, most=MAX_SPLIT_ROWS)
+    e.launch("index_topk", (rows, choices), _THREADS, *first, _CHOOSE, *last, most=MAX_SPLIT_ROWS)
+    e.launch("index_topk", (rows,), _THREADS, *first, _BOTH, *last, least=MAX_SPLIT_ROWS + 1)

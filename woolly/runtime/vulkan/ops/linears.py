@@ -179,8 +179,8 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     products(e, InputRows(e.value(x), e.kind(x), e.width(x)), [Product(weight, e.value(step.output))])
 
 
-@emits("linear_at")
-def _linear_at(e: Emitter, step: Step) -> None:
+@emits("linear_id")
+def _linear_id(e: Emitter, step: Step) -> None:
     """All rows times the first matrix, then those that the batch names times the second."""
     x, y = step.inputs[0], e.value(step.output)
     rows, (weight, other) = InputRows(e.value(x), e.kind(x), e.width(x)), step.weights

@@ -95,14 +95,24 @@ def _ngrams(e: Emitter, step: Step) -> None:
     e.launch(f"embed_{table.name}", (-(-columns // _THREADS), GridRows(0, times=n)), _THREADS, *args, ids, n)
 
 
-@emits("hyper")
-def _hyper(e: Emitter, step: Step) -> None:
+@emits("hyper_connections")
+def _hyper_connections(e: Emitter, step: Step) -> None:
     x, kind = step.inputs[0], e.kind(step.output)
     scale, base = (e.vector(weight) for weight in step.weights)
     numbers = (e.width(x), kind, step.integer("streams"), step.integer("iterations"), step.number("eps"))
     if step.integer("streams") > _MAX_STREAMS:
         raise UnsupportedError(f"Vulkan and Metal have no mixing of over {_MAX_STREAMS} streams")
-    e.launch("hyper", (GridRows(kind),), _THREADS, e.value(x), scale, base, e.value(step.output), *numbers, kind=kind)
+    e.launch(
+        "hyper_connections",
+        (GridRows(kind),),
+        _THREADS,
+        e.value(x),
+        scale,
+        base,
+        e.value(step.output),
+        *numbers,
+        kind=kind,
+    )
 
 
 @emits("add")
@@ -120,8 +130,8 @@ def _softcap(e: Emitter, step: Step) -> None:
     _elements(e, step, f=step.number("cap"))
 
 
-@emits("act")
-def _act(e: Emitter, step: Step) -> None:
+@emits("unary")
+def _unary(e: Emitter, step: Step) -> None:
     _elements(e, step, i=activation(step.text("kind")))
 
 
@@ -135,24 +145,24 @@ def _mul(e: Emitter, step: Step) -> None:
     _elements(e, step, e.value(step.inputs[1]), i=e.width(step.inputs[0]) // e.width(step.inputs[1]))
 
 
-@emits("gain")
-def _gain(e: Emitter, step: Step) -> None:
+@emits("mul_weight")
+def _mul_weight(e: Emitter, step: Step) -> None:
     _elements(e, step, e.vector(step.weights[0]), i=step.weights[0].shape[0], j=max(1, step.integer("run")))
 
 
-@emits("shift")
-def _shift(e: Emitter, step: Step) -> None:
+@emits("add_weight")
+def _add_weight(e: Emitter, step: Step) -> None:
     _elements(e, step, e.vector(step.weights[0]), i=step.weights[0].shape[0])
 
 
-@emits("columns")
-def _columns(e: Emitter, step: Step) -> None:
+@emits("slice")
+def _slice(e: Emitter, step: Step) -> None:
     width, first = e.width(step.inputs[0]), step.integer("first")
     _elements(e, step, i=width, j=width // step.integer("groups"), k=first, f=step.integer("last") - first)
 
 
-@emits("join")
-def _join(e: Emitter, step: Step) -> None:
+@emits("concat")
+def _concat(e: Emitter, step: Step) -> None:
     heads, is_shared = step.integer("heads"), step.integer("shared")
     n_a, n_b = (e.width(value) for value in step.inputs)
     _elements(e, step, e.value(step.inputs[1]), i=n_a // heads, j=n_b if is_shared else n_b // heads, k=is_shared)
@@ -172,8 +182,8 @@ def _output_rows(e: Emitter, step: Step) -> None:
     _elements(e, step)
 
 
-@emits("adapt")
-def _adapt(e: Emitter, step: Step) -> None:
+@emits("add_lora")
+def _add_lora(e: Emitter, step: Step) -> None:
     _elements(e, step, e.value(step.inputs[1]), i=step.integer("adapter"), f=step.number("factor"))
 
 
@@ -199,15 +209,15 @@ def _lerp(e: Emitter, step: Step) -> None:
     _elements(e, step, e.value(b), i=e.width(a), more=e.vector(step.weights[0]))
 
 
-@emits("mix")
-def _mix(e: Emitter, step: Step) -> None:
+@emits("mix_streams")
+def _mix_streams(e: Emitter, step: Step) -> None:
     x, coefs = step.inputs
     streams = step.integer("streams")
     _elements(e, step, e.value(coefs), i=streams, j=e.width(x) // streams, k=e.width(coefs), f=step.number("plus"))
 
 
-@emits("embed_type")
-def _embed_type(e: Emitter, step: Step) -> None:
+@emits("embed_token_type")
+def _embed_token_type(e: Emitter, step: Step) -> None:
     _elements(e, step, e.vector(step.weights[0]), i=step.integer("separator"))
 
 
@@ -260,52 +270,52 @@ def _layer_norm(e: Emitter, step: Step) -> None:
     _norm(e, step, n, step.number("eps"), *map(e.vector, step.weights), apart=apart)
 
 
-@emits("peaks")
-def _peaks(e: Emitter, step: Step) -> None:
+@emits("gaussian_topk")
+def _gaussian_topk(e: Emitter, step: Step) -> None:
     _norm(e, step, e.width(step.output), step.number("deviations"))
 
 
-@emits("match")
-def _match(e: Emitter, step: Step) -> None:
+@emits("match_rms")
+def _match_rms(e: Emitter, step: Step) -> None:
     like = step.inputs[1]
     _norm(e, step, e.width(like), step.number("least"), e.value(like))
 
 
-@emits("dots")
-def _dots(e: Emitter, step: Step) -> None:
+@emits("vecdot")
+def _vecdot(e: Emitter, step: Step) -> None:
     _norm(e, step, step.integer("group"), 0.0, e.value(step.inputs[1]))
 
 
-@emits("given")
-def _given(e: Emitter, step: Step) -> None:
+@emits("input")
+def _input(e: Emitter, step: Step) -> None:
     if e.max_rows > _MAX_ROWS:
         raise UnsupportedError(f"Vulkan and Metal have no towers of {e.max_rows} rows at once: {_MAX_ROWS} at most")
     width, kind = e.width(step.output), e.kind(step.output)
-    elements(e, "given", kind, width, _NONE, _NONE, e.value(step.output), width, kind, 0, 0, 0, 0.0)
+    elements(e, "input", kind, width, _NONE, _NONE, e.value(step.output), width, kind, 0, 0, 0, 0.0)
 
 
-@emits("blend")
-def _blend(e: Emitter, step: Step) -> None:
+@emits("embedding_bag")
+def _embedding_bag(e: Emitter, step: Step) -> None:
     _elements(e, step, e.vector(step.weights[0]), i=step.integer("first"), j=step.integer("taps"))
 
 
-@emits("fold")
-def _fold(e: Emitter, step: Step) -> None:
-    _elements(e, step, i=step.integer("count"), kernel=f"fold_{step.text('kind')}")
+@emits("merge_patches")
+def _merge_patches(e: Emitter, step: Step) -> None:
+    _elements(e, step, i=step.integer("count"), kernel=f"merge_patches_{step.text('kind')}")
 
 
-@emits("conv_around")
-def _conv_around(e: Emitter, step: Step) -> None:
+@emits("conv1d")
+def _conv1d(e: Emitter, step: Step) -> None:
     filters, bias = [*(e.vector(weight) for weight in step.weights), _NONE][:2]
     numbers = (step.integer("kernel"), step.integer("before"), int(step.text("act") == "silu"))
     _elements(e, step, filters, *numbers, more=bias)
 
 
-@emits("conv_at")
-def _conv_at(e: Emitter, step: Step) -> None:
+@emits("gather_conv1d")
+def _gather_conv1d(e: Emitter, step: Step) -> None:
     _elements(e, step, e.vector(step.weights[0]), i=step.integer("first"), j=step.integer("taps"))
 
 
-@emits("place")
-def _place(e: Emitter, step: Step) -> None:
+@emits("scatter_rows")
+def _scatter_rows(e: Emitter, step: Step) -> None:
     _elements(e, step, i=step.integer("part"), j=step.integer("adds"))

@@ -63,8 +63,8 @@ def _wkv7(e: Emitter, step: Step) -> None:
     _scan(e, step, v, [e.value(one) for one in (r, w, k, a, b)], e.width(v) // head, head)
 
 
-@emits("lightning")
-def _lightning(e: Emitter, step: Step) -> None:
+@emits("lightning_attention")
+def _lightning_attention(e: Emitter, step: Step) -> None:
     q, k, v = step.inputs
     head, slope = step.integer("head"), step.number("slope")
     heads = e.width(v) // head
@@ -88,15 +88,15 @@ def _scan_mamba(e: Emitter, step: Step) -> None:
     _columns(e, step.op, width, 1, *inputs, *weights, e.value(step.output), step.integer("entry"), width, n)
 
 
-@emits("conv")
-def _conv(e: Emitter, step: Step) -> None:
+@emits("causal_conv1d")
+def _causal_conv1d(e: Emitter, step: Step) -> None:
     weight, bias = [*(e.vector(w) for w in step.weights), _NONE][:2]
     args = (step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))), step.integer("gap") + 1)
     _each(e, step, weight, bias, args=args)
 
 
-@emits("previous")
-def _previous(e: Emitter, step: Step) -> None:
+@emits("token_shift")
+def _token_shift(e: Emitter, step: Step) -> None:
     _each(e, step, args=(step.integer("entry"),))
 
 

@@ -46,7 +46,7 @@ def traced(pair, build):
 
 
 def at(p, x):
-    return p.linear_at(x, "a", "b", width=ROWS)
+    return p.linear_id(x, "a", "b", width=ROWS)
 
 
 def batch_of(places, first=0, outputs=None):
@@ -101,12 +101,12 @@ def test_missing_matrix_is_rejected(backend, place):
 def test_rows_are_picked_before_the_product():
     """The last product of a prompt is computed for its last row alone, with the matrix of that row."""
     plan, _ = traced("Q8_0", at)
-    assert [step.op for step in fuse(plan).steps][-2:] == ["output_rows", "linear_at"]
+    assert [step.op for step in fuse(plan).steps][-2:] == ["output_rows", "linear_id"]
 
 
 def test_image_matrix_costs_text_nothing():
     plan, _ = traced("Q8_0-Q6_K", at)
-    (step,) = (step for step in plan.steps if step.op == "linear_at")
+    (step,) = (step for step in plan.steps if step.op == "linear_id")
     weight, other = step.weights
     assert (step.used_share(weight), step.used_share(other)) == (1.0, 0.0)
     assert step.row_bytes() == step.cost(plan, Load(1, 0, 3)).n_bytes == weight.n_bytes
@@ -116,4 +116,4 @@ def test_image_matrix_costs_text_nothing():
 def test_matrices_of_other_sizes_are_rejected():
     p = Tracer("case", tensors("F32"))
     with pytest.raises(PlanError, match=r"a.weight has shape \(37, 256\), expected \(38, 256\)"):
-        p.linear_at(p.embed("token_embd", width=COLUMNS), "a", "b", width=38)
+        p.linear_id(p.embed("token_embd", width=COLUMNS), "a", "b", width=38)

@@ -1,4 +1,4 @@
-// lightning: S = e^-rate S + k v^T per head, giving S^T q.
+// lightning_attention: S = e^-rate S + k v^T per head, giving S^T q.
 #include "cpu/ops/doubles.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"
@@ -7,11 +7,11 @@ namespace woolly {
 
 namespace {
 
-struct Lightning final : Scan {
+struct LightningAttention final : Scan {
     const Value q, k;
     std::vector<float> shrink;  // of each head
 
-    explicit Lightning(const Arguments& a)
+    explicit LightningAttention(const Arguments& a)
         : Scan(a, a.input(2), ScanRule::plain, a.input(2).width / a.integer("head"), a.integer("head")),
           q(a.input(0)),
           k(a.input(1)) {
@@ -30,6 +30,6 @@ struct Lightning final : Scan {
 
 }  // namespace
 
-std::unique_ptr<Step> make_lightning(const Arguments& a) { return std::make_unique<Lightning>(a); }
+std::unique_ptr<Step> make_lightning_attention(const Arguments& a) { return std::make_unique<LightningAttention>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// peaks: what each element has above its row's mean and some standard deviations.
+// gaussian_topk: what each element has above its row's mean and some standard deviations.
 #include <cmath>
 
 #include "cpu/ops/functions.h"
@@ -9,11 +9,11 @@ namespace woolly {
 
 namespace {
 
-struct Peaks final : Step {
+struct GaussianTopk final : Step {
     const Value x, y;
     const float deviations;
 
-    explicit Peaks(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(a.number("deviations")) {}
+    explicit GaussianTopk(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(a.number("deviations")) {}
 
     void run(Worker& w) const override {
         w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
@@ -32,6 +32,6 @@ struct Peaks final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_peaks(const Arguments& a) { return std::make_unique<Peaks>(a); }
+std::unique_ptr<Step> make_gaussian_topk(const Arguments& a) { return std::make_unique<GaussianTopk>(a); }
 
 }  // namespace woolly

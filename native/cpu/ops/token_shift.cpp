@@ -1,4 +1,4 @@
-// previous: the row before each row of its sequence; before the first it is in the slot.
+// token_shift: the row before each row of its sequence; before the first it is in the slot.
 #include "cpu/ops/slots.h"
 #include "cpu/ops/table.h"
 
@@ -6,11 +6,11 @@ namespace woolly {
 
 namespace {
 
-struct Previous final : Step {
+struct TokenShift final : Step {
     const Value x, y;
     const SlotEntry slot;  // the latest row
 
-    explicit Previous(const Arguments& a) : x(a.input(0)), y(a.output(0)), slot{a.integer("entry"), x.width} {}
+    explicit TokenShift(const Arguments& a) : x(a.input(0)), y(a.output(0)), slot{a.integer("entry"), x.width} {}
 
     void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
 
@@ -37,6 +37,6 @@ struct Previous final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_previous(const Arguments& a) { return std::make_unique<Previous>(a); }
+std::unique_ptr<Step> make_token_shift(const Arguments& a) { return std::make_unique<TokenShift>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// keep: rows written to the cache as keys of one head that are values, too.
+// cache_rows: rows written to the cache as keys of one head that are values, too.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -13,11 +13,11 @@ namespace {
 
 constexpr int kMaxKept = 576;
 
-struct Keep final : Step {
+struct CacheRows final : Step {
     const Value x, y;
     const int entry;
 
-    explicit Keep(const Arguments& a) : x(a.input(0)), y(a.output(0)), entry(a.integer("entry")) {
+    explicit CacheRows(const Arguments& a) : x(a.input(0)), y(a.output(0)), entry(a.integer("entry")) {
         if (x.width < 1 || x.width > kMaxKept || y.width != x.width)
             a.fail("takes rows of 1 to " + std::to_string(kMaxKept) + ", not " + std::to_string(x.width));
     }
@@ -50,6 +50,6 @@ struct Keep final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_keep(const Arguments& a) { return std::make_unique<Keep>(a); }
+std::unique_ptr<Step> make_cache_rows(const Arguments& a) { return std::make_unique<CacheRows>(a); }
 
 }  // namespace woolly

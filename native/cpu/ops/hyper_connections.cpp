@@ -1,5 +1,5 @@
-// hyper: how streams are mixed before and after a layer, from a row's logits; the mixing of streams among themselves is
-// brought near a matrix whose rows and columns sum to 1.
+// hyper_connections: how streams are mixed before and after a layer, from a row's logits; the mixing of streams among
+// themselves is brought near a matrix whose rows and columns sum to 1.
 #include <algorithm>
 
 #include "cpu/ops/functions.h"
@@ -12,13 +12,13 @@ namespace {
 
 constexpr int kMaxStreams = 16;
 
-struct Hyper final : Step {
+struct HyperConnections final : Step {
     const Value x, y;
     const int n, iterations;
     const float eps;
     const Vector *const scale, *const base;
 
-    explicit Hyper(const Arguments& a)
+    explicit HyperConnections(const Arguments& a)
         : x(a.input(0)),
           y(a.output(0)),
           n(a.integer("streams")),
@@ -77,6 +77,6 @@ struct Hyper final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_hyper(const Arguments& a) { return std::make_unique<Hyper>(a); }
+std::unique_ptr<Step> make_hyper_connections(const Arguments& a) { return std::make_unique<HyperConnections>(a); }
 
 }  // namespace woolly

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.runtime.test_linear_at import MIXED, PAIRS, at, batch_of, run, traced
+from tests.runtime.test_linear_id import MIXED, PAIRS, at, batch_of, run, traced
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
 

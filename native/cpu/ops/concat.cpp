@@ -1,4 +1,4 @@
-// join: each head of a followed by that of b, or by all of b.
+// concat: each head of a followed by that of b, or by all of b.
 #include <cstring>
 
 #include "cpu/ops/table.h"
@@ -8,12 +8,12 @@ namespace woolly {
 
 namespace {
 
-struct Join final : Step {
+struct Concat final : Step {
     const Value a, b, y;
     const int64_t heads;
     const bool shared;
 
-    explicit Join(const Arguments& from)
+    explicit Concat(const Arguments& from)
         : a(from.input(0)),
           b(from.input(1)),
           y(from.output(0)),
@@ -39,6 +39,6 @@ struct Join final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_join(const Arguments& a) { return std::make_unique<Join>(a); }
+std::unique_ptr<Step> make_concat(const Arguments& a) { return std::make_unique<Concat>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// conv_at: each column times a filter over the rows that the batch names for each row.
+// gather_conv1d: each column times a filter over the rows that the batch names for each row.
 #include <array>
 #include <stdexcept>
 
@@ -10,16 +10,16 @@ namespace woolly {
 
 namespace {
 
-constexpr int kMaxTaps = 64;
+constexpr int kMaxGatherTaps = 64;
 
-struct ConvAt final : Step {
+struct GatherConv1d final : Step {
     const ScanTable& kernels;
     const Value x, y;
     const int first, taps;       // columns of the batch's places
     std::vector<float> weights;  // [taps, width]
     std::vector<float> zeros;    // a row
 
-    explicit ConvAt(const Arguments& a)
+    explicit GatherConv1d(const Arguments& a)
         : kernels(scan_table(a.program->kernels().name)),
           x(a.input(0)),
           y(a.output(0)),
@@ -27,7 +27,8 @@ struct ConvAt final : Step {
           taps(a.integer("taps")),
           zeros(size_t(x.width)) {
         const Vector* weight = a.vector("weight");
-        if (taps < 1 || taps > kMaxTaps) a.fail("takes filters of 1 to " + std::to_string(kMaxTaps) + " rows");
+        if (taps < 1 || taps > kMaxGatherTaps)
+            a.fail("takes filters of 1 to " + std::to_string(kMaxGatherTaps) + " rows");
         if (first < 0 || x.output_rows || y.output_rows != (a.integer("wanted") != 0) || x.width != y.width)
             a.fail("has places or rows that do not fit");
         if (weight == nullptr || weight->n != taps * x.width) a.fail("needs a filter for each column");
@@ -50,7 +51,7 @@ struct ConvAt final : Step {
 
     void run(Worker& w) const override {
         w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
-            std::array<const float*, kMaxTaps> rows;
+            std::array<const float*, kMaxGatherTaps> rows;
             for (int64_t r = begin; r < end; ++r) {
                 const int64_t row = y.output_rows ? w.batch.output_rows[r] : r;
                 const int64_t start = w.batch.offsets[w.sequence_of(row)];
@@ -73,6 +74,6 @@ struct ConvAt final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_conv_at(const Arguments& a) { return std::make_unique<ConvAt>(a); }
+std::unique_ptr<Step> make_gather_conv1d(const Arguments& a) { return std::make_unique<GatherConv1d>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// match: each stream brought to the mean square of another.
+// match_rms: each stream brought to the mean square of another.
 #include <algorithm>
 #include <cmath>
 
@@ -14,11 +14,11 @@ float mean_square(const float* x, int64_t n) {
     return sum_of(n, [&](int64_t i) { return x[i] * x[i]; }) / float(n);
 }
 
-struct Match final : Step {
+struct MatchRms final : Step {
     const Value x, like, y;
     const float least;
 
-    explicit Match(const Arguments& a) : x(a.input(0)), like(a.input(1)), y(a.output(0)), least(a.number("least")) {
+    explicit MatchRms(const Arguments& a) : x(a.input(0)), like(a.input(1)), y(a.output(0)), least(a.number("least")) {
         if (like.width < 1 || x.width % like.width != 0) a.fail("has streams of another width than it is to match");
     }
 
@@ -37,6 +37,6 @@ struct Match final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_match(const Arguments& a) { return std::make_unique<Match>(a); }
+std::unique_ptr<Step> make_match_rms(const Arguments& a) { return std::make_unique<MatchRms>(a); }
 
 }  // namespace woolly

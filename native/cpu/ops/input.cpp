@@ -1,4 +1,4 @@
-// given: the rows that the batch brings, as they are.
+// input: the rows that the batch brings, as they are.
 #include <cstring>
 #include <stdexcept>
 
@@ -9,10 +9,10 @@ namespace woolly {
 
 namespace {
 
-struct Given final : Step {
+struct Input final : Step {
     const Value y;
 
-    explicit Given(const Arguments& a) : y(a.output(0)) {}
+    explicit Input(const Arguments& a) : y(a.output(0)) {}
 
     void check(const BatchView& b, const Cache&) const override {
         if (b.hidden == nullptr || b.hidden_width != y.width)
@@ -28,6 +28,6 @@ struct Given final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_given(const Arguments& a) { return std::make_unique<Given>(a); }
+std::unique_ptr<Step> make_input(const Arguments& a) { return std::make_unique<Input>(a); }
 
 }  // namespace woolly

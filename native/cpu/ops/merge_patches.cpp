@@ -1,4 +1,4 @@
-// fold: some rows from each wanted row on as one: side by side, column by column, or their mean.
+// merge_patches: some rows from each wanted row on as one: side by side, column by column, or their mean.
 #include <cstring>
 #include <stdexcept>
 
@@ -9,18 +9,18 @@ namespace woolly {
 
 namespace {
 
-struct Fold final : Step {
+struct MergePatches final : Step {
     const Value x, y;
     const int rows;
-    const bool mean, columns;
+    const bool mean, interleave;
 
-    explicit Fold(const Arguments& a)
+    explicit MergePatches(const Arguments& a)
         : x(a.input(0)),
           y(a.output(0)),
           rows(a.integer("count")),
           mean(a.text("kind") == "mean"),
-          columns(a.text("kind") == "columns") {
-        if (!mean && !columns && a.text("kind") != "join") a.fail("has no kind '" + a.text("kind") + "'");
+          interleave(a.text("kind") == "interleave") {
+        if (!mean && !interleave && a.text("kind") != "concat") a.fail("has no kind '" + a.text("kind") + "'");
         if (rows < 1 || y.width != x.width * (mean ? 1 : rows)) a.fail("has rows that do not fit");
     }
 
@@ -49,13 +49,13 @@ struct Fold final : Step {
             for (int64_t i = begin; i < end; ++i) {
                 const float* from = x.data + w.batch.output_rows[i] * n;
                 float* to = y.data + i * y.width;
-                if (!mean && !columns) {
+                if (!mean && !interleave) {
                     std::memcpy(to, from, size_t(y.width) * 4);
                     continue;
                 }
                 for (int64_t c = 0; c < n; ++c) {
                     if (mean) to[c] = mean_of(from + c);
-                    for (int r = 0; r < rows && columns; ++r) to[c * rows + r] = from[r * n + c];
+                    for (int r = 0; r < rows && interleave; ++r) to[c * rows + r] = from[r * n + c];
                 }
             }
         });
@@ -64,6 +64,6 @@ struct Fold final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_fold(const Arguments& a) { return std::make_unique<Fold>(a); }
+std::unique_ptr<Step> make_merge_patches(const Arguments& a) { return std::make_unique<MergePatches>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// mix: new streams as sums of streams by coefficients of each row.
+// mix_streams: new streams as sums of streams by coefficients of each row.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -6,12 +6,12 @@ namespace woolly {
 
 namespace {
 
-struct Mix final : Step {
+struct MixStreams final : Step {
     const Value x, coefs, y;
     const int64_t streams;
     const float plus;
 
-    explicit Mix(const Arguments& a)
+    explicit MixStreams(const Arguments& a)
         : x(a.input(0)), coefs(a.input(1)), y(a.output(0)), streams(a.integer("streams")), plus(a.number("plus")) {
         if (streams < 1 || x.width % streams != 0 || coefs.width % streams != 0 ||
             y.width != x.width / streams * (coefs.width / streams))
@@ -36,6 +36,6 @@ struct Mix final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_mix(const Arguments& a) { return std::make_unique<Mix>(a); }
+std::unique_ptr<Step> make_mix_streams(const Arguments& a) { return std::make_unique<MixStreams>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// running_norm: each row minus the mean of all numbers of its text up to it, divided by their deviation, times the
+// cumulative_norm: each row minus the mean of all numbers of its text up to it, divided by their deviation, times the
 // weight.
 #include <cmath>
 
@@ -10,12 +10,12 @@ namespace woolly {
 
 namespace {
 
-struct RunningNorm final : Step {
+struct CumulativeNorm final : Step {
     const Value x, y;
     const Vector* const weight;
     const float eps;
 
-    explicit RunningNorm(const Arguments& a)
+    explicit CumulativeNorm(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), eps(a.number("eps")) {
         if (weight == nullptr || weight->n < 1 || x.width % weight->n != 0) a.fail("needs a weight that divides a row");
     }
@@ -45,6 +45,6 @@ struct RunningNorm final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_running_norm(const Arguments& a) { return std::make_unique<RunningNorm>(a); }
+std::unique_ptr<Step> make_cumulative_norm(const Arguments& a) { return std::make_unique<CumulativeNorm>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// pick: the positions whose keys an index scores highest, for each row.
+// index_topk: the positions whose keys an index scores highest, for each row.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -45,7 +45,7 @@ struct PickScratch final : Scratch {
     static int64_t room(int64_t position) { return (position / kChunk + 1) * kChunk; }
 };
 
-struct Pick final : Step {
+struct IndexTopk final : Step {
     const Value q, weights, y;  // weights have no width if each head chooses for itself
     const int entry, head_dim, n, block, local;
     const int every;   // positions of a run of which the last alone is chosen from; 1: all are
@@ -56,7 +56,7 @@ struct Pick final : Step {
     size_t numbers;             // f32 of a worker's own memory for the kernel
     PickScratch& scratch;
 
-    explicit Pick(const Arguments& a)
+    explicit IndexTopk(const Arguments& a)
         : q(a.input(0)),
           weights(a.inputs.size() > 1 ? a.input(1) : Value{}),
           y(a.output(0)),
@@ -100,7 +100,7 @@ struct Pick final : Step {
 };
 
 // Scores of the positions [first, last) of a row, and of those that fill their last block of 16.
-void Pick::score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const {
+void IndexTopk::score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const {
     const KernelTable& kernels = w.program.kernels();
     AttentionTile t{};
     t.k = &kernels.kv[int(w.cache.k_type())];
@@ -134,7 +134,7 @@ void Pick::score(const Worker& w, int64_t row, int first, int last, float* score
 }
 
 // The best blocks of each choice of a row, ascending: those above the n-th highest score, and of its equals the first.
-void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t step) const {
+void IndexTopk::choose(const Worker& w, int64_t row, const float* scores, int64_t step) const {
     const int n_seen = w.batch.positions[row] + 1, n_blocks = n_candidates(w, row);
     const auto first_of = [&](int b) { return every > 1 ? (b + 1) * every - 1 : b * block; };
     uint32_t* order = reinterpret_cast<uint32_t*>(w.own()) + numbers + size_t(groups) * size_t(n_positions);
@@ -167,7 +167,7 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
     }
 }
 
-void Pick::run(Worker& w) const {
+void IndexTopk::run(Worker& w) const {
     const auto n_spans = [&](int64_t row) { return w.batch.positions[row] / kSpan + 1; };
     const auto step_of = [&](int64_t row) { return PickScratch::room(w.batch.positions[row]); };
     int64_t n_tasks = 0, n_shared = 0;
@@ -195,6 +195,6 @@ void Pick::run(Worker& w) const {
 
 }  // namespace
 
-std::unique_ptr<Step> make_pick(const Arguments& a) { return std::make_unique<Pick>(a); }
+std::unique_ptr<Step> make_index_topk(const Arguments& a) { return std::make_unique<IndexTopk>(a); }
 
 }  // namespace woolly

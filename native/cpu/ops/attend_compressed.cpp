@@ -1,5 +1,5 @@
-// attend_kept: softmax attention over the latest rows of one entry of the cache and the blocks of another together. All
-// heads share the one head of keys, which are values, too.
+// attend_compressed: softmax attention over the latest rows of one entry of the cache and the blocks of another
+// together. All heads share the one head of keys, which are values, too.
 #include <algorithm>
 #include <stdexcept>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kHeadsTogether = 16;  // heads of a row that look at rows which are opened once
 
-struct AttendKept final : Step {
+struct AttendCompressed final : Step {
     const Value q, chosen, y;  // chosen has no width if rows see all blocks
     const Vector* const sinks;
     const int entry, blocks, head_dim, window, every;
@@ -22,7 +22,7 @@ struct AttendKept final : Step {
     const int heads, room;
     const size_t sums_at, keys_at;  // first f32 of a worker's own memory for the sums of two splits, and for keys
 
-    explicit AttendKept(const Arguments& a)
+    explicit AttendCompressed(const Arguments& a)
         : q(a.input(0)),
           chosen(a.inputs.size() > 3 ? a.input(3) : Value{}),
           y(a.output(0)),
@@ -75,7 +75,7 @@ struct AttendKept final : Step {
 };
 
 // What a row sees from the first-th on, the latest rows before the blocks, as blocks of f32.
-void AttendKept::gather(const Worker& w, int64_t row, int first, int n, int columns, const uint8_t** to) const {
+void AttendCompressed::gather(const Worker& w, int64_t row, int first, int n, int columns, const uint8_t** to) const {
     const KvKernels& kept = w.program.kernels().kv[int(w.cache.k_type())];
     float *keys = reinterpret_cast<float*>(w.own()) + keys_at, *open = keys + kSplit * room;
     const int latest = n_latest(w, row), oldest = w.batch.positions[row] + 1 - latest;
@@ -101,7 +101,7 @@ void AttendKept::gather(const Worker& w, int64_t row, int first, int n, int colu
 }
 
 // Some heads of a row, split by split; splits are merged in order.
-void AttendKept::heads_of(const Worker& w, int64_t row, int first_head, int n) const {
+void AttendCompressed::heads_of(const Worker& w, int64_t row, int first_head, int n) const {
     const KernelTable& kernels = w.program.kernels();
     const int columns = w.cache.padded(head_dim), n_seen = n_latest(w, row) + n_blocks(w, row);
     const bool turned = is_turned(w.cache.k_type());
@@ -150,6 +150,6 @@ void AttendKept::heads_of(const Worker& w, int64_t row, int first_head, int n) c
 
 }  // namespace
 
-std::unique_ptr<Step> make_attend_kept(const Arguments& a) { return std::make_unique<AttendKept>(a); }
+std::unique_ptr<Step> make_attend_compressed(const Arguments& a) { return std::make_unique<AttendCompressed>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// embed_type: x plus the first row of a table, or the second after a separator.
+// embed_token_type: x plus the first row of a table, or the second after a separator.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -6,12 +6,12 @@ namespace woolly {
 
 namespace {
 
-struct EmbedType final : Step {
+struct EmbedTokenType final : Step {
     const Vector* const table;
     const Value x, y;
     const int separator;  // 0: none
 
-    explicit EmbedType(const Arguments& a)
+    explicit EmbedTokenType(const Arguments& a)
         : table(a.vector("table")), x(a.input(0)), y(a.output(0)), separator(a.integer("separator")) {
         if (table == nullptr || table->n < (separator != 0 ? 2 : 1) * y.width) a.fail("has too small a table");
     }
@@ -35,6 +35,6 @@ struct EmbedType final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_embed_type(const Arguments& a) { return std::make_unique<EmbedType>(a); }
+std::unique_ptr<Step> make_embed_token_type(const Arguments& a) { return std::make_unique<EmbedTokenType>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// place: rows that the batch brings in place of those of x, or added to them.
+// scatter_rows: rows that the batch brings in place of those of x, or added to them.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -10,12 +10,12 @@ namespace woolly {
 
 namespace {
 
-struct Place final : Step {
+struct ScatterRows final : Step {
     const Value x, y;
     const int part;   // which run of columns, as wide as x
     const bool adds;  // to x; else in its place
 
-    explicit Place(const Arguments& a)
+    explicit ScatterRows(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), part(a.integer("part")), adds(a.integer("adds") != 0) {
         if (part < 0) a.fail("has no part " + std::to_string(part));
     }
@@ -42,6 +42,6 @@ struct Place final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_place(const Arguments& a) { return std::make_unique<Place>(a); }
+std::unique_ptr<Step> make_scatter_rows(const Arguments& a) { return std::make_unique<ScatterRows>(a); }
 
 }  // namespace woolly

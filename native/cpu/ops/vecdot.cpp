@@ -1,4 +1,4 @@
-// dots: the sum of products of two values over each group of columns.
+// vecdot: the sum of products of two values over each group of columns.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -6,11 +6,11 @@ namespace woolly {
 
 namespace {
 
-struct Dots final : Step {
+struct VecDot final : Step {
     const Value a, b, y;
     const int64_t group;
 
-    explicit Dots(const Arguments& from)
+    explicit VecDot(const Arguments& from)
         : a(from.input(0)), b(from.input(1)), y(from.output(0)), group(from.integer("group")) {
         if (group < 1 || a.width != y.width * group || b.width != a.width) from.fail("takes groups that are not whole");
     }
@@ -28,6 +28,6 @@ struct Dots final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_dots(const Arguments& a) { return std::make_unique<Dots>(a); }
+std::unique_ptr<Step> make_vecdot(const Arguments& a) { return std::make_unique<VecDot>(a); }
 
 }  // namespace woolly

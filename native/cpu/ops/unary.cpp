@@ -1,4 +1,4 @@
-// act: an activation of each element.
+// unary: an activation of each element.
 #include "cpu/ops/activations.h"
 #include "cpu/ops/elements.h"
 
@@ -6,10 +6,10 @@ namespace woolly {
 
 namespace {
 
-struct Activate {
+struct Unary {
     const Act kind;
 
-    explicit Activate(const Arguments& a) : kind(act_named(a, a.text("kind"))) {}
+    explicit Unary(const Arguments& a) : kind(act_named(a, a.text("kind"))) {}
 
     void operator()(const Worker& w, const float* x, int64_t n, float* y) const {
         activate(w.program.kernels(), kind, x, n, y);
@@ -18,6 +18,6 @@ struct Activate {
 
 }  // namespace
 
-std::unique_ptr<Step> make_act(const Arguments& a) { return std::make_unique<EachElement<Activate>>(a); }
+std::unique_ptr<Step> make_unary(const Arguments& a) { return std::make_unique<EachElement<Unary>>(a); }
 
 }  // namespace woolly

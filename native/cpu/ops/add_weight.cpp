@@ -1,4 +1,4 @@
-// shift: each group of columns plus the weight.
+// add_weight: each group of columns plus the weight.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -6,11 +6,11 @@ namespace woolly {
 
 namespace {
 
-struct Shift final : Step {
+struct AddWeight final : Step {
     const Value x, y;
     const Vector* const weight;
 
-    explicit Shift(const Arguments& a) : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")) {
+    explicit AddWeight(const Arguments& a) : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")) {
         if (weight == nullptr) a.fail("needs a weight 'weight'");
     }
 
@@ -25,6 +25,6 @@ struct Shift final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_shift(const Arguments& a) { return std::make_unique<Shift>(a); }
+std::unique_ptr<Step> make_add_weight(const Arguments& a) { return std::make_unique<AddWeight>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// conv_around: each column times a filter over its row and those around it; zeros stand outside of the text.
+// conv1d: each column times a filter over its row and those around it; zeros stand outside of the text.
 #include <array>
 
 #include "cpu/kernels/scans.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxTaps = 64;
 
-struct ConvAround final : Step {
+struct Conv1d final : Step {
     const ScanTable& kernels;
     const Value x, y;
     const int kernel, before;
@@ -20,7 +20,7 @@ struct ConvAround final : Step {
     std::vector<float> weights;  // [kernel, width]
     std::vector<float> zeros;    // a row
 
-    explicit ConvAround(const Arguments& a)
+    explicit Conv1d(const Arguments& a)
         : kernels(scan_table(a.program->kernels().name)),
           x(a.input(0)),
           y(a.output(0)),
@@ -66,6 +66,6 @@ struct ConvAround final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_conv_around(const Arguments& a) { return std::make_unique<ConvAround>(a); }
+std::unique_ptr<Step> make_conv1d(const Arguments& a) { return std::make_unique<Conv1d>(a); }
 
 }  // namespace woolly

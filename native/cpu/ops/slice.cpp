@@ -1,4 +1,4 @@
-// columns: some columns of each row, or of each run of a row.
+// slice: some columns of each row, or of each run of a row.
 #include <cstring>
 
 #include "cpu/ops/table.h"
@@ -8,11 +8,11 @@ namespace woolly {
 
 namespace {
 
-struct Columns final : Step {
+struct Slice final : Step {
     const Value x, y;
     const int64_t first, groups;  // columns of each of several runs
 
-    explicit Columns(const Arguments& a)
+    explicit Slice(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), first(a.integer("first")), groups(a.integer("groups")) {
         if (groups < 1 || x.width % groups != 0 || y.width % groups != 0) a.fail("takes runs that are not whole");
         const int64_t last = first + y.width / groups;
@@ -31,6 +31,6 @@ struct Columns final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_columns(const Arguments& a) { return std::make_unique<Columns>(a); }
+std::unique_ptr<Step> make_slice(const Arguments& a) { return std::make_unique<Slice>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// conv: each column times a filter over its latest rows, the oldest of which come from the sequence's slot.
+// causal_conv1d: each column times a filter over its latest rows, the oldest of which come from the sequence's slot.
 #include <array>
 
 #include "cpu/kernels/scans.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxKernel = 16;
 
-struct Conv final : Step {
+struct CausalConv1d final : Step {
     const ScanTable& kernels;
     const Value x, y;
     const int kernel, apart;  // rows that the filter sees, and how far apart they are
@@ -21,7 +21,7 @@ struct Conv final : Step {
     const SlotEntry slot;        // the n_kept latest rows, oldest first
     std::vector<float> weights;  // [kernel, width]
 
-    explicit Conv(const Arguments& a)
+    explicit CausalConv1d(const Arguments& a)
         : kernels(scan_table(a.program->kernels().name)),
           x(a.input(0)),
           y(a.output(0)),
@@ -83,6 +83,6 @@ struct Conv final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_conv(const Arguments& a) { return std::make_unique<Conv>(a); }
+std::unique_ptr<Step> make_causal_conv1d(const Arguments& a) { return std::make_unique<CausalConv1d>(a); }
 
 }  // namespace woolly

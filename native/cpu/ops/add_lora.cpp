@@ -1,4 +1,4 @@
-// adapt: y plus what an adapter adds to it, as much as each sequence wants of it.
+// add_lora: y plus what an adapter adds to it, as much as each sequence wants of it.
 #include <cstring>
 
 #include "cpu/ops/table.h"
@@ -8,12 +8,12 @@ namespace woolly {
 
 namespace {
 
-struct Adapt final : Step {
+struct AddLora final : Step {
     const Value x, added, y;
     const int adapter;
     const float factor;
 
-    explicit Adapt(const Arguments& a)
+    explicit AddLora(const Arguments& a)
         : x(a.input(0)), added(a.input(1)), y(a.output(0)), adapter(a.integer("adapter")), factor(a.number("factor")) {}
 
     void check(const BatchView& b, const Cache&) const override {
@@ -44,6 +44,6 @@ struct Adapt final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_adapt(const Arguments& a) { return std::make_unique<Adapt>(a); }
+std::unique_ptr<Step> make_add_lora(const Arguments& a) { return std::make_unique<AddLora>(a); }
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-// linear_at: each row of the input times one of two matrices, the one that the batch names for it. Rows that follow one
+// linear_id: each row of the input times one of two matrices, the one that the batch names for it. Rows that follow one
 // another and have the same matrix are multiplied together: those of a picture stand side by side.
 #include <algorithm>
 #include <cstring>
@@ -11,11 +11,11 @@ namespace woolly {
 
 namespace {
 
-struct LinearAt final : Step {
+struct LinearId final : Step {
     const Value y;
     const Panels input;
 
-    explicit LinearAt(const Arguments& a) : y(a.output(0)), input(a, both(a)) {
+    explicit LinearId(const Arguments& a) : y(a.output(0)), input(a, both(a)) {
         for (const Matrix* m : panels)
             if (m->columns != a.input(0).width || m->rows != y.width)
                 a.fail("has matrices of other sizes than its rows");
@@ -88,6 +88,6 @@ struct LinearAt final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_linear_at(const Arguments& a) { return std::make_unique<LinearAt>(a); }
+std::unique_ptr<Step> make_linear_id(const Arguments& a) { return std::make_unique<LinearId>(a); }
 
 }  // namespace woolly

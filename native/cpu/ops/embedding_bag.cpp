@@ -1,4 +1,4 @@
-// blend: x plus rows of a table, by the places and shares that the batch gives each row.
+// embedding_bag: x plus rows of a table, by the places and shares that the batch gives each row.
 #include <cstring>
 #include <stdexcept>
 
@@ -10,12 +10,12 @@ namespace woolly {
 
 namespace {
 
-struct Blend final : Step {
+struct EmbeddingBag final : Step {
     const Matrix& table;
     const Value x, y;
     const int first, taps;  // columns of the batch's places
 
-    explicit Blend(const Arguments& a)
+    explicit EmbeddingBag(const Arguments& a)
         : table(a.matrix("table")), x(a.input(0)), y(a.output(0)), first(a.integer("first")), taps(a.integer("taps")) {
         if (table.columns != y.width || first < 0 || taps < 1) a.fail("has a table or places that do not fit");
         a.program->need_own(size_t(y.width) * 4);
@@ -47,6 +47,6 @@ struct Blend final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_blend(const Arguments& a) { return std::make_unique<Blend>(a); }
+std::unique_ptr<Step> make_embedding_bag(const Arguments& a) { return std::make_unique<EmbeddingBag>(a); }
 
 }  // namespace woolly

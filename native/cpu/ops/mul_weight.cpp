@@ -1,4 +1,4 @@
-// gain: each group of columns times the weight, whose elements each serve a column or a run of them.
+// mul_weight: each group of columns times the weight, whose elements each serve a column or a run of them.
 #include <algorithm>
 
 #include "cpu/ops/table.h"
@@ -8,12 +8,12 @@ namespace woolly {
 
 namespace {
 
-struct Gain final : Step {
+struct MulWeight final : Step {
     const Value x, y;
     const Vector* const weight;
     const int64_t each;  // columns that an element of the weight multiplies
 
-    explicit Gain(const Arguments& a)
+    explicit MulWeight(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), each(std::max(1, a.integer("run"))) {
         if (weight == nullptr) a.fail("needs a weight 'weight'");
         if (y.width % (weight->n * each) != 0) a.fail("has columns that its weight does not divide");
@@ -36,6 +36,6 @@ struct Gain final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_gain(const Arguments& a) { return std::make_unique<Gain>(a); }
+std::unique_ptr<Step> make_mul_weight(const Arguments& a) { return std::make_unique<MulWeight>(a); }
 
 }  // namespace woolly
