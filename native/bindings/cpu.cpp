@@ -57,25 +57,26 @@ void check(bool fits, const char* what) {
     if (!fits) throw std::invalid_argument(what);
 }
 
-// Rows that the batch brings in place of tokens.
-void bring(BatchView& b, const Table& brought, const Ints& rows) {
-    check(brought.shape(0) == rows.shape(0), "the rows that the batch brings do not fit their places");
-    b.n_brought = int64_t(brought.shape(0));
-    b.brought_width = int64_t(brought.shape(1));
-    b.brought = brought.data();
-    b.brought_rows = rows.data();
-    for (int64_t i = 0; i < b.n_brought; ++i)
-        check(b.brought_rows[i] >= (i ? b.brought_rows[i - 1] + 1 : 0) && b.brought_rows[i] < b.n_rows,
-              "rows that the batch brings are outside of it, or not in order");
+// Embeddings in place of tokens.
+void inject(BatchView& b, const Table& inputs_embeds, const Ints& rows) {
+    check(inputs_embeds.shape(0) == rows.shape(0), "the batch has another number of embeddings than of rows for them");
+    b.n_embeds = int64_t(inputs_embeds.shape(0));
+    b.embeds_width = int64_t(inputs_embeds.shape(1));
+    b.inputs_embeds = inputs_embeds.data();
+    b.embeds_rows = rows.data();
+    for (int64_t i = 0; i < b.n_embeds; ++i)
+        check(b.embeds_rows[i] >= (i ? b.embeds_rows[i - 1] + 1 : 0) && b.embeds_rows[i] < b.n_rows,
+              "rows of embeddings are outside of the batch, or not in order");
 }
 
 bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positions, const Ints& offsets,
          const Pages& pages, const Ints& output_rows, const Table& cosines, const Table& sines, int first, int last,
          const std::optional<WindowPages>& window_pages, const std::optional<Table>& adapters,
-         const std::optional<Ints>& slots_in, const std::optional<Ints>& slots_out, const std::optional<Pages>& keeps,
-         const std::optional<Table>& hidden, bool is_hidden_normed, const std::optional<Table>& brought,
-         const std::optional<Ints>& brought_rows, const std::optional<Pages>& sees, const std::optional<Pages>& places,
-         const std::optional<Table>& shares, const std::optional<Ints>& turn_rows,
+         const std::optional<Ints>& slots_in, const std::optional<Ints>& slots_out,
+         const std::optional<Pages>& snapshots, const std::optional<Table>& hidden, bool is_hidden_normed,
+         const std::optional<Table>& inputs_embeds, const std::optional<Ints>& embeds_rows,
+         const std::optional<Pages>& attn_ranges, const std::optional<Pages>& gather_rows,
+         const std::optional<Table>& gather_weights, const std::optional<Ints>& turn_rows,
          const std::optional<std::pair<int64_t, int64_t>>& part) {
     BatchView b;
     b.n_rows = int64_t(tokens.shape(0));
@@ -106,18 +107,19 @@ bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positio
         b.hidden = hidden->data();
         b.is_hidden_normed = is_hidden_normed;
     }
-    if (brought && brought_rows) bring(b, *brought, *brought_rows);
-    if (sees) {
-        check(int64_t(sees->shape(0)) == b.n_rows && sees->shape(1) == 2, "what rows see does not fit the batch");
-        b.sees = sees->data();
+    if (inputs_embeds && embeds_rows) inject(b, *inputs_embeds, *embeds_rows);
+    if (attn_ranges) {
+        check(int64_t(attn_ranges->shape(0)) == b.n_rows && attn_ranges->shape(1) == 2,
+              "what rows see does not fit the batch");
+        b.attn_ranges = attn_ranges->data();
     }
-    if (places && shares) {
-        check(int64_t(places->shape(0)) == b.n_rows && shares->shape(0) == places->shape(0) &&
-                  shares->shape(1) == places->shape(1),
-              "the places of rows in tables do not fit the batch");
-        b.n_places = int64_t(places->shape(1));
-        b.places = places->data();
-        b.shares = shares->data();
+    if (gather_rows && gather_weights) {
+        check(int64_t(gather_rows->shape(0)) == b.n_rows && gather_weights->shape(0) == gather_rows->shape(0) &&
+                  gather_weights->shape(1) == gather_rows->shape(1),
+              "the gathered rows do not fit the batch");
+        b.n_gather = int64_t(gather_rows->shape(1));
+        b.gather_rows = gather_rows->data();
+        b.gather_weights = gather_weights->data();
     }
     if (turn_rows) {
         check(int64_t(turn_rows->shape(0)) == b.n_rows, "what rows turn by does not fit the batch");
@@ -129,10 +131,10 @@ bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positio
         b.slots_in = slots_in->data();
         b.slots_out = slots_out->data();
     }
-    if (keeps) {
-        check(keeps->shape(1) == 2, "what is to be kept is no (row, slot)");
-        b.n_keeps = int64_t(keeps->shape(0));
-        b.keeps = keeps->data();
+    if (snapshots) {
+        check(snapshots->shape(1) == 2, "what is to be kept is no (row, slot)");
+        b.n_snapshots = int64_t(snapshots->shape(0));
+        b.snapshots = snapshots->data();
     }
     if (part) b.part_first = part->first, b.part_last = std::max<int64_t>(0, part->second);
     b.cosines = cosines.data();
@@ -208,10 +210,11 @@ void bind_running(nb::class_<Program>& program) {
         .def("run", &run, nb::arg("cache"), nb::arg("tokens"), nb::arg("positions"), nb::arg("offsets"),
              nb::arg("pages"), nb::arg("output_rows"), nb::arg("cosines"), nb::arg("sines"), nb::arg("first"),
              nb::arg("last"), nb::arg("window_pages") = nb::none(), nb::arg("adapters") = nb::none(),
-             nb::arg("slots_in") = nb::none(), nb::arg("slots_out") = nb::none(), nb::arg("keeps") = nb::none(),
-             nb::arg("hidden") = nb::none(), nb::arg("is_hidden_normed") = false, nb::arg("brought") = nb::none(),
-             nb::arg("brought_rows") = nb::none(), nb::arg("sees") = nb::none(), nb::arg("places") = nb::none(),
-             nb::arg("shares") = nb::none(), nb::arg("turn_rows") = nb::none(), nb::arg("part") = nb::none())
+             nb::arg("slots_in") = nb::none(), nb::arg("slots_out") = nb::none(), nb::arg("snapshots") = nb::none(),
+             nb::arg("hidden") = nb::none(), nb::arg("is_hidden_normed") = false, nb::arg("inputs_embeds") = nb::none(),
+             nb::arg("embeds_rows") = nb::none(), nb::arg("attn_ranges") = nb::none(),
+             nb::arg("gather_rows") = nb::none(), nb::arg("gather_weights") = nb::none(),
+             nb::arg("turn_rows") = nb::none(), nb::arg("part") = nb::none())
         .def("cancel", &Program::cancel)
         .def(
             "value",

@@ -69,10 +69,10 @@ class HybridProgram:
         self.n_runs += 1
         self.n_rows += batch.n_rows
         wanted = set(batch.output_rows.tolist())
-        keeps = dict(batch.keeps.tolist())
+        snapshots = dict(batch.snapshots.tolist())
         sums = {}
         if self.fails and self.plan.slots:
-            state.slots[batch.slots_out] = state.slots[batch.keeps[:, 1]] = -7
+            state.slots[batch.slots_out] = state.slots[batch.snapshots[:, 1]] = -7
             raise self.fails.pop()
         for s in range(batch.n_sequences):
             begin, end = batch.offsets[s], batch.offsets[s + 1]
@@ -95,8 +95,8 @@ class HybridProgram:
                     assert not self.window or seen == past[-len(seen) :].tolist()
                     state_sum = running if self.plan.slots else 1
                     sums[row] = (state_sum, int((past * weights).sum()))
-                if row in keeps:
-                    state.slots[keeps[row]] = running
+                if row in snapshots:
+                    state.slots[snapshots[row]] = running
             if self.plan.slots:
                 state.slots[batch.slots_out[s]] = running
         rows = [self._logits(*sums[row]) for row in batch.output_rows.tolist()]

@@ -80,8 +80,8 @@ def test_drafted_block_matches_the_published_code(folder, target, backend, windo
             draft._store([(tokens[begin:first], begin, [0, 1], rows[begin:first])])
             block = [9, *[MASK] * n_masks]
             batch = Batch.of([(block, first, [0, 1])], range(1, n_masks + 1))
-            sees = np.array([(first, first + len(block))] * len(block), np.int32)
-            batch = replace(batch, sees=sees)
+            attn_ranges = np.array([(first, first + len(block))] * len(block), np.int32)
+            batch = replace(batch, attn_ranges=attn_ranges)
             mine = program.draft.run(batch, draft._pages, draft._n_stored).copy()
             matrices = whole["token_embd.weight"], whole["output.weight"]
             wanted = dflash_logits(own, features[:first], block, *matrices, window)

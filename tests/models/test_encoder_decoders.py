@@ -47,12 +47,12 @@ class Halves:
         """Logits of the answer's positions, of those from `first` to `last` of all."""
         ids = [0] * self.n + ANSWER
         batch = Batch.of([(ids[first:last], first, self.pages)], range(max(0, self.n - first), last - first))
-        sees = np.array([(min(i, self.n), i + 1) for i in range(first, last)], np.int32)
-        batch = replace(batch, sees=sees)
+        attn_ranges = np.array([(min(i, self.n), i + 1) for i in range(first, last)], np.int32)
+        batch = replace(batch, attn_ranges=attn_ranges)
         if first < self.n:
             its = slice(first, min(last, self.n))
             at = np.arange(its.stop - first, dtype=np.int32)
-            batch = replace(batch, brought=self.rows[its].copy(), brought_rows=at)
+            batch = replace(batch, inputs_embeds=self.rows[its].copy(), embeds_rows=at)
         return self.writes.run(batch, state).copy()
 
 

@@ -41,7 +41,7 @@ def test_every_architecture_gives_the_bits_of_one_row_at_a_time(name, tmp_path):
         # One run of two texts, the second a part of the first.
         texts, slots = [(TOKENS, 0, [2, 0, 3]), (TOKENS[:5], 0, [1])], [(-1, 0), (-1, 1)]
         state = programs[3].new_state(4, 4)
-        both = programs[3].run(Batch.of(texts, [69, 74], slots=slots, keeps=[(63, 2), (8, 3)]), state)
+        both = programs[3].run(Batch.of(texts, [69, 74], slots=slots, snapshots=[(63, 2), (8, 3)]), state)
         np.testing.assert_array_equal(both, want[[69, 4]])
         if plan.slots:  # what was kept of a row is the start of another run
             batch = Batch.of([(TOKENS[64:], 64, [2, 0, 3]), (TOKENS[9:40], 9, [2, 1])], slots=[(2, 0), (3, 1)])

@@ -49,11 +49,11 @@ def at(p, x):
     return p.linear_id(x, "a", "b", width=ROWS)
 
 
-def batch_of(places, first=0, outputs=None):
-    n = len(places)
+def batch_of(gather_rows, first=0, outputs=None):
+    n = len(gather_rows)
     batch = Batch.of([(list(range(first, first + n)), 0, [0, 1, 2, 3, 4, 5])], range(n) if outputs is None else outputs)
-    own = np.array(places, np.int32).reshape(-1, 1)
-    return replace(batch, places=own, shares=np.zeros(own.shape, np.float32)) if own.any() else batch
+    own = np.array(gather_rows, np.int32).reshape(-1, 1)
+    return replace(batch, gather_rows=own, gather_weights=np.zeros(own.shape, np.float32)) if own.any() else batch
 
 
 def run(program, batch):

@@ -8,16 +8,16 @@ TWO = [([1, 2], 0, [0]), ([3], 4, [1])]
 
 
 def test_batch_names_a_slot_to_read_and_one_to_write_per_sequence():
-    batch = Batch.of(TWO, slots=[(-1, 3), (0, 2)], keeps=[(1, 4)])
+    batch = Batch.of(TWO, slots=[(-1, 3), (0, 2)], snapshots=[(1, 4)])
     batch.check_slots(5)
     assert batch.slots_in.tolist() == [-1, 0]
     assert batch.slots_out.tolist() == [3, 2]
-    assert batch.keeps.tolist() == [[1, 4]]
-    assert Batch.of(TWO).keeps.shape == (0, 2)
+    assert batch.snapshots.tolist() == [[1, 4]]
+    assert Batch.of(TWO).snapshots.shape == (0, 2)
 
 
 @pytest.mark.parametrize(
-    ("slots", "keeps", "sentence"),
+    ("slots", "snapshots", "sentence"),
     [
         (None, (), "2 slots to read and to write"),
         ([(-1, 1)], (), "2 slots to read and to write"),
@@ -33,6 +33,6 @@ def test_batch_names_a_slot_to_read_and_one_to_write_per_sequence():
         ([(-1, 1), (-1, 2)], (), "exactly if its first position is 0"),
     ],
 )
-def test_mismatched_slots_are_rejected(slots, keeps, sentence):
+def test_mismatched_slots_are_rejected(slots, snapshots, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Batch.of(TWO, slots=slots, keeps=keeps).check_slots(5)
+        Batch.of(TWO, slots=slots, snapshots=snapshots).check_slots(5)

@@ -39,7 +39,7 @@ def program(build, backend, **options):
     return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
 
-def brought(*lengths, outputs=None, **more):
+def tower_batch(*lengths, outputs=None, **more):
     """A batch of whole texts with rows of their own."""
     page, sequences = 0, []
     for n in lengths:
@@ -63,14 +63,17 @@ def both(build, batch):
 
 
 def test_given_rows_are_those_of_the_batch():
-    batch = brought(3, 2)
+    batch = tower_batch(3, 2)
     np.testing.assert_array_equal(both(lambda p, x: p.output_rows(x), batch), batch.hidden)
 
 
 def test_blend_adds_weighted_rows_of_a_table():
-    places = np.array([[0, 3, -1], [4, -1, 2], [-1, -1, -1]], np.int32)
-    shares = np.array([[1, 0.5, 9], [1, 9, -2], [9, 9, 9]], np.float32)
-    batch, table = brought(3, places=places, shares=shares), TENSORS["at.weight"].dequantize()
+    gather_rows = np.array([[0, 3, -1], [4, -1, 2], [-1, -1, -1]], np.int32)
+    gather_weights = np.array([[1, 0.5, 9], [1, 9, -2], [9, 9, 9]], np.float32)
+    batch, table = (
+        tower_batch(3, gather_rows=gather_rows, gather_weights=gather_weights),
+        TENSORS["at.weight"].dequantize(),
+    )
     got = both(lambda p, x: p.output_rows(p.embedding_bag(x, "at", taps=3)), batch)
     want = batch.hidden.copy()
     want[0] += table[0] + 0.5 * table[3]
@@ -82,7 +85,7 @@ def test_blend_adds_weighted_rows_of_a_table():
 
 @pytest.mark.parametrize("kind", ["concat", "interleave", "mean"])
 def test_fold_merges_rows(kind):
-    batch = brought(6, outputs=[0, 1, 3])
+    batch = tower_batch(6, outputs=[0, 1, 3])
     got = both(lambda p, x: p.merge_patches(x, rows=3, kind=kind), batch)
     groups = [batch.hidden[row : row + 3] for row in (0, 1, 3)]
     want = {
@@ -95,7 +98,7 @@ def test_fold_merges_rows(kind):
 
 @pytest.mark.parametrize(("before", "act"), [(2, "silu"), (4, ""), (0, "")])
 def test_conv_around_filters_rows_of_each_text(before, act):
-    batch, filters = brought(7, 1, 3), TENSORS["near.weight"].dequantize()
+    batch, filters = tower_batch(7, 1, 3), TENSORS["near.weight"].dequantize()
     build = lambda p, x: p.output_rows(p.conv1d(x, "near", kernel=5, before=before, act=act))  # noqa: E731
     want, ends = np.tile(TENSORS["near.bias"].dequantize().astype(np.float64), (11, 1)), (0, 7, 8, 11)
     for first, last in pairwise(ends):
@@ -104,7 +107,7 @@ def test_conv_around_filters_rows_of_each_text(before, act):
                 if first <= row + k - before < last:
                     want[row] += filters[:, k] * batch.hidden[row + k - before]
     want = want / (1 + np.exp(-want)) if act else want
-    alone = replace(brought(1), hidden=batch.hidden[7:8])
+    alone = replace(tower_batch(1), hidden=batch.hidden[7:8])
     for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
         one = program(build, backend, threads=threads)
         got = run(one, batch)
@@ -123,17 +126,22 @@ def test_invalid_conv_around_is_rejected():
 
 
 def test_conv_at_reads_the_named_rows_of_the_same_text():
-    batch, random = brought(9, 1, 40), np.random.default_rng(3)
+    batch, random = tower_batch(9, 1, 40), np.random.default_rng(3)
     weight = TENSORS["near.weight"].dequantize()
     lengths, starts = np.repeat([9, 1, 40], [9, 1, 40]), np.repeat([0, 9, 10], [9, 1, 40])
-    places = random.integers(-1, lengths[:, None], (50, 7)).astype(np.int32)
-    wanted, shares = np.array([3, 9, 20, 49]), np.ones(places.shape, np.float32)
-    batch = replace(batch, places=places, shares=shares, output_rows=wanted)
+    gather_rows = random.integers(-1, lengths[:, None], (50, 7)).astype(np.int32)
+    wanted, gather_weights = np.array([3, 9, 20, 49]), np.ones(gather_rows.shape, np.float32)
+    batch = replace(batch, gather_rows=gather_rows, gather_weights=gather_weights, output_rows=wanted)
     want = np.zeros((50, WIDTH))
     for row in range(50):
-        for k, at in enumerate(places[row, 2:]):
+        for k, at in enumerate(gather_rows[row, 2:]):
             want[row] += weight[:, k] * batch.hidden[starts[row] + at] * (at >= 0)
-    alone = replace(brought(40), hidden=batch.hidden[10:], places=places[10:], shares=batch.shares[10:])
+    alone = replace(
+        tower_batch(40),
+        hidden=batch.hidden[10:],
+        gather_rows=gather_rows[10:],
+        gather_weights=batch.gather_weights[10:],
+    )
     every = lambda p, x: p.output_rows(p.gather_conv1d(x, "near", first=2, taps=5))  # noqa: E731
     some = lambda p, x: p.gather_conv1d(x, "near", first=2, taps=5, is_wanted=True)  # noqa: E731
     results = []
@@ -154,16 +162,16 @@ def test_invalid_conv_at_is_rejected(backend):
         program(lambda p, x: p.gather_conv1d(p.output_rows(x), "near", first=0, taps=5), backend)
     one = program(lambda p, x: p.output_rows(p.gather_conv1d(x, "near", first=0, taps=5)), backend, threads=1)
     with pytest.raises(ValueError, match="does not name the rows of a filter"):
-        run(one, brought(3))
+        run(one, tower_batch(3))
     for wrong in (3, -2):
-        places = np.full((5, 5), wrong, np.int32)
-        outside = replace(brought(3, 2), places=places, shares=np.ones((5, 5), np.float32))
+        gather_rows = np.full((5, 5), wrong, np.int32)
+        outside = replace(tower_batch(3, 2), gather_rows=gather_rows, gather_weights=np.ones((5, 5), np.float32))
         with pytest.raises(ValueError, match="a filter reads a row outside its text"):
             run(one, outside)
 
 
 def test_running_norm_uses_all_previous_rows_of_a_text():
-    batch, weight = brought(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
+    batch, weight = tower_batch(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
     batch.hidden[10:] = 3 * batch.hidden[10:] + 100  # far from 0: a sum of squares of f32 would lose the deviation
     build = lambda p, x: p.output_rows(p.cumulative_norm(x, "half", eps=1e-3))  # noqa: E731
     want = np.zeros((50, WIDTH))
@@ -174,7 +182,7 @@ def test_running_norm_uses_all_previous_rows_of_a_text():
             off = past[-1] - past.mean()
             square += (off**2).sum()
             want[row] = off / np.sqrt(square / past.size + 1e-3) * weight
-    alone = replace(brought(40), hidden=batch.hidden[10:])
+    alone = replace(tower_batch(40), hidden=batch.hidden[10:])
     results = []
     for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
         one = program(build, backend, threads=threads)
@@ -195,7 +203,7 @@ def test_invalid_running_norm_is_rejected():
 
 
 def placed(part, adds):
-    """A plan whose token rows get brought rows."""
+    """A plan whose token rows get rows of embeddings."""
     tracer = Tracer("case", TENSORS)
     tracer.skip("at", "near", "half", "far")
     tracer.output(tracer.output_rows(tracer.embed("token_embd", width=WIDTH)))
@@ -210,13 +218,13 @@ def placed(part, adds):
 def test_place_inserts_rows_among_tokens(adds):
     rows = RANDOM.standard_normal((3, 2 * WIDTH)).astype(np.float32)
     batch = Batch.of([([1, 2, 3], 0, [0]), ([4, 5, 6], 0, [1])], range(6))
-    batch = replace(batch, brought=rows, brought_rows=np.array([1, 2, 5], np.int32))
+    batch = replace(batch, inputs_embeds=rows, embeds_rows=np.array([1, 2, 5], np.int32))
     want = TENSORS["token_embd.weight"].dequantize()[1:7]
     want[[1, 2, 5]] = rows[:, WIDTH:] + (want[[1, 2, 5]] if adds else 0)
     for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
         one = choose(backend).compile(placed(1, adds), TENSORS, Options(threads=threads))
         np.testing.assert_array_equal(run(one, batch), want)
-        without = replace(batch, brought=None, brought_rows=None)
+        without = replace(batch, inputs_embeds=None, embeds_rows=None)
         np.testing.assert_array_equal(run(one, without), TENSORS["token_embd.weight"].dequantize()[1:7])
 
 
@@ -224,7 +232,7 @@ def attending(mask):
     return lambda p, x: p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask))
 
 
-def sees(*spans):
+def attn_ranges(*spans):
     """(first, end) of each row: spans of positions whose rows see each other."""
     return np.array([span for span in spans for _ in range(*span)], np.int32)
 
@@ -245,7 +253,7 @@ SPANS = ((0, 2), (2, 7), (7, 8), (8, 40), (40, 41), (41, 70))
 
 @pytest.mark.parametrize("mask", ["", "block"])
 def test_attention_ranges_of_the_batch_are_applied(mask):
-    batch = brought(70, sees=sees(*SPANS))
+    batch = tower_batch(70, attn_ranges=attn_ranges(*SPANS))
     got = {name: run(program(attending(mask), name, **more), batch) for name, more in (
         ("reference", {}), ("cpu", {"threads": 2, "kv_type": "f32"}))}  # fmt: skip
     seen = [range(a if mask == "block" else 0, b) for a, b in SPANS for _ in range(a, b)]
@@ -257,9 +265,11 @@ def test_attention_ranges_of_the_batch_are_applied(mask):
 @pytest.mark.parametrize("mask", ["", "block"])
 def test_attention_ranges_give_the_same_bits_in_any_batch(mask):
     one = program(attending(mask), "cpu", threads=3, kv_type="f32")
-    alone = brought(70, sees=sees(*SPANS))
+    alone = tower_batch(70, attn_ranges=attn_ranges(*SPANS))
     want = run(one, alone)
-    together = brought(5, 70, 9, sees=np.concatenate([sees((0, 5)), sees(*SPANS), sees((0, 9))]))
+    together = tower_batch(
+        5, 70, 9, attn_ranges=np.concatenate([attn_ranges((0, 5)), attn_ranges(*SPANS), attn_ranges((0, 9))])
+    )
     together.hidden[5:75] = alone.hidden
     np.testing.assert_array_equal(run(one, together)[5:75], want)
 
@@ -267,34 +277,46 @@ def test_attention_ranges_give_the_same_bits_in_any_batch(mask):
 def test_text_continues_after_bidirectional_rows():
     """Blocks of a causal text may come in several runs, each with whole blocks."""
     one = program(attending(""), "cpu", threads=2, kv_type="f32")
-    whole = brought(70, sees=sees(*SPANS))
+    whole = tower_batch(70, attn_ranges=attn_ranges(*SPANS))
     want, state, pages = run(one, whole), one.new_state(16), list(range(4))
     for first, last in ((0, 7), (7, 40), (40, 70)):
         part = Batch.of([([0] * (last - first), first, pages)], range(last - first))
-        part = replace(part, hidden=whole.hidden[first:last], sees=whole.sees[first:last])
+        part = replace(part, hidden=whole.hidden[first:last], attn_ranges=whole.attn_ranges[first:last])
         np.testing.assert_array_equal(one.run(part, state), want[first:last])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sees": np.zeros((3, 2), np.int32)}, "what rows see does not fit"),
-        ({"sees": np.array([[0, 3], [0, 3], [0, 3], [3, 5]], np.int32)}, "do not fit its batch"),
-        ({"sees": np.array([[0, 2], [0, 3], [1, 2], [0, 4]], np.int32)}, "do not fit its batch"),
-        ({"sees": np.array([[1, 1], [1, 2], [2, 3], [3, 4]], np.int32)}, "do not fit its batch"),
-        ({"places": np.zeros((4, 1), np.int32), "shares": np.zeros((4, 2), np.float32)}, "places of rows"),
-        ({"places": np.full((4, 1), TABLE, np.int32), "shares": np.ones((4, 1), np.float32)}, "outside its table"),
-        ({"brought": np.ones((2, 8), np.float32), "brought_rows": np.array([1], np.int32)}, "do not fit their places"),
-        ({"brought": np.ones((2, 8), np.float32), "brought_rows": np.array([2, 1], np.int32)}, "not in order"),
-        ({"brought": np.ones((1, 8), np.float32), "brought_rows": np.array([4], np.int32)}, "outside of it"),
+        ({"attn_ranges": np.zeros((3, 2), np.int32)}, "what rows see does not fit"),
+        ({"attn_ranges": np.array([[0, 3], [0, 3], [0, 3], [3, 5]], np.int32)}, "do not fit its batch"),
+        ({"attn_ranges": np.array([[0, 2], [0, 3], [1, 2], [0, 4]], np.int32)}, "do not fit its batch"),
+        ({"attn_ranges": np.array([[1, 1], [1, 2], [2, 3], [3, 4]], np.int32)}, "do not fit its batch"),
+        (
+            {"gather_rows": np.zeros((4, 1), np.int32), "gather_weights": np.zeros((4, 2), np.float32)},
+            "gathered rows do not fit",
+        ),
+        (
+            {"gather_rows": np.full((4, 1), TABLE, np.int32), "gather_weights": np.ones((4, 1), np.float32)},
+            "outside its table",
+        ),
+        (
+            {"inputs_embeds": np.ones((2, 8), np.float32), "embeds_rows": np.array([1], np.int32)},
+            "another number of embeddings",
+        ),
+        ({"inputs_embeds": np.ones((2, 8), np.float32), "embeds_rows": np.array([2, 1], np.int32)}, "not in order"),
+        (
+            {"inputs_embeds": np.ones((1, 8), np.float32), "embeds_rows": np.array([4], np.int32)},
+            "outside of the batch",
+        ),
     ],
 )
 def test_mismatched_arrays_are_rejected(changes, message):
     def build(p, x):
-        return attending("block")(p, p.embedding_bag(x, "at") if "places" in changes else x)
+        return attending("block")(p, p.embedding_bag(x, "at") if "gather_rows" in changes else x)
 
     one = program(build, "cpu", threads=1)
-    batch = replace(brought(4), **({"sees": sees((0, 4))} | changes))
+    batch = replace(tower_batch(4), **({"attn_ranges": attn_ranges((0, 4))} | changes))
     with pytest.raises(ValueError, match=message):
         run(one, batch)
 
@@ -304,15 +326,15 @@ def test_attention_ranges_must_fit_a_window():
         return p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, window=4))
 
     one = program(build, "cpu", threads=1)
-    assert run(one, brought(9, sees=sees((0, 2), (2, 6), (6, 9)))).shape == (9, WIDTH)
+    assert run(one, tower_batch(9, attn_ranges=attn_ranges((0, 2), (2, 6), (6, 9)))).shape == (9, WIDTH)
     with pytest.raises(ValueError, match="more than a window of 4"):
-        run(one, brought(9, sees=sees((0, 2), (2, 7), (7, 9))))
+        run(one, tower_batch(9, attn_ranges=attn_ranges((0, 2), (2, 7), (7, 9))))
 
 
 def test_batch_must_have_attention_ranges():
     for backend in ("reference", "cpu"):
         with pytest.raises(ValueError, match="does not say what rows see"):
-            run(program(attending("block"), backend), brought(4))
+            run(program(attending("block"), backend), tower_batch(4))
     with pytest.raises(PlanError, match="has no window"):
         program(lambda p, x: p.attention(x, x, x, head_dim=4, scale=1.0, mask="block", window=2), "cpu")
 
@@ -324,9 +346,9 @@ def test_rows_that_choose_positions_see_no_others():
 
     for backend in ("reference", "cpu"):
         one = program(build, backend)
-        assert run(one, brought(4)).shape == (4, WIDTH)
+        assert run(one, tower_batch(4)).shape == (4, WIDTH)
         with pytest.raises(ValueError, match="rows that choose positions see no others"):
-            run(one, brought(4, sees=sees((0, 4))))
+            run(one, tower_batch(4, attn_ranges=attn_ranges((0, 4))))
 
 
 M_ROPE = Rope(8, 8, 10000.0, "neox", sections=(1, 1, 2))
@@ -349,7 +371,7 @@ def test_mrope_sections_use_their_own_positions(name):
 
 def test_2d_rope_uses_lines_and_columns():
     turns = np.array([[0, 0, 3, 3, 9], [0, 1, 3, 4, 9], [0, 2, 5, 3, 9]], np.int32)
-    batch = brought(5, turns=turns)
+    batch = tower_batch(5, turns=turns)
     build = lambda p, x: p.output_rows(p.rope(x, M_ROPE))  # noqa: E731
     got = both(build, batch)
     for r in range(5):
@@ -358,8 +380,8 @@ def test_2d_rope_uses_lines_and_columns():
             a, b = batch.hidden[r, pair], batch.hidden[r, pair + 4]
             want = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
             np.testing.assert_allclose((got[r, pair], got[r, pair + 4]), want, atol=1e-6)
-    same = brought(5, turns=np.tile(np.arange(5, dtype=np.int32), (3, 1)))
-    np.testing.assert_array_equal(both(build, same), both(build, brought(5)))
+    same = tower_batch(5, turns=np.tile(np.arange(5, dtype=np.int32), (3, 1)))
+    np.testing.assert_array_equal(both(build, same), both(build, tower_batch(5)))
     with pytest.raises(ValueError, match="positions outside of"):
         run(program(build, "cpu"), replace(batch, turns=-turns))
 
@@ -370,6 +392,6 @@ def test_bidirectional_rows_have_other_distances_of_one_table():
             x = x + p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask, distances="far")
         return p.output_rows(x)
 
-    batch = brought(40, 9)
+    batch = tower_batch(40, 9)
     want, got = (run(program(build, backend, kv_type="f32"), batch) for backend in ("reference", "cpu"))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from woolly.runtime.state import PAGE_SIZE, pages_for
 Int32 = npt.NDArray[np.int32]
 # For plans that keep no slots.
 _NO_SLOTS = np.zeros(0, np.int32)
-_NO_KEEPS = np.zeros((0, 2), np.int32)
+_NO_SNAPSHOTS = np.zeros((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Batch:
     # Slots, for plans that keep them. A run never writes a slot that it reads, so that the same batch may run again.
     slots_in: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot to start from, -1: zeros
     slots_out: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot that is left behind
-    keeps: Int32 = field(default_factory=_NO_KEEPS.copy)  # [n, 2]; (row, slot): what is left after that row, too
+    snapshots: Int32 = field(
+        default_factory=_NO_SNAPSHOTS.copy
+    )  # [n, 2]; (row, slot): what is left after that row, too
     # [n_windows, n_sequences, max pages]: as `pages`, for each of `Plan.windows`; -1 for pages that no row sees.
     window_pages: Int32 | None = None  # None: as `pages`, for states whose windows have room for all pages
 
@@ -42,18 +44,18 @@ class Batch:
     is_hidden_normed: bool = False  # whether a draft made it; the model's own is not normed yet
 
     # Rows of a tower in place of tokens: [n, width] float32, and the row of the batch of each, ascending.
-    brought: npt.NDArray[np.float32] | None = None
-    brought_rows: Int32 | None = None
+    inputs_embeds: npt.NDArray[np.float32] | None = None
+    embeds_rows: Int32 | None = None
     # [n_axes, n_rows]: the positions that a row turns by, for ropes with sections. None: all are its position.
     turns: Int32 | None = None
     # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
     # sequence. Rows of an image see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
     # row sees itself and those before it.
-    sees: Int32 | None = None
+    attn_ranges: Int32 | None = None
     # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers; for text models
     # with matrices of their own for rows of images, 1 for these rows and 0 for tokens.
-    places: Int32 | None = None
-    shares: npt.NDArray[np.float32] | None = None
+    gather_rows: Int32 | None = None
+    gather_weights: npt.NDArray[np.float32] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -76,11 +78,11 @@ class Batch:
         output_rows: Sequence[int] | None = None,
         *,
         slots: Sequence[tuple[int, int]] | None = None,
-        keeps: Sequence[tuple[int, int]] = (),
+        snapshots: Sequence[tuple[int, int]] = (),
     ) -> Batch:
         """A batch of (tokens, first position, pages) triples. Default of `output_rows`: the last row of each.
 
-        `slots` are (in, out) of each sequence, `keeps` (row, slot) pairs.
+        `slots` are (in, out) of each sequence, `snapshots` (row, slot) pairs.
         """
         lengths = [len(tokens) for tokens, _, _ in sequences]
         if not lengths or min(lengths) == 0:
@@ -111,13 +113,13 @@ class Batch:
             output_rows=np.array([end - 1 for end in offsets[1:]] if output_rows is None else output_rows, np.int32),
             slots_in=np.array([one[0] for one in slots], np.int32) if slots else _NO_SLOTS.copy(),
             slots_out=np.array([one[1] for one in slots], np.int32) if slots else _NO_SLOTS.copy(),
-            keeps=np.array(keeps, np.int32) if len(keeps) else _NO_KEEPS.copy(),
+            snapshots=np.array(snapshots, np.int32) if len(snapshots) else _NO_SNAPSHOTS.copy(),
         )
 
     @property
     def is_multimodal(self) -> bool:
         """Whether rows are no tokens, or stand and see otherwise than tokens do."""
-        extra = (self.brought, self.turns, self.sees, self.places)
+        extra = (self.inputs_embeds, self.turns, self.attn_ranges, self.gather_rows)
         return any(array is not None for array in extra)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -136,12 +138,12 @@ class Batch:
         """Raises ValueError unless the slots fit the sequences and a state of `n_slots`."""
         if len(self.slots_in) != self.n_sequences or len(self.slots_out) != self.n_sequences:
             raise ValueError(f"the plan keeps slots; {self.n_sequences} slots to read and to write were expected")
-        written = [*self.slots_out.tolist(), *self.keeps[:, 1].tolist()]
+        written = [*self.slots_out.tolist(), *self.snapshots[:, 1].tolist()]
         if any(not 0 <= slot < n_slots for slot in (*written, *(self.slots_in[self.slots_in != -1]).tolist())):
             raise ValueError(f"a slot is outside the state, which has {n_slots}")
         if len(set(written)) != len(written) or set(written) & set(self.slots_in.tolist()):
             raise ValueError("a run cannot write a slot twice, nor one that it reads")
-        if any(not 0 <= row < self.n_rows for row in self.keeps[:, 0].tolist()):
+        if any(not 0 <= row < self.n_rows for row in self.snapshots[:, 0].tolist()):
             raise ValueError("a slot is to be kept of a row outside the batch")
         if ((self.slots_in < 0) != (self.positions[self.offsets[:-1]] == 0)).any():
             raise ValueError("a sequence starts from zeros exactly if its first position is 0")

@@ -117,7 +117,9 @@ struct Attend final : Step {
     // Whether a row looks at positions that it chose; before, positions are counted from 0 to those that it has.
     bool has_chosen(const Worker& w, int64_t row) const { return n_chosen > 0 && w.batch.positions[row] >= n_chosen; }
     // The first position that a row sees by the batch.
-    int said_first(const Worker& w, int64_t row) const { return w.batch.sees == nullptr ? 0 : w.batch.sees[2 * row]; }
+    int said_first(const Worker& w, int64_t row) const {
+        return w.batch.attn_ranges == nullptr ? 0 : w.batch.attn_ranges[2 * row];
+    }
     // The first position that a row sees, and the first after that it does not see.
     int seen_from(const Worker& w, int64_t row) const {
         const int position = w.batch.positions[row];
@@ -130,7 +132,8 @@ struct Attend final : Step {
         if (has_chosen(w, row)) return count_chosen(w.batch.positions[row], n_chosen, of_block);
         if (sees_before) return std::max(1, said_first(w, row));  // none before it: the first, which has no meaning
         if (!sees_later)
-            return w.batch.sees == nullptr || is_strict ? w.batch.positions[row] + 1 : w.batch.sees[2 * row + 1];
+            return w.batch.attn_ranges == nullptr || is_strict ? w.batch.positions[row] + 1
+                                                               : w.batch.attn_ranges[2 * row + 1];
         const int end = w.batch.positions[w.batch.offsets[w.sequence_of(row) + 1] - 1] + 1;
         return window > 0 ? std::min(end, w.batch.positions[row] + window / 2 + 1) : end;
     }
@@ -140,22 +143,25 @@ struct Attend final : Step {
         if (key_bias.bias != nullptr && (!is_turned(cache.k_type()) || n_chosen > 0))
             throw std::invalid_argument("only keys of q4 that are read in order are kept without their bias");
         if (sees_later || sees_block) batch.check_whole();
-        if (n_chosen > 0 && batch.sees != nullptr)
+        if (n_chosen > 0 && batch.attn_ranges != nullptr)
             throw std::invalid_argument("rows that choose positions see no others, whatever the batch says");
-        if (sees_block && batch.sees == nullptr) throw std::invalid_argument("the batch does not say what rows see");
-        if (batch.sees != nullptr && !sees_later && !is_strict) check_sees(batch);
+        if (sees_block && batch.attn_ranges == nullptr)
+            throw std::invalid_argument("the batch does not say what rows see");
+        if (batch.attn_ranges != nullptr && !sees_later && !is_strict) check_attn_ranges(batch);
     }
     // What rows see begins and ends no earlier than for the row before: blocks of rows are computed from the first
     // row's beginning to the last one's end. It is within the window, and ends within the batch. Rows that see what the
     // batch says and nothing else need not see themselves.
-    void check_sees(const BatchView& batch) const {
+    void check_attn_ranges(const BatchView& batch) const {
         for (int64_t s = 0; s < batch.n_sequences; ++s) {
             const int32_t first = batch.offsets[s], last = batch.offsets[s + 1] - 1;
             for (int32_t r = first; r <= last; ++r) {
-                const int32_t position = batch.positions[r], from = batch.sees[2 * r], to = batch.sees[2 * r + 1];
+                const int32_t position = batch.positions[r], from = batch.attn_ranges[2 * r],
+                              to = batch.attn_ranges[2 * r + 1];
                 const bool has_own = sees_block || (from <= position && position < to);
                 const bool fits = from >= 0 && from < to && has_own && to <= batch.positions[last] + 1;
-                const bool grows = r == first || (from >= batch.sees[2 * r - 2] && to >= batch.sees[2 * r - 1]);
+                const bool grows =
+                    r == first || (from >= batch.attn_ranges[2 * r - 2] && to >= batch.attn_ranges[2 * r - 1]);
                 if (!fits || !grows) throw std::invalid_argument("a row sees positions that do not fit its batch");
                 if (window > 0 && !sees_block && (position - from >= window || (is_chunked && to > position + 1)))
                     throw std::invalid_argument("rows that see each other are more than a window of " +

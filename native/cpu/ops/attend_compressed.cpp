@@ -47,7 +47,7 @@ struct AttendCompressed final : Step {
         for (const int one : {entry, blocks})
             if (size_t(one) >= cache.layers().size() || cache.layers()[size_t(one)].k_dim != cache.padded(head_dim))
                 throw std::invalid_argument("the cache was made for another plan");
-        if (batch.sees != nullptr)
+        if (batch.attn_ranges != nullptr)
             throw std::invalid_argument("rows that see blocks see no others, whatever the batch says");
     }
 

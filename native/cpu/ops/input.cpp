@@ -16,7 +16,7 @@ struct Input final : Step {
 
     void check(const BatchView& b, const Cache&) const override {
         if (b.hidden == nullptr || b.hidden_width != y.width)
-            throw std::invalid_argument("the batch brings no rows of " + std::to_string(y.width) + " columns");
+            throw std::invalid_argument("the batch has no input rows of " + std::to_string(y.width) + " columns");
     }
 
     void run(Worker& w) const override {

@@ -25,11 +25,12 @@ struct LinearId final : Step {
 
     // Which of the matrices a row is multiplied with.
     int32_t place(const BatchView& b, int64_t row) const {
-        return b.places == nullptr ? 0 : b.places[(y.output_rows ? b.output_rows[row] : row) * b.n_places];
+        return b.gather_rows == nullptr ? 0 : b.gather_rows[(y.output_rows ? b.output_rows[row] : row) * b.n_gather];
     }
 
     void check(const BatchView& b, const Cache&) const override {
-        if (b.places != nullptr && b.n_places < 1) throw std::invalid_argument("the batch names no matrices of rows");
+        if (b.gather_rows != nullptr && b.n_gather < 1)
+            throw std::invalid_argument("the batch names no matrices of rows");
         for (int64_t r = 0, n = y.rows(b); r < n; ++r)
             if (place(b, r) < 0 || place(b, r) >= int32_t(panels.size()))
                 throw std::invalid_argument("a row is to be multiplied with a matrix that the step does not have");

@@ -21,8 +21,8 @@ struct ScatterRows final : Step {
     }
 
     void check(const BatchView& b, const Cache&) const override {
-        if (b.n_brought > 0 && b.brought_width < (part + 1) * y.width)
-            throw std::invalid_argument("the batch brings rows of " + std::to_string(b.brought_width) +
+        if (b.n_embeds > 0 && b.embeds_width < (part + 1) * y.width)
+            throw std::invalid_argument("the batch has embeddings of " + std::to_string(b.embeds_width) +
                                         " columns, fewer than the plan reads");
     }
 
@@ -30,10 +30,10 @@ struct ScatterRows final : Step {
         w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
             const BatchView& b = w.batch;
             std::memcpy(y.data + begin * y.width, x.data + begin * y.width, size_t((end - begin) * y.width) * 4);
-            int64_t i = std::lower_bound(b.brought_rows, b.brought_rows + b.n_brought, begin) - b.brought_rows;
-            for (; i < b.n_brought && b.brought_rows[i] < end; ++i) {
-                const float* from = b.brought + i * b.brought_width + part * y.width;
-                float* to = y.data + b.brought_rows[i] * y.width;
+            int64_t i = std::lower_bound(b.embeds_rows, b.embeds_rows + b.n_embeds, begin) - b.embeds_rows;
+            for (; i < b.n_embeds && b.embeds_rows[i] < end; ++i) {
+                const float* from = b.inputs_embeds + i * b.embeds_width + part * y.width;
+                float* to = y.data + b.embeds_rows[i] * y.width;
                 for (int64_t c = 0; c < y.width; ++c) to[c] = adds ? to[c] + from[c] : from[c];
             }
         });

@@ -28,12 +28,12 @@ struct SlotEntry {
     template <class F>
     static void leave_states(const Worker& w, const F& leave) {
         const BatchView& b = w.batch;
-        w.share(b.n_sequences + b.n_keeps, [&](int64_t begin, int64_t end) {
+        w.share(b.n_sequences + b.n_snapshots, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
                 if (i < b.n_sequences) {
                     leave(i, b.offsets[i + 1] - 1, b.slots_out[i]);
                 } else {
-                    const int32_t* keep = b.keeps + 2 * (i - b.n_sequences);
+                    const int32_t* keep = b.snapshots + 2 * (i - b.n_sequences);
                     leave(w.sequence_of(keep[0]), keep[0], keep[1]);
                 }
             }
@@ -48,9 +48,9 @@ struct SlotEntry {
         for (int64_t first = b.offsets[sequence]; first < end;) {
             int64_t last = end;
             int32_t slot = -1;
-            for (int64_t i = 0; i < b.n_keeps; ++i) {
-                const int64_t row = b.keeps[2 * i];
-                if (row >= first && row < last) last = row + 1, slot = b.keeps[2 * i + 1];
+            for (int64_t i = 0; i < b.n_snapshots; ++i) {
+                const int64_t row = b.snapshots[2 * i];
+                if (row >= first && row < last) last = row + 1, slot = b.snapshots[2 * i + 1];
             }
             one(first, last, slot);
             first = last;

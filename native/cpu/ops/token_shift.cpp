@@ -29,8 +29,8 @@ struct TokenShift final : Step {
                 if (row + 1 == batch.offsets[sequence + 1]) leave(row, batch.slots_out[sequence]);
             }
         });
-        w.share(batch.n_keeps, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) leave(batch.keeps[2 * i], batch.keeps[2 * i + 1]);
+        w.share(batch.n_snapshots, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) leave(batch.snapshots[2 * i], batch.snapshots[2 * i + 1]);
         });
     }
 };

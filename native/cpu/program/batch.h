@@ -20,17 +20,17 @@ struct BatchView {
     const float* hidden = nullptr;  // [n_rows, hidden_width]: hidden states, of drafts
     int64_t hidden_width = 0;
     bool is_hidden_normed = false;
-    const float* brought = nullptr;         // [n_brought, brought_width]: rows of a tower, in place of tokens
-    const int32_t* brought_rows = nullptr;  // the row of the batch of each, ascending
-    int64_t n_brought = 0, brought_width = 0;
-    const int32_t* sees = nullptr;  // [n_rows, 2]: the first position that a row sees at the latest, and the end of all
-    const int32_t* places = nullptr;  // [n_rows, n_places]: rows of tables that are added to a row, -1 for none
-    const float* shares = nullptr;    // how much of each
-    int64_t n_places = 0;
+    const float* inputs_embeds = nullptr;  // [n_embeds, embeds_width]: rows of a tower, in place of tokens
+    const int32_t* embeds_rows = nullptr;  // the row of the batch of each, ascending
+    int64_t n_embeds = 0, embeds_width = 0;
+    const int32_t* attn_ranges = nullptr;   // [n_rows, 2]: positions (first, end) that a row attends to
+    const int32_t* gather_rows = nullptr;   // [n_rows, n_gather]: rows of tables that are added to a row, -1 for none
+    const float* gather_weights = nullptr;  // how much of each
+    int64_t n_gather = 0;
     const int32_t* slots_in = nullptr;   // of steps that keep slots: the one to read, -1 for zeros
     const int32_t* slots_out = nullptr;  // the one to write
-    const int32_t* keeps = nullptr;      // [n_keeps, 2]: (row, slot to which its state is written, too)
-    int64_t n_keeps = 0;
+    const int32_t* snapshots = nullptr;  // [n_snapshots, 2]: (row, slot to which its state is written, too)
+    int64_t n_snapshots = 0;
     const float* cosines = nullptr;  // [n_turns, turn_width]: tables of all rotary embeddings side by side
     const float* sines = nullptr;
     const int32_t* turn_rows = nullptr;  // [n_rows]: the row of these tables of each row; null: its position

@@ -135,15 +135,15 @@ void Program::check_slots(const BatchView& b, const Cache& cache) {
         for (int64_t other = 0; other < s; ++other)
             if (b.slots_out[other] == b.slots_out[s]) fail("a run cannot write a slot twice");
     }
-    for (int64_t i = 0; i < b.n_keeps; ++i) {
-        const int32_t row = b.keeps[2 * i], slot = b.keeps[2 * i + 1];
+    for (int64_t i = 0; i < b.n_snapshots; ++i) {
+        const int32_t row = b.snapshots[2 * i], slot = b.snapshots[2 * i + 1];
         if (row < 0 || row >= b.n_rows) fail("a slot is to be kept of a row outside the batch");
         inside(slot);
         read(slot);
         for (int64_t s = 0; s < b.n_sequences; ++s)
             if (b.slots_out[s] == slot) fail("a run cannot write a slot twice");
         for (int64_t other = 0; other < i; ++other)
-            if (b.keeps[2 * other + 1] == slot) fail("a run cannot write a slot twice");
+            if (b.snapshots[2 * other + 1] == slot) fail("a run cannot write a slot twice");
     }
 }
 

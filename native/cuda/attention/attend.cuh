@@ -77,9 +77,9 @@ __device__ __forceinline__ KvRange visible_range(const AttendParams& a, int row)
         if (a.window == 0) return {0, end};
         return {max(0, at - a.window / 2), min(end, at + a.window / 2)};
     }
-    const int* const sees = a.b->sees;
-    if (a.mask == MASK_BLOCK) return {sees[2 * row], sees[2 * row + 1] - 1};
-    const int last = sees == nullptr || a.mask == MASK_CAUSAL ? at : sees[2 * row + 1] - 1;
+    const int* const attn_ranges = a.b->attn_ranges;
+    if (a.mask == MASK_BLOCK) return {attn_ranges[2 * row], attn_ranges[2 * row + 1] - 1};
+    const int last = attn_ranges == nullptr || a.mask == MASK_CAUSAL ? at : attn_ranges[2 * row + 1] - 1;
     if (a.window == 0) return {0, last};
     return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), last};
 }

@@ -14,7 +14,7 @@ __device__ __forceinline__ void attend(const AttendParams& a) {
     const Batch& b = *a.b;
     const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, n_kv_tiles = (b.max_length + KV_TILE - 1) / KV_TILE;
     // Upper bound of the tiles visible to a block's rows with a sliding window.
-    const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.sees == nullptr;
+    const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.attn_ranges == nullptr;
     const int n_visible_tiles = is_bounded ? min(n_kv_tiles, (a.window + QUERIES) / KV_TILE + 2) : n_kv_tiles;
     // Nothing to do if all sequences belong to the prefill kernel.
     bool is_any = false;

@@ -47,30 +47,30 @@ struct Entry {
 // Inputs of one run, at a fixed device address. The host fills it before each run.
 struct Batch {
     int n_rows, n_sequences, n_output, max_pages;
-    int n_keeps, n_adapters, is_hidden_normed, max_length;  // max_length: largest position + 1
-    const int* tokens;                                      // [n_rows]
-    const int* positions;                                   // [n_rows]
-    const int* sequences;                                   // [n_rows]
-    const int* offsets;                                     // [n_sequences + 1]
-    const int* output_rows;                                 // [n_output]
-    const int* slots_in;                                    // [n_sequences], -1: zeros
-    const int* slots_out;                                   // [n_sequences]
-    const int* keeps;                                       // [n_keeps][2]: row, slot
-    const float* adapters;                                  // [n_sequences][n_adapters]
-    const float* hidden;                                    // [n_rows][width]
-    const float* cosines;                                   // [turn_rows][n_turns]: RoPE
-    const float* sines;                                     // [turn_rows][n_turns]: RoPE
-    float* const* slots;                                    // [entry of Plan.state]: [n_slots][numbers]
-    const Entry* entries;                                   // [entry of Plan.state]
+    int n_snapshots, n_adapters, is_hidden_normed, max_length;  // max_length: largest position + 1
+    const int* tokens;                                          // [n_rows]
+    const int* positions;                                       // [n_rows]
+    const int* sequences;                                       // [n_rows]
+    const int* offsets;                                         // [n_sequences + 1]
+    const int* output_rows;                                     // [n_output]
+    const int* slots_in;                                        // [n_sequences], -1: zeros
+    const int* slots_out;                                       // [n_sequences]
+    const int* snapshots;                                       // [n_snapshots][2]: row, slot
+    const float* adapters;                                      // [n_sequences][n_adapters]
+    const float* hidden;                                        // [n_rows][width]
+    const float* cosines;                                       // [turn_rows][n_turns]: RoPE
+    const float* sines;                                         // [turn_rows][n_turns]: RoPE
+    float* const* slots;                                        // [entry of Plan.state]: [n_slots][numbers]
+    const Entry* entries;                                       // [entry of Plan.state]
     int n_turns;
     int pad;
-    const int* turn_rows;   // [n_rows]: row of cosines and sines; usually the position
-    const int* sees;        // [n_rows][2]: visible positions (first, end) beyond the causal ones, or null
-    const float* brought;   // [..][brought_width]: embeddings that replace tokens, or null
-    const int* brought_at;  // [n_rows]: index into `brought`, -1 for tokens; or null
-    const int* places;      // [n_rows][n_places]: table rows added to a row, -1: none
-    const float* shares;    // [n_rows][n_places]: their weights
-    int brought_width, n_places;
+    const int* turn_rows;         // [n_rows]: row of cosines and sines; usually the position
+    const int* attn_ranges;       // [n_rows][2]: visible positions (first, end) beyond the causal ones, or null
+    const float* inputs_embeds;   // [..][embeds_width]: embeddings that replace tokens, or null
+    const int* embeds_at;         // [n_rows]: index into `brought`, -1 for tokens; or null
+    const int* gather_rows;       // [n_rows][n_gather]: table rows added to a row, -1: none
+    const float* gather_weights;  // [n_rows][n_gather]: their weights
+    int embeds_width, n_gather;
 
     // Number of rows of a value. kind 0: all rows of the batch, 1: only rows that need logits.
     __device__ int rows(int kind) const { return kind ? n_output : n_rows; }

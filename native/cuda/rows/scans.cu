@@ -53,8 +53,8 @@ __device__ inline void scan(const Batch* b, int entry, long long numbers, Column
             const auto brought = next;
             if (row < last) next = fetch(row + 1);
             advance(row, brought);
-            for (int i = 0; i < b->n_keeps; i++)
-                if (b->keeps[2 * i] == row) column.store(slots + b->keeps[2 * i + 1] * numbers);
+            for (int i = 0; i < b->n_snapshots; i++)
+                if (b->snapshots[2 * i] == row) column.store(slots + b->snapshots[2 * i + 1] * numbers);
         }
         column.store(slots + b->slots_out[s] * numbers);
     }
@@ -284,8 +284,8 @@ __device__ inline float earlier(const Batch* b, const float* x, const float* slo
 template <class F>
 __device__ inline void leave(const Batch* b, int entry, int row, long long numbers, F f) {
     const int s = b->sequences[row];
-    for (int i = 0; i < b->n_keeps; i++)
-        if (b->keeps[2 * i] == row) f(b->slots[entry] + b->keeps[2 * i + 1] * numbers);
+    for (int i = 0; i < b->n_snapshots; i++)
+        if (b->snapshots[2 * i] == row) f(b->slots[entry] + b->snapshots[2 * i + 1] * numbers);
     if (row + 1 == b->offsets[s + 1]) f(b->slots[entry] + b->slots_out[s] * numbers);
 }
 

@@ -12,9 +12,9 @@ KERNEL(input)(const Batch* b, float* y, int width) {
 KERNEL(embedding_bag)(const Batch* b, const float* x, const float* table, float* y, int width, int first, int taps) {
     each(b, 0, width, [=](long long at, int row, int c) {
         float sum = x[at];
-        for (int i = row * b->n_places + first; i < row * b->n_places + first + taps; i++) {
-            const int place = b->places[i];
-            if (place >= 0) sum = __fadd_rn(sum, __fmul_rn(b->shares[i], table[(long long)place * width + c]));
+        for (int i = row * b->n_gather + first; i < row * b->n_gather + first + taps; i++) {
+            const int place = b->gather_rows[i];
+            if (place >= 0) sum = __fadd_rn(sum, __fmul_rn(b->gather_weights[i], table[(long long)place * width + c]));
         }
         y[at] = sum;
     });
@@ -81,12 +81,12 @@ KERNEL(cumulative_norm)(const Batch* b, const float* x, const float* weight, flo
 // y = x, or part `part` of the embeddings that replace it, or their sum.
 KERNEL(scatter_rows)(const Batch* b, const float* x, float* y, int width, int part, int adds) {
     each(b, 0, width, [=](long long at, int row, int c) {
-        const int place = b->brought_at == nullptr ? -1 : b->brought_at[row];
+        const int place = b->embeds_at == nullptr ? -1 : b->embeds_at[row];
         if (place < 0) {
             y[at] = x[at];
             return;
         }
-        const float brought = b->brought[(long long)place * b->brought_width + (long long)part * width + c];
-        y[at] = adds ? __fadd_rn(x[at], brought) : brought;
+        const float embed = b->inputs_embeds[(long long)place * b->embeds_width + (long long)part * width + c];
+        y[at] = adds ? __fadd_rn(x[at], embed) : embed;
     });
 }

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in ("n_rows", "n_sequences", "n_output", "max_pages")),
-        *((name, np.int32) for name in ("n_keeps", "n_adapters", "is_hidden_normed", "max_length")),
+        *((name, np.int32) for name in ("n_snapshots", "n_adapters", "is_hidden_normed", "max_length")),
         *((name, np.uint64) for name in ("tokens", "positions", "sequences", "offsets", "output_rows")),
-        *((name, np.uint64) for name in ("slots_in", "slots_out", "keeps", "adapters", "hidden")),
+        *((name, np.uint64) for name in ("slots_in", "slots_out", "snapshots", "adapters", "hidden")),
         *((name, np.uint64) for name in ("cosines", "sines", "slots", "entries")),
         *((name, np.int32) for name in ("n_turns", "pad")),
-        *((name, np.uint64) for name in ("turn_rows", "sees", "brought", "brought_at", "places", "shares")),
-        *((name, np.int32) for name in ("brought_width", "n_places")),
+        *(
+            (name, np.uint64)
+            for name in ("turn_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
+        ),
+        *((name, np.int32) for name in ("embeds_width", "n_gather")),
     ]
 )
 
@@ -128,7 +131,7 @@ class CaseProgram:
             "output_rows": batch.output_rows,
             "slots_in": batch.slots_in,
             "slots_out": batch.slots_out,
-            "keeps": batch.keeps,
+            "snapshots": batch.snapshots,
             "cosines": cosines,
             "sines": sines,
             "turn_rows": batch.positions if turn_rows is None else turn_rows,
@@ -136,24 +139,27 @@ class CaseProgram:
             "entries": state.entries(tables),
         }
         rows |= {} if batch.adapters is None else {"adapters": batch.adapters}
-        own = {name: getattr(batch, name) for name in ("hidden", "sees", "brought", "places", "shares")}
+        own = {
+            name: getattr(batch, name)
+            for name in ("hidden", "attn_ranges", "inputs_embeds", "gather_rows", "gather_weights")
+        }
         rows |= {name: array for name, array in own.items() if array is not None}
-        if batch.brought_rows is not None:
-            rows["brought_at"] = np.full(batch.n_rows, -1, np.int32)
-            rows["brought_at"][batch.brought_rows] = range(len(batch.brought_rows))
+        if batch.embeds_rows is not None:
+            rows["embeds_at"] = np.full(batch.n_rows, -1, np.int32)
+            rows["embeds_at"][batch.embeds_rows] = range(len(batch.embeds_rows))
         there = {name: self._upload(array) for name, array in rows.items()}
         counts = {
             "n_rows": batch.n_rows,
             "n_sequences": batch.n_sequences,
             "n_output": len(batch.output_rows),
             "max_pages": batch.pages.shape[1],
-            "n_keeps": len(batch.keeps),
+            "n_snapshots": len(batch.snapshots),
             "n_adapters": 0 if batch.adapters is None else batch.adapters.shape[1],
             "is_hidden_normed": int(batch.is_hidden_normed),
             "max_length": int(batch.positions.max()) + 1,
             "n_turns": cosines.shape[1],
-            "brought_width": 0 if batch.brought is None else batch.brought.shape[1],
-            "n_places": 0 if batch.places is None else batch.places.shape[1],
+            "embeds_width": 0 if batch.inputs_embeds is None else batch.inputs_embeds.shape[1],
+            "n_gather": 0 if batch.gather_rows is None else batch.gather_rows.shape[1],
         }
         struct = np.zeros(1, BATCH)
         for name, number in (counts | there).items():

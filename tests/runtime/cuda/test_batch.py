@@ -80,14 +80,14 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
         slot.fill(batch, state, plan)
         struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
         assert [struct[n] for n in ("n_rows", "n_sequences", "n_output", "max_pages")] == [6, 2, 2, max_pages]
-        assert [struct[n] for n in ("n_keeps", "n_adapters", "max_length")] == [0, 3, 4]
+        assert [struct[n] for n in ("n_snapshots", "n_adapters", "max_length")] == [0, 3, 4]
         for name in ("tokens", "positions", "offsets", "output_rows", "adapters", "hidden"):
             assert np.array_equal(memory.read(struct[name], getattr(batch, name)), getattr(batch, name)), name
         assert memory.read(struct["sequences"], batch.tokens).tolist() == [0, 0, 0, 0, 1, 1]
         assert np.array_equal(memory.read(state.tables[0], pages), pages)
         assert memory.read(struct["entries"], np.zeros(4, np.uint64)).tolist() == [0, 1, 2, 3]
         assert memory.read(struct["slots"], np.zeros(2, np.uint64)).tolist() == [7, 8]
-        assert struct["slots_in"] == struct["keeps"] == 0
+        assert struct["slots_in"] == struct["snapshots"] == 0
         assert np.array_equal(memory.read(struct["cosines"], turns.cosines), turns.cosines)
 
 

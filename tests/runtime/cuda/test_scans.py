@@ -60,14 +60,14 @@ def test_rows_and_states_have_the_same_bits_in_chunks_and_batches(name, tmp_path
         device = EmulatedDevice()
         program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
         state = program.new_state(8, 40)
-        whole = program.run(Batch.of([(tokens[:11], 0, [0])], slots=[(-1, 0)], keeps=[(0, 1), (6, 2)]), state)
+        whole = program.run(Batch.of([(tokens[:11], 0, [0])], slots=[(-1, 0)], snapshots=[(0, 1), (6, 2)]), state)
         # The same sequence in two pieces, the second beside 17 others: more than have blocks of their own.
         first = program.run(Batch.of([(tokens[:7], 0, [0])], slots=[(-1, 3)]), state)
         np.testing.assert_array_equal(left(program, state, 2), left(program, state, 3))
         np.testing.assert_array_equal(first, whole[:7])
         others = [(tokens[20 + i : 22 + i], 0, [1]) for i in range(17)]
         slots = [(-1, 10 + i) for i in range(17)]
-        both = Batch.of([*others, (tokens[7:11], 7, [0])], range(34, 38), slots=[*slots, (3, 4)], keeps=[(34, 5)])
+        both = Batch.of([*others, (tokens[7:11], 7, [0])], range(34, 38), slots=[*slots, (3, 4)], snapshots=[(34, 5)])
         np.testing.assert_array_equal(program.run(both, state)[34:], whole[7:])
         np.testing.assert_array_equal(left(program, state, 4), left(program, state, 0))
         one = program.run(Batch.of([(tokens[:1], 0, [0])], slots=[(-1, 6)]), state)

@@ -101,20 +101,25 @@ def needs(tmp_path_factory):
         (traced,) = trace_towers(file)
     (layout,) = traced.patch_layout((1, 4, 4))
     batch = Batch.of([([0] * 16, 0, [0])], layout.outputs.tolist())
-    return MultimodalChecks(fuse(traced.stages[0].plan), is_supported=True), replace(batch, sees=layout.sees)
+    return MultimodalChecks(fuse(traced.stages[0].plan), is_supported=True), replace(
+        batch, attn_ranges=layout.attn_ranges
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sees": None}, "does not say what rows see"),
-        ({"sees": np.zeros((3, 2), np.int32)}, "does not fit the batch"),
-        ({"sees": np.array([[0, 17]] * 16, np.int32)}, "positions that do not fit"),
-        ({"sees": np.array([[4, 8]] + [[0, 8]] * 15, np.int32)}, "positions that do not fit"),
+        ({"attn_ranges": None}, "does not say what rows see"),
+        ({"attn_ranges": np.zeros((3, 2), np.int32)}, "does not fit the batch"),
+        ({"attn_ranges": np.array([[0, 17]] * 16, np.int32)}, "positions that do not fit"),
+        ({"attn_ranges": np.array([[4, 8]] + [[0, 8]] * 15, np.int32)}, "positions that do not fit"),
         ({"turns": np.zeros((2, 3), np.int32)}, "turn by does not fit"),
         ({"output_rows": np.array([13], np.int32)}, "folded beyond the batch"),
-        ({"brought": np.zeros((1, 4), np.float32)}, "do not fit their places"),
-        ({"brought": np.zeros((1, 4), np.float32), "brought_rows": np.array([16], np.int32)}, "outside of the batch"),
+        ({"inputs_embeds": np.zeros((1, 4), np.float32)}, "another number of embeddings"),
+        (
+            {"inputs_embeds": np.zeros((1, 4), np.float32), "embeds_rows": np.array([16], np.int32)},
+            "outside of the batch",
+        ),
     ],
 )
 def test_batch_that_would_read_out_of_bounds_is_rejected(changes, message, needs):

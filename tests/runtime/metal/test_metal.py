@@ -73,9 +73,9 @@ def test_injected_rows_match_the_cpu_backend(tiny, metal, fake):
     ends[3:9] = 9  # rows of an image see each other
     batch = replace(
         Batch.of([(TOKENS[:20], 0, [2])], range(20)),
-        brought=random.standard_normal((6, 256), np.float32),
-        brought_rows=np.arange(3, 9, dtype=np.int32),
-        sees=np.stack([np.zeros(20), ends], axis=1).astype(np.int32),
+        inputs_embeds=random.standard_normal((6, 256), np.float32),
+        embeds_rows=np.arange(3, 9, dtype=np.int32),
+        attn_ranges=np.stack([np.zeros(20), ends], axis=1).astype(np.int32),
     )
     with open_gguf(tiny) as file:
         plan, options = bring(trace(file), 256), Options(kv_type="f16", threads=1, max_rows=32)

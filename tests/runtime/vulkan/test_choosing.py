@@ -99,7 +99,7 @@ def test_state_saved_within_a_prompt_continues_as_on_the_cpu(name, vulkan, tmp_p
         program, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, CpuBackend()))
         wanted = cpu.run(Batch.of([(tokens, 0, [0, 1])], range(40), slots=[(-1, 0)]), cpu.new_state(2, 1)).copy()
         state = program.new_state(2, 4)
-        program.run(Batch.of([(tokens[:25], 0, [0, 1])], [24], slots=[(-1, 0)], keeps=[(8, 1), (21, 2)]), state)
+        program.run(Batch.of([(tokens[:25], 0, [0, 1])], [24], slots=[(-1, 0)], snapshots=[(8, 1), (21, 2)]), state)
         for slot, first in ((2, 22), (1, 9)):
             batch = Batch.of([(tokens[first:], first, [0, 1])], range(40 - first), slots=[(slot, 3)])
             found = program.run(batch, state).copy()
@@ -110,6 +110,6 @@ def test_images_with_chosen_positions_are_rejected(vulkan, tmp_path):
     with open_gguf(write_tiny(FAMILIES["minimax-m3"], tmp_path / "tiny.gguf")) as file:
         program = vulkan.compile(trace(file), file.tensors, Options(threads=1))
         batch = Batch.of([([1, 2, 3], 0, [0])], [2])
-        seen = replace(batch, sees=np.array([[0, 3]] * 3, np.int32))
+        seen = replace(batch, attn_ranges=np.array([[0, 3]] * 3, np.int32))
         with pytest.raises(ValueError, match="rows that choose positions see no others"):
             program.run(seen, program.new_state(1))

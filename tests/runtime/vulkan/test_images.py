@@ -108,14 +108,19 @@ def test_filter_rows_are_checked_before_a_gpu_reads_them():
     tracer.output(tracer.output_rows(tracer.gather_conv1d(tracer.input(width=8), "f", first=1, taps=2)))
     needs = MultimodalChecks(tracer.plan(), is_supported=True)
     batch = Batch.of([([0] * 2, 0, [0]), ([0] * 3, 0, [1])], range(5))
-    places = np.array([[9, 0, -1], [9, 1, 0], [9, 2, 1], [9, 0, 2], [9, -1, -1]], np.int32)
-    batch = replace(batch, places=places, shares=np.ones((5, 3), np.float32), sees=np.zeros((5, 2), np.int32))
+    gather_rows = np.array([[9, 0, -1], [9, 1, 0], [9, 2, 1], [9, 0, 2], [9, -1, -1]], np.int32)
+    batch = replace(
+        batch,
+        gather_rows=gather_rows,
+        gather_weights=np.ones((5, 3), np.float32),
+        attn_ranges=np.zeros((5, 2), np.int32),
+    )
     needs.check(batch)
     for wrong, message in (
         (None, "does not name the rows of a filter"),
-        (places[:, :2], "does not name the rows of a filter"),
-        (places - 1, "reads a row outside its text"),
-        (np.where(places == 0, 2, places), "reads a row outside its text"),
+        (gather_rows[:, :2], "does not name the rows of a filter"),
+        (gather_rows - 1, "reads a row outside its text"),
+        (np.where(gather_rows == 0, 2, gather_rows), "reads a row outside its text"),
     ):
         with pytest.raises(ValueError, match=message):
-            needs.check(replace(batch, places=wrong))
+            needs.check(replace(batch, gather_rows=wrong))

@@ -66,7 +66,7 @@ class DFlashProposer(MtpProposer):
 
     def _block(self, blocks: Sequence[tuple[int, Sequence[int], int]], wanted: Sequence[tuple[Request, int]]) -> Batch:
         """Rows of all blocks, each seeing its whole block; the masks give logits."""
-        sees = [(first, first + len(tokens)) for _, tokens, first in blocks for _ in tokens]
+        attn_ranges = [(first, first + len(tokens)) for _, tokens, first in blocks for _ in tokens]
         batch = Batch.of([(tokens, first, wanted[i][0].pages) for i, tokens, first in blocks], ())
         masks = np.flatnonzero(~np.isin(np.arange(batch.n_rows), batch.offsets)).astype(np.int32)
-        return replace(batch, output_rows=masks, sees=np.array(sees, np.int32))
+        return replace(batch, output_rows=masks, attn_ranges=np.array(attn_ranges, np.int32))

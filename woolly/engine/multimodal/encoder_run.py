@@ -182,9 +182,9 @@ def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: 
         batch,
         hidden=hidden,
         turns=_joined([own.turns for own in layouts], 1),
-        sees=_joined([own.sees for own in layouts]),
-        places=_joined([own.places for own in layouts]),
-        shares=_joined([own.shares for own in layouts]),
+        attn_ranges=_joined([own.attn_ranges for own in layouts]),
+        gather_rows=_joined([own.gather_rows for own in layouts]),
+        gather_weights=_joined([own.gather_weights for own in layouts]),
     )
 
 

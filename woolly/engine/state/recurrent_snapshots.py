@@ -78,7 +78,7 @@ class RecurrentSnapshots:
             self._keep(span.request, track)
             slots.read.append(track.slot)
             slots.written.append(track.ahead)
-            slots.keeps.extend((row + n_tokens - span.first - 1, slot) for n_tokens, slot in track.kept)
+            slots.snapshots.extend((row + n_tokens - span.first - 1, slot) for n_tokens, slot in track.kept)
             row += span.n_rows
         return slots
 

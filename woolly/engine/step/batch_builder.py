@@ -25,7 +25,7 @@ class Slots:
 
     read: list[int]  # of each request; -1: zeros
     written: list[int]
-    keeps: list[tuple[int, int]]  # (row, slot): the slot gets the state after the row
+    snapshots: list[tuple[int, int]]  # (row, slot): the slot gets the state after the row
 
     def put_into(self, batch: Batch) -> Batch:
         """The batch with these slots."""
@@ -33,7 +33,7 @@ class Slots:
             batch,
             slots_in=np.array(self.read, np.int32),
             slots_out=np.array(self.written, np.int32),
-            keeps=np.array(self.keeps, np.int32).reshape(-1, 2),
+            snapshots=np.array(self.snapshots, np.int32).reshape(-1, 2),
         )
 
 
@@ -84,10 +84,10 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
     each = [span.request.multimodal for span in scheduled.spans]
-    places = np.zeros((batch.n_rows, 1), np.int32)
+    gather_rows = np.zeros((batch.n_rows, 1), np.int32)
     turns = np.tile(batch.positions, (max(inputs.n_axes for inputs in each if inputs is not None), 1))
-    sees = np.stack([batch.positions, batch.positions + 1], axis=1)
-    has_turns = has_sees = False
+    attn_ranges = np.stack([batch.positions, batch.positions + 1], axis=1)
+    has_turns = has_ranges = False
     for span, (begin, end) in zip(scheduled.spans, pairwise(batch.offsets.tolist()), strict=True):
         inputs = span.request.multimodal
         if inputs is None:
@@ -96,21 +96,21 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
         found, its = inputs.embeddings_in(first, last)
         at += [begin + row for row in found]
         rows += its
-        places[begin:end, 0] = inputs.visual_mask(first, last)
+        gather_rows[begin:end, 0] = inputs.visual_mask(first, last)
         if inputs.mrope_positions is not None:
             turns[:, begin:end] = inputs.rope_positions(first, last)  # a model's images have as many axes each
             has_turns = True
         if (seen := inputs.attention_ranges(first, last)) is not None:
-            sees[begin:end] = seen
-            has_sees = True
+            attn_ranges[begin:end] = seen
+            has_ranges = True
     return replace(
         batch,
-        brought=np.concatenate(rows) if rows else None,
-        brought_rows=np.array(at, np.int32) if rows else None,
+        inputs_embeds=np.concatenate(rows) if rows else None,
+        embeds_rows=np.array(at, np.int32) if rows else None,
         turns=turns if has_turns else None,
-        sees=sees if has_sees else None,
-        places=places if places.any() else None,
-        shares=np.zeros(places.shape, np.float32) if places.any() else None,
+        attn_ranges=attn_ranges if has_ranges else None,
+        gather_rows=gather_rows if gather_rows.any() else None,
+        gather_weights=np.zeros(gather_rows.shape, np.float32) if gather_rows.any() else None,
     )
 
 

@@ -113,9 +113,12 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     n_rows = (side // 4) ** 2
     order = np.arange(-1, n_rows, dtype=np.int32)
     first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0
-    places = np.stack([np.where(order < 0, 0, order + first), np.where(order < 0, 0, -1)], axis=1).astype(np.int32)
+    gather_rows = np.stack([np.where(order < 0, 0, order + first), np.where(order < 0, 0, -1)], axis=1).astype(np.int32)
     clip = PatchLayout(
-        order, np.arange(1, n_rows + 1, dtype=np.int32), places=places, shares=np.ones(places.shape, np.float32)
+        order,
+        np.arange(1, n_rows + 1, dtype=np.int32),
+        gather_rows=gather_rows,
+        gather_weights=np.ones(gather_rows.shape, np.float32),
     )
     return (sam.patch_layout(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
 

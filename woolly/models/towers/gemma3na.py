@@ -105,13 +105,13 @@ def constants(hp: AudioParams) -> npt.NDArray[np.float32]:
     return hard_embeddings(hp.tensors, "mm.a", [_PADDING, _END])
 
 
-def hard_embeddings(tensors: Mapping[str, Tensor], begin: str, places: list[int]) -> npt.NDArray[np.float32]:
+def hard_embeddings(tensors: Mapping[str, Tensor], begin: str, gather_rows: list[int]) -> npt.NDArray[np.float32]:
     """Return hard embeddings of audio or vision tokens by their ids, [n, width]."""
     table, norm, matrix = (
         np.asarray(_array(tensors, f"{begin}.{name}.weight"), np.float64)
         for name in ("embedding", "hard_emb_norm", "input_projection")
     )
-    rows = _rms(table[places]) * norm
+    rows = _rms(table[gather_rows]) * norm
     return _rms(product(rows, np.ascontiguousarray(matrix.T))).astype(np.float32)
 
 
@@ -140,5 +140,5 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
         rows = np.arange(times, dtype=np.int32)
         order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
         out.append(PatchLayout(order, rows))
-    sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
-    return *out[:3], PatchLayout(order, rows[::_KEPT], sees=sees)
+    attn_ranges = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
+    return *out[:3], PatchLayout(order, rows[::_KEPT], attn_ranges=attn_ranges)

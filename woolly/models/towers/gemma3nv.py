@@ -2,7 +2,7 @@
 
 A row is a place of the image with all its channels, so filters of one place are matrices, and norms are those of
 rows. Filters over several places are matrices, too, if they mix channels: rows of the stage before stand side by side.
-Those of each channel alone read the rows that `Batch.places` names.
+Those of each channel alone read the rows that `Batch.gather_rows` names.
 """
 
 from __future__ import annotations
@@ -280,22 +280,22 @@ def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
     """Rows in this order, with the rows that filters read; results line by line."""
     row_of = np.argsort(order).astype(np.int32)
     seen = _seconds(side)
-    places = np.full((side**2, sum(n**2 for n, _ in _FILTERS)), -1, np.int32)
+    gather_rows = np.full((side**2, sum(n**2 for n, _ in _FILTERS)), -1, np.int32)
     for filter, stride in _FILTERS:
         taps = _taps(side, filter, stride)
         rows = row_of if stride == 1 else row_of[seen]
         columns = slice(_FIRST[filter, stride], _FIRST[filter, stride] + filter**2)
-        places[rows, columns] = np.where(taps < 0, -1, row_of[taps])
+        gather_rows[rows, columns] = np.where(taps < 0, -1, row_of[taps])
     outputs = np.sort(row_of[seen]) if fewer else np.arange(side**2, dtype=np.int32)
-    sees = np.tile(np.array([0, len(seen)], np.int32), (side**2, 1))
+    attn_ranges = np.tile(np.array([0, len(seen)], np.int32), (side**2, 1))
     made_at = row_of[seen] if fewer else row_of
     return PatchLayout(
         order,
         outputs,
         results=np.searchsorted(outputs, made_at).astype(np.int32),
-        sees=sees,
-        places=places,
-        shares=np.ones(places.shape, np.float32),
+        attn_ranges=attn_ranges,
+        gather_rows=gather_rows,
+        gather_weights=np.ones(gather_rows.shape, np.float32),
     )
 
 

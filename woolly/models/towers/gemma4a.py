@@ -126,8 +126,8 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
         times, n_freqs = conv_length(times), conv_length(n_freqs)
     rows = np.arange(times, dtype=np.int32)
     order = np.arange(times * n_freqs, dtype=np.int32).reshape(times, n_freqs)
-    sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
-    return *out, PatchLayout(order, rows, sees=sees)
+    attn_ranges = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
+    return *out, PatchLayout(order, rows, attn_ranges=attn_ranges)
 
 
 def subsampling_filters(times: int, n_freqs: int, ahead: int = 0) -> npt.NDArray[np.int32]:

@@ -88,10 +88,12 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
     if max(grid[1:]) > n_places:
         raise ValueError(f"the tower knows {n_places} lines and columns, not {grid[1]} x {grid[2]}")
-    places = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
+    gather_rows = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    shares = np.ones(places.shape, np.float32)
-    return PatchLayout(order, outputs, turns=np.stack([columns, lines]), places=places, shares=shares)
+    gather_weights = np.ones(gather_rows.shape, np.float32)
+    return PatchLayout(
+        order, outputs, turns=np.stack([columns, lines]), gather_rows=gather_rows, gather_weights=gather_weights
+    )
 
 
 def max_patches(hp: TowerParams) -> int:

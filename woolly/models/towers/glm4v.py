@@ -42,5 +42,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     outputs, turns = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
     if not hp.table_side:
         return PatchLayout(order, outputs, turns=turns)
-    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", 16)
-    return PatchLayout(order, outputs, turns=turns, places=places, shares=shares)
+    gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", 16)
+    return PatchLayout(order, outputs, turns=turns, gather_rows=gather_rows, gather_weights=gather_weights)

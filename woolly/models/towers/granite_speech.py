@@ -180,15 +180,15 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {settings.family.max_frames}")
     rows = np.arange(n, dtype=np.int32)
     blocks = np.stack([rows // block * block, np.minimum(rows // block * block + block, n)], axis=1).astype(np.int32)
-    layers = PatchLayout(rows, rows, sees=blocks)
+    layers = PatchLayout(rows, rows, attn_ranges=blocks)
     n_ctc_tokens = len(_array(hp, "a.enc_ctc_out.bias"))
-    places = np.append(np.full(n, -1), np.arange(n_ctc_tokens)).astype(np.int32)
+    gather_rows = np.append(np.full(n, -1), np.arange(n_ctc_tokens)).astype(np.int32)
     letters = PatchLayout(
         np.append(rows, np.full(n_ctc_tokens, -1, np.int32)),
         rows,
-        sees=np.tile(np.array([n, n + n_ctc_tokens], np.int32), (n + n_ctc_tokens, 1)),
-        places=places[:, None],
-        shares=np.ones((n + n_ctc_tokens, 1), np.float32),
+        attn_ranges=np.tile(np.array([n, n + n_ctc_tokens], np.int32), (n + n_ctc_tokens, 1)),
+        gather_rows=gather_rows[:, None],
+        gather_weights=np.ones((n + n_ctc_tokens, 1), np.float32),
     )
     return layers, letters, layers, _windows(n, settings.window, settings.n_queries)
 
@@ -199,15 +199,17 @@ def _windows(n: int, window: int, n_queries: int) -> PatchLayout:
     order = np.full((n_windows, each), -1, np.int32)
     order[:, :window] = np.arange(n_windows * window).reshape(-1, window)
     order[order >= n] = -1
-    places = np.full((n_windows, each, 3), -1, np.int32)
-    places[:, window:, 0] = np.arange(n_queries)
-    places[:, :window, 1] = places[:, window:, 2] = 0  # rows hide from queries that look at each other, or these
+    gather_rows = np.full((n_windows, each, 3), -1, np.int32)
+    gather_rows[:, window:, 0] = np.arange(n_queries)
+    gather_rows[:, :window, 1] = gather_rows[:, window:, 2] = (
+        0  # rows hide from queries that look at each other, or these
+    )
     first = np.repeat(np.arange(n_windows) * each, each)
     outputs = np.arange(n_windows * each).reshape(-1, each)[:, window:].reshape(-1)
     return PatchLayout(
         order.reshape(-1),
         outputs.astype(np.int32),
-        sees=np.stack([first, first + each], axis=1).astype(np.int32),
-        places=places.reshape(-1, 3),
-        shares=np.ones((order.size, 3), np.float32),
+        attn_ranges=np.stack([first, first + each], axis=1).astype(np.int32),
+        gather_rows=gather_rows.reshape(-1, 3),
+        gather_weights=np.ones((order.size, 3), np.float32),
     )

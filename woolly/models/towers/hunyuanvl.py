@@ -39,8 +39,13 @@ def build(p: Tracer, hp: TowerParams) -> None:
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
     order = merge_order(grid, hp.merge)
-    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
-    return PatchLayout(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
+    gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
+    return PatchLayout(
+        order,
+        np.arange(0, len(order), hp.merge**2, dtype=np.int32),
+        gather_rows=gather_rows,
+        gather_weights=gather_weights,
+    )
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

@@ -43,9 +43,11 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
     order = merge_order(grid, hp.merge)
-    places, shares = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", _TAPS)
+    gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", _TAPS)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    return PatchLayout(order, outputs, turns=position_ids(grid, order), places=places, shares=shares)
+    return PatchLayout(
+        order, outputs, turns=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
+    )
 
 
 def max_patches(hp: TowerParams) -> int:

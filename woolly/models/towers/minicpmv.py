@@ -59,20 +59,26 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
         raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
     order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
     lines, columns = position_ids(grid, order[:n])
-    places = np.full((len(order), 4), -1, np.int32)
-    places[:n, 0] = _bucket(lines, grid[1], side) * side + _bucket(columns, grid[2], side)
-    places[:n, 1], places[:n, 2] = columns, _MAX_SIDE + lines
-    places[n:, 3] = np.arange(n_queries)
-    sees = np.tile(np.array([0, n], np.int32), (len(order), 1))
+    gather_rows = np.full((len(order), 4), -1, np.int32)
+    gather_rows[:n, 0] = _bucket(lines, grid[1], side) * side + _bucket(columns, grid[2], side)
+    gather_rows[:n, 1], gather_rows[:n, 2] = columns, _MAX_SIDE + lines
+    gather_rows[n:, 3] = np.arange(n_queries)
+    attn_ranges = np.tile(np.array([0, n], np.int32), (len(order), 1))
     outputs = np.arange(n, n + n_queries, dtype=np.int32)
-    return PatchLayout(order, outputs, sees=sees, places=places, shares=np.ones(places.shape, np.float32))
+    return PatchLayout(
+        order,
+        outputs,
+        attn_ranges=attn_ranges,
+        gather_rows=gather_rows,
+        gather_weights=np.ones(gather_rows.shape, np.float32),
+    )
 
 
 def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
     """The place of the table's axis that lines, or columns, of a piece fall on."""
     edges = np.arange(1, side, dtype=np.float32) * np.float32(1 / side)
-    shares = at.astype(np.float32) * np.float32(1 / length)
-    return np.asarray(np.searchsorted(edges, shares, side="right"), np.intp)
+    gather_weights = at.astype(np.float32) * np.float32(1 / length)
+    return np.asarray(np.searchsorted(edges, gather_weights, side="right"), np.intp)
 
 
 def max_patches(hp: TowerParams) -> int:

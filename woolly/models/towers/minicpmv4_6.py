@@ -75,15 +75,15 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Patches by blocks of 2 x 2, and what they become by blocks of 2 x 2."""
     order, side = merge_order(grid, 2), hp.table_side
     lines, columns = position_ids(grid, order)
-    places = lines * side // grid[1] * side + columns * side // grid[2]
+    gather_rows = lines * side // grid[1] * side + columns * side // grid[2]
     first = np.arange(0, len(order), _BLOCK, dtype=np.int32)
     begin = np.repeat(first, _BLOCK)
     patches = PatchLayout(
         order,
         first,
-        sees=np.stack([begin, begin + _BLOCK], axis=1),
-        places=places[:, None],
-        shares=np.ones((len(order), 1), np.float32),
+        attn_ranges=np.stack([begin, begin + _BLOCK], axis=1),
+        gather_rows=gather_rows[:, None],
+        gather_weights=np.ones((len(order), 1), np.float32),
     )
     if hp.merge == 2:
         return (patches,)

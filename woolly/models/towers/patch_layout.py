@@ -27,9 +27,9 @@ class PatchLayout:
     results: Int32 | None = None  # the result of each row of the prompt, line by line; None: in order
     # As `Batch` has them, in the order of the rows.
     turns: Int32 | None = None
-    sees: Int32 | None = None
-    places: Int32 | None = None
-    shares: npt.NDArray[np.float32] | None = None
+    attn_ranges: Int32 | None = None
+    gather_rows: Int32 | None = None
+    gather_weights: npt.NDArray[np.float32] | None = None
     unit: int = 0  # numbers of what `order` counts; 0: patches
     is_text: bool = False  # what rows read are tokens
 
@@ -58,8 +58,8 @@ def position_ids(grid: Grid, order: Int32) -> Int32:
 
 def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
     """Places in a table of side x side positions, and shares, [n_rows, 4]: the table stretched to the corners."""
-    places: list[npt.NDArray[np.int64]] = []
-    shares: list[npt.NDArray[np.float32]] = []
+    gather_rows: list[npt.NDArray[np.int64]] = []
+    gather_weights: list[npt.NDArray[np.float32]] = []
     near: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
     for length, at in zip(grid[1:], position_ids(grid, order), strict=True):
         exact = np.linspace(0, side - 1, length, dtype=np.float32)[at]
@@ -68,9 +68,9 @@ def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.
     (top, bottom, down), (left, right, along) = near
     for line, share in ((top, 1 - down), (bottom, down)):
         for column, part in ((left, 1 - along), (right, along)):
-            places.append(line * side + column)
-            shares.append((share * part).astype(np.float32))
-    return np.stack(places, 1).astype(np.int32), np.stack(shares, 1)
+            gather_rows.append(line * side + column)
+            gather_weights.append((share * part).astype(np.float32))
+    return np.stack(gather_rows, 1).astype(np.int32), np.stack(gather_weights, 1)
 
 
 def interpolate_pos_embed(
@@ -81,16 +81,16 @@ def interpolate_pos_embed(
     As torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel that widens as it shrinks.
     A `margin` is by how much longer the factor takes each side to be, which some models add against rounding.
     """
-    places = np.full((len(order), taps), -1, np.int32)
-    shares = np.zeros((len(order), taps), np.float32)
+    gather_rows = np.full((len(order), taps), -1, np.int32)
+    gather_weights = np.zeros((len(order), taps), np.float32)
     lines, columns = position_ids(grid, order)
     (down, down_share), (along, along_share) = (_axis(length, side, kernel, margin) for length in grid[1:])
     n = down.shape[1] * along.shape[1]
     if n > taps:
         raise ValueError(f"a grid of {grid[1]} x {grid[2]} patches takes {n} places of a table, of at most {taps}")
-    places[:, :n] = (down[lines][:, :, None] * side + along[columns][:, None, :]).reshape(-1, n)
-    shares[:, :n] = (down_share[lines][:, :, None] * along_share[columns][:, None, :]).reshape(-1, n)
-    return places, shares
+    gather_rows[:, :n] = (down[lines][:, :, None] * side + along[columns][:, None, :]).reshape(-1, n)
+    gather_weights[:, :n] = (down_share[lines][:, :, None] * along_share[columns][:, None, :]).reshape(-1, n)
+    return gather_rows, gather_weights
 
 
 def _axis(
@@ -104,14 +104,14 @@ def _axis(
         centre = np.maximum(centre, 0.0)
     reach = 2.0 if kernel == "bicubic" else wide
     first = np.floor(centre - reach).astype(np.int64) + 1
-    places = first[:, None] + np.arange(2 * int(np.ceil(reach)))
-    apart = np.abs(places - centre[:, None]) / wide
+    gather_rows = first[:, None] + np.arange(2 * int(np.ceil(reach)))
+    apart = np.abs(gather_rows - centre[:, None]) / wide
     if kernel == "bicubic":
         near = (1.25 * apart - 2.25) * apart**2 + 1
-        shares = np.where(apart <= 1, near, ((-0.75 * apart + 3.75) * apart - 6.0) * apart + 3.0)
+        gather_weights = np.where(apart <= 1, near, ((-0.75 * apart + 3.75) * apart - 6.0) * apart + 3.0)
     else:
-        shares = np.maximum(1.0 - apart, 0.0)
+        gather_weights = np.maximum(1.0 - apart, 0.0)
     if kernel == "antialiased":
-        shares[(places < 0) | (places >= side)] = 0.0
-        shares /= shares.sum(axis=1, keepdims=True)
-    return np.clip(places, 0, side - 1), shares
+        gather_weights[(gather_rows < 0) | (gather_rows >= side)] = 0.0
+        gather_weights /= gather_weights.sum(axis=1, keepdims=True)
+    return np.clip(gather_rows, 0, side - 1), gather_weights

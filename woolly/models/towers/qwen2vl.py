@@ -66,7 +66,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
         np.arange(0, len(order), n_rows, dtype=np.int32),
         results=np.argsort(by_window, kind="stable").astype(np.int32),
         turns=position_ids(grid, order),
-        sees=np.stack([firsts, ends], axis=1).astype(np.int32),
+        attn_ranges=np.stack([firsts, ends], axis=1).astype(np.int32),
     )
 
 

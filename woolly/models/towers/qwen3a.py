@@ -78,9 +78,9 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     chunk, time = np.divmod(np.arange(n_chunks * times), times)
     is_own = time < np.array([conv_length(min(_CHUNK, n - _CHUNK * i), 3) for i in range(n_chunks)])[chunk]
     order = np.arange(n_chunks * times * n_freqs, dtype=np.int32).reshape(-1, n_freqs)[is_own]
-    places = time[is_own].astype(np.int32)[:, None]
+    gather_rows = time[is_own].astype(np.int32)[:, None]
     ones = np.ones((len(order), 1), np.float32)
-    return *out, PatchLayout(order, np.arange(len(order), dtype=np.int32), places=places, shares=ones)
+    return *out, PatchLayout(order, np.arange(len(order), dtype=np.int32), gather_rows=gather_rows, gather_weights=ones)
 
 
 def _filters(n_chunks: int, times: int, n_freqs: int) -> Int32:

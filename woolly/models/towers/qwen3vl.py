@@ -33,7 +33,9 @@ def build(p: Tracer, hp: TowerParams) -> None:
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row, those of both frames side by side."""
     order = merge_order((1, *grid[1:]), hp.merge)
-    places, shares = bilinear_pos_embed(grid, order, hp.side)
+    gather_rows, gather_weights = bilinear_pos_embed(grid, order, hp.side)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     both = both_frames(hp, grid, order)
-    return PatchLayout(both, outputs, turns=position_ids(grid, order), places=places, shares=shares)
+    return PatchLayout(
+        both, outputs, turns=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
+    )

@@ -117,8 +117,8 @@ def _is_whole(plan: Plan) -> bool:
 
 def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
     """Return a layout; ValueError for places that a table lacks: the file's sizes do not fit together."""
-    if arranged.places is not None and arranged.places.size:
-        highest = arranged.places.max(axis=0)
+    if arranged.gather_rows is not None and arranged.gather_rows.size:
+        highest = arranged.gather_rows.max(axis=0)
         for step in (one for one in plan.steps if one.op == "embedding_bag"):
             first, n_places = step.integer("first"), step.weights[0].shape[0]
             if (highest[first : first + step.integer("taps")] >= n_places).any():

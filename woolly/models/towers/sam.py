@@ -168,19 +168,19 @@ class Sam:
         begin = np.arange(len(order), dtype=np.int32) // window**2 * window**2
         index = self.sides.index(side)
         first = sum(one**2 for one in self.sides[:index])
-        places = np.full((len(order), _SIZES + len(self.sides)), -1, np.int32)
-        places[:, _POSITION] = np.where(is_place, order + first, -1)
-        places[:, _IS_PLACE] = np.where(is_place, 0, -1)
-        places[:, _KEY] = np.where(is_place, 0, 1)
-        places[:, _SIZES + index] = 0
+        gather_rows = np.full((len(order), _SIZES + len(self.sides)), -1, np.int32)
+        gather_rows[:, _POSITION] = np.where(is_place, order + first, -1)
+        gather_rows[:, _IS_PLACE] = np.where(is_place, 0, -1)
+        gather_rows[:, _KEY] = np.where(is_place, 0, 1)
+        gather_rows[:, _SIZES + index] = 0
         return PatchLayout(
             order,
             outputs,
             results=np.argsort(order[outputs]).astype(np.int32),
             turns=np.stack([lines, columns]).astype(np.int32),
-            sees=np.stack([begin, begin + window**2], axis=1),
-            places=places,
-            shares=np.ones(places.shape, np.float32),
+            attn_ranges=np.stack([begin, begin + window**2], axis=1),
+            gather_rows=gather_rows,
+            gather_weights=np.ones(gather_rows.shape, np.float32),
         )
 
 
@@ -206,8 +206,8 @@ def resized(table: Float64, side: int) -> Float64:
     """A table [n, n, width] made smaller or larger, by torch's antialiased bicubic kernel."""
     if len(table) == side:
         return table
-    shares = _bicubic(len(table), side)
-    out: Float64 = product(shares, product(shares, table).swapaxes(0, 1)).swapaxes(0, 1)
+    gather_weights = _bicubic(len(table), side)
+    out: Float64 = product(gather_weights, product(gather_weights, table).swapaxes(0, 1)).swapaxes(0, 1)
     return out
 
 
@@ -218,8 +218,8 @@ def _bicubic(n: int, side: int) -> Float64:
     apart = np.abs(np.arange(n)[None] + 0.5 - (np.arange(side)[:, None] + 0.5) * scale) / wide
     near = (1.5 * apart - 2.5) * apart**2 + 1
     far = ((-0.5 * apart + 2.5) * apart - 4) * apart + 2
-    shares = np.where(apart < 1, near, np.where(apart < 2, far, 0.0))
-    out: Float64 = shares / np.array([math.fsum(one) for one in shares])[:, None]
+    gather_weights = np.where(apart < 1, near, np.where(apart < 2, far, 0.0))
+    out: Float64 = gather_weights / np.array([math.fsum(one) for one in gather_weights])[:, None]
     return out
 
 

@@ -94,7 +94,7 @@ def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayo
         order = np.concatenate([np.array([-1], np.int32), order])
     is_patch = order >= 0
     is_class = np.where(is_patch, -1, 0)
-    places = np.stack([order + has_class, is_class, is_class], axis=1).astype(np.int32)
-    shares = np.tile(np.array([1, 1, -1], np.float32), (len(order), 1))
+    gather_rows = np.stack([order + has_class, is_class, is_class], axis=1).astype(np.int32)
+    gather_weights = np.tile(np.array([1, 1, -1], np.float32), (len(order), 1))
     outputs = np.arange(int(has_class), int(has_class) + n_patches, hp.merge**2, dtype=np.int32)
-    return PatchLayout(order, outputs, places=places, shares=shares)
+    return PatchLayout(order, outputs, gather_rows=gather_rows, gather_weights=gather_weights)

@@ -76,7 +76,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     if not 0 < n <= hp.settings.family.max_frames:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
     size = _CHUNK if kind == "qwen2.5o" else n
-    filters, halved, places, sees = [], [], [], []
+    filters, halved, gather_rows, attn_ranges = [], [], [], []
     n_filtered = n_rows = 0
     for first in range(0, n, size):
         end = min(first + size, n)
@@ -85,17 +85,17 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
         filters.append(filter_rows(range(first, first + own), first, end))
         rows = conv_length(own)
         halved.append(filter_rows(n_filtered + 2 * np.arange(rows), n_filtered, n_filtered + own))
-        places.append(np.arange(rows, dtype=np.int32))
-        sees.append(np.tile(np.array([n_rows, n_rows + rows], np.int32), (rows, 1)))
+        gather_rows.append(np.arange(rows, dtype=np.int32))
+        attn_ranges.append(np.tile(np.array([n_rows, n_rows + rows], np.int32), (rows, 1)))
         n_filtered, n_rows = n_filtered + own, n_rows + rows
     joined = {"qwen2a": 2, "qwen2.5o": 2, "voxtral": stack}.get(kind, 1)
     conv = PatchLayout(np.concatenate(filters), np.arange(n_filtered, dtype=np.int32))
     main = PatchLayout(
         np.concatenate(halved),
         np.arange(0, n_rows // joined * joined, joined, dtype=np.int32),
-        sees=np.concatenate(sees) if kind == "qwen2.5o" else None,
-        places=np.concatenate(places)[:, None],
-        shares=np.ones((n_rows, 1), np.float32),
+        attn_ranges=np.concatenate(attn_ranges) if kind == "qwen2.5o" else None,
+        gather_rows=np.concatenate(gather_rows)[:, None],
+        gather_weights=np.ones((n_rows, 1), np.float32),
     )
     if kind != "ultravox":
         return conv, main

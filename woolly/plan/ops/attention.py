@@ -18,9 +18,9 @@ _ATTENTION = (
     *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?", "chosen?", "block?"),
 )
 
-# "": a row sees itself and the rows before it, the latest `window` of them. "chunked": those since the last multiple of
-# the window. "all": a row sees its whole text, or the rows at most half a window away. "block": a row sees what the
-# batch says (`Batch.sees`), a part of its text. A batch may say that with the mask "" some rows see later ones, too.
+# "": a row attends to itself and the rows before it, the latest `window` of them. "chunked": to those since the last
+# multiple of the window. "all": to its whole text, or to rows at most half a window away. "block": to its range of the
+# batch (`Batch.attn_ranges`), a part of its text. With the mask "" the batch may let some rows attend to later ones.
 # If rows of an encoder come before those of a decoder that reads it: "since": a row sees itself and the rows before it,
 # from the first position that the batch says on; "before": it sees the positions before that one.
 Mask = Literal["", "causal", "chunked", "all", "block", "since", "before"]

@@ -123,7 +123,7 @@ class BasicOps(Recorder):
         by_row=True,
     )
     def linear_id(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
-        """X times one of two weights transposed: `Batch.places` names 0 or 1 for each row; without places, the first.
+        """X times one of two weights transposed: `Batch.gather_rows` has 0 or 1 for each row, without it 0.
 
         `width` is that of the result. The second is that of rows of images.
         """

@@ -26,9 +26,9 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("table",), tables=("table",), attributes=("first", "taps"))
     def embedding_bag(self, x: Handle, table: str, *, first: int = 0, taps: int = 1) -> Handle:
-        """X plus rows of `table`: each row's `Batch.places` from column `first` on, `taps` of them, times its shares.
+        """X plus rows of `table`, times weights: `taps` columns of `Batch.gather_rows` from `first` on name them.
 
-        A place of -1 adds nothing. So a table is looked up, or interpolated, and the plan knows no grid.
+        An index of -1 adds nothing. A table is looked up or interpolated so, and the plan knows no grid.
         """
         weight = self._row(table)
         if weight.shape[1] != x.width or x.value.rows != "batch":
@@ -76,9 +76,9 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("first", "taps", "wanted"), part="recurrence", whole=True)
     def gather_conv1d(self, x: Handle, name: str, *, first: int, taps: int, is_wanted: bool = False) -> Handle:
-        """Each column times a filter over `taps` rows of its text: each row's `Batch.places` from column `first` on.
+        """Each column times a filter over `taps` rows of its text: columns of `Batch.gather_rows` from `first` on.
 
-        Places count the rows of the text, which is whole in the batch; -1 stands for zeros. With `is_wanted`, rows
+        Indices count the rows of the text, which is whole in the batch; -1 stands for zeros. With `is_wanted`, rows
         of the result are the wanted ones alone: the filter strides.
         """
         weight = self._weight(name)
@@ -105,5 +105,5 @@ class TowerOps(Recorder):
         return self._step("cumulative_norm", (x,), "batch", x.width, (weight,), eps=float(eps))
 
 
-# Rows that the batch brings (`Batch.brought`), columns `part` * width on: in place of those of x, or added to them.
+# Embeddings of the batch (`Batch.inputs_embeds`) from column `part` * width on: they replace rows of x or are added.
 OPS["scatter_rows"] = Op("scatter_rows", inputs=("x",), attributes=("part", "adds"), fused=True)

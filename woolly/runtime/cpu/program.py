@@ -182,12 +182,15 @@ class CpuProgram:
         """Arrays of a batch that some plans have."""
         arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
         if batch.is_multimodal:
-            arrays |= {name: getattr(batch, name) for name in ("brought", "brought_rows", "sees", "places", "shares")}
+            arrays |= {
+                name: getattr(batch, name)
+                for name in ("inputs_embeds", "embeds_rows", "attn_ranges", "gather_rows", "gather_weights")
+            }
             arrays["turn_rows"] = turn_rows
         if batch.hidden is not None:
             arrays |= {"hidden": batch.hidden, "is_hidden_normed": batch.is_hidden_normed}
         if self.plan.slots and (batch.hidden is None or len(batch.slots_in)):  # a draft keeps none
-            arrays |= {"slots_in": batch.slots_in, "slots_out": batch.slots_out, "keeps": batch.keeps}
+            arrays |= {"slots_in": batch.slots_in, "slots_out": batch.slots_out, "snapshots": batch.snapshots}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def cancel(self) -> None:

@@ -21,13 +21,22 @@ from woolly.runtime.turns import Turns
 MAX_CONTEXT = 1 << 20
 
 # struct Batch of native/cuda/primitives/common.cuh.
-_COUNTS = ["n_rows", "n_sequences", "n_output", "max_pages", "n_keeps", "n_adapters", "is_hidden_normed", "max_length"]
+_COUNTS = [
+    "n_rows",
+    "n_sequences",
+    "n_output",
+    "max_pages",
+    "n_snapshots",
+    "n_adapters",
+    "is_hidden_normed",
+    "max_length",
+]
 _POINTERS = (
-    *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
+    *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "snapshots"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
 # What towers and rows in place of tokens need: ImageBatch of native/gpu/primitives/images.slang.
-_MULTIMODAL = ("turn_rows", "sees", "brought", "brought_at", "places", "shares")
+_MULTIMODAL = ("turn_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in _COUNTS),
@@ -35,8 +44,8 @@ BATCH = np.dtype(
         ("n_turns", np.int32),
         ("pad", np.int32),
         *((name, np.uint64) for name in _MULTIMODAL),
-        ("brought_width", np.int32),
-        ("n_places", np.int32),
+        ("embeds_width", np.int32),
+        ("n_gather", np.int32),
     ]
 )
 
@@ -106,8 +115,8 @@ class BatchSlot:
         turns = self._turn_tables(longest)
         turned = self._turned_rows(batch)
         shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
-        more = (batch.slots_in, batch.slots_out, batch.keeps, batch.window_pages, batch.adapters, batch.hidden)
-        seen = (batch.sees, batch.brought, batch.places, *turned)
+        more = (batch.slots_in, batch.slots_out, batch.snapshots, batch.window_pages, batch.adapters, batch.hidden)
+        seen = (batch.attn_ranges, batch.inputs_embeds, batch.gather_rows, *turned)
         sizes = (None if array is None else array.shape for array in (*more, *seen, picks))
         key = (turns, batch.is_hidden_normed, *shapes, *sizes)
         self._side = side = (self._side + 1) % _SIDES
@@ -167,12 +176,12 @@ class BatchSlot:
         struct = head[: BATCH.itemsize].view(BATCH)
         struct["n_rows"], struct["n_sequences"] = batch.n_rows, batch.n_sequences
         struct["n_output"], struct["max_pages"] = len(batch.output_rows), batch.pages.shape[1]
-        struct["n_keeps"] = len(batch.keeps)
+        struct["n_snapshots"] = len(batch.snapshots)
         struct["n_adapters"] = 0 if batch.adapters is None else batch.adapters.shape[1]
         struct["is_hidden_normed"] = batch.is_hidden_normed
         (struct["cosines"], struct["sines"]), struct["n_turns"] = key[0], self._turns.cosines.shape[1]
-        struct["brought_width"] = 0 if batch.brought is None else batch.brought.shape[1]
-        struct["n_places"] = 0 if batch.places is None else batch.places.shape[1]
+        struct["embeds_width"] = 0 if batch.inputs_embeds is None else batch.inputs_embeds.shape[1]
+        struct["n_gather"] = 0 if batch.gather_rows is None else batch.gather_rows.shape[1]
         struct["turn_rows"] = base + at["positions"]
         for name, place in at.items():
             if name in (*_POINTERS, *_MULTIMODAL) and (name not in arrays or arrays[name].size):
@@ -260,23 +269,23 @@ def _array(batch: Batch, name: str, window: int | None, turned: Sequence[npt.NDA
         return batch.table(window)
     if name in _TURNED:
         return turned[_TURNED.index(name)]
-    if name == "brought_at":
-        return _brought_at(batch)
+    if name == "embeds_at":
+        return _embeds_at(batch)
     if name == "sequences":
         numbers = np.arange(batch.n_sequences, dtype=np.int32)
         return numbers if batch.n_sequences == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets))
     array: npt.NDArray[Any] | None = getattr(batch, name)
     if array is None:
         return _EMPTY
-    return np.asarray(array, np.float32) if name in ("adapters", "hidden", "brought", "shares") else array
+    return np.asarray(array, np.float32) if name in ("adapters", "hidden", "inputs_embeds", "gather_weights") else array
 
 
-def _brought_at(batch: Batch) -> npt.NDArray[Any]:
-    """For each row which of the brought rows stands there, -1 for tokens; empty if none is brought."""
-    if batch.brought_rows is None or not len(batch.brought_rows):
+def _embeds_at(batch: Batch) -> npt.NDArray[Any]:
+    """Return the index into the embeddings of each row, -1 for token rows; empty without embeddings."""
+    if batch.embeds_rows is None or not len(batch.embeds_rows):
         return _EMPTY
     at = np.full(batch.n_rows, -1, np.int32)
-    at[batch.brought_rows] = np.arange(len(batch.brought_rows), dtype=np.int32)
+    at[batch.embeds_rows] = np.arange(len(batch.embeds_rows), dtype=np.int32)
     return at
 
 
@@ -347,10 +356,10 @@ def is_apart(batch: Batch) -> bool:
     n = batch.n_rows
     if batch.n_sequences != n or n == 1:
         return n == 1
-    places = np.arange(n), batch.positions // PAGE_SIZE
+    gather_rows = np.arange(n), batch.positions // PAGE_SIZE
     for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
         is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
-        is_written[table[places]] = True
+        is_written[table[gather_rows]] = True
         # As many pages as rows, and each in one place: a page that two rows write counts once here, twice there.
         if np.count_nonzero(is_written) != n or np.count_nonzero(is_written[table]) != n:
             return False

@@ -18,7 +18,7 @@ class MultimodalChecks:
         self._filters = [step for step in plan.steps if step.op == "gather_conv1d"]
         self._has_two = any(step.op == "linear_id" for step in plan.steps)
         self._folded = max((step.integer("count") for step in plan.steps if step.op == "merge_patches"), default=0)
-        self._brought = max((_end(plan, step) for step in plan.steps if step.op == "scatter_rows"), default=0)
+        self._embeds_width = max((_end(plan, step) for step in plan.steps if step.op == "scatter_rows"), default=0)
         attends = [step for step in plan.steps if step.op == "attend"]
         self._has_chosen = any(len(step.inputs) > 1 for step in attends)
         self._has_chosen |= any(step.op == "attend_compressed" for step in plan.steps)
@@ -40,70 +40,75 @@ class MultimodalChecks:
             raise ValueError("rows are folded beyond the batch")
         if batch.turns is not None and (batch.turns.ndim != 2 or batch.turns.shape[1] != batch.n_rows):
             raise ValueError("what rows turn by does not fit the batch")
-        self._check_brought(batch)
-        self._check_places(batch)
+        self._check_embeds(batch)
+        self._check_gather_rows(batch)
         self._check_filters(batch)
-        if self._has_two and batch.places is not None:
+        if self._has_two and batch.gather_rows is not None:
             self._check_matrices(batch)
-        if batch.sees is not None:
+        if batch.attn_ranges is not None:
             if self._has_chosen:
                 raise ValueError("rows that choose positions see no others, whatever the batch says")
             if self._sees_block or self._sees_more:
-                self._check_sees(batch)
+                self._check_attn_ranges(batch)
         elif self._sees_block:
             raise ValueError("the batch does not say what rows see")
 
-    def _check_brought(self, batch: Batch) -> None:
-        if batch.brought is None and batch.brought_rows is None:
+    def _check_embeds(self, batch: Batch) -> None:
+        if batch.inputs_embeds is None and batch.embeds_rows is None:
             return
-        rows, brought = batch.brought_rows, batch.brought
-        if rows is None or brought is None or len(rows) != len(brought):
-            raise ValueError("the rows that the batch brings do not fit their places")
+        rows, embeds = batch.embeds_rows, batch.inputs_embeds
+        if rows is None or embeds is None or len(rows) != len(embeds):
+            raise ValueError("the batch has another number of embeddings than of rows for them")
         if len(rows) and (rows[0] < 0 or rows[-1] >= batch.n_rows or (np.diff(rows) < 1).any()):
-            raise ValueError("rows are brought to places outside of the batch")
-        if brought.shape[1] < self._brought:
-            raise ValueError(f"the batch brings rows of {brought.shape[1]} columns, fewer than the plan reads")
+            raise ValueError("embeddings are for rows outside of the batch")
+        if embeds.shape[1] < self._embeds_width:
+            raise ValueError(f"the batch has embeddings of {embeds.shape[1]} columns, fewer than the plan reads")
 
-    def _check_places(self, batch: Batch) -> None:
-        places, shares = batch.places, batch.shares
+    def _check_gather_rows(self, batch: Batch) -> None:
+        gather_rows, gather_weights = batch.gather_rows, batch.gather_weights
         if not self._blends:
             return
-        if places is None or shares is None or places.shape != shares.shape or len(places) != batch.n_rows:
-            raise ValueError("the batch has no places of a table")
+        if (
+            gather_rows is None
+            or gather_weights is None
+            or gather_rows.shape != gather_weights.shape
+            or len(gather_rows) != batch.n_rows
+        ):
+            raise ValueError("the batch names no rows of a table")
         for step in self._blends:
             first, taps, n = step.integer("first"), step.integer("taps"), step.weights[0].shape[0]
-            own = places[:, first : first + taps]
+            own = gather_rows[:, first : first + taps]
             if own.shape[1] < taps or own.min() < -1 or own.max() >= n:
                 raise ValueError(f"a place is outside its table of {n}")
 
     def _check_matrices(self, batch: Batch) -> None:
         """Each row names the first or the second of two matrices."""
-        places = batch.places
-        assert places is not None
-        if len(places) != batch.n_rows or places.shape[1] < 1 or not np.isin(places[:, 0], (0, 1)).all():
+        gather_rows = batch.gather_rows
+        assert gather_rows is not None
+        if len(gather_rows) != batch.n_rows or gather_rows.shape[1] < 1 or not np.isin(gather_rows[:, 0], (0, 1)).all():
             raise ValueError("a row is to be multiplied with a matrix that the step does not have")
 
     def _check_filters(self, batch: Batch) -> None:
         if not self._filters:
             return
-        if batch.places is None or batch.shares is None or len(batch.places) != batch.n_rows:
+        if batch.gather_rows is None or batch.gather_weights is None or len(batch.gather_rows) != batch.n_rows:
             raise ValueError("the batch does not name the rows of a filter")
         lengths = np.diff(batch.offsets)
         length = np.repeat(lengths, lengths)[:, None]
         for step in self._filters:
             first, taps = step.integer("first"), step.integer("taps")
-            own = batch.places[:, first : first + taps]
+            own = batch.gather_rows[:, first : first + taps]
             if own.shape[1] < taps:
                 raise ValueError("the batch does not name the rows of a filter")
             if (own < -1).any() or (own >= length).any():
                 raise ValueError("a filter reads a row outside its text")
 
-    def _check_sees(self, batch: Batch) -> None:
+    def _check_attn_ranges(self, batch: Batch) -> None:
         """What rows see begins and ends no earlier than for the row before, and ends within the batch."""
-        assert batch.sees is not None
-        if batch.sees.shape != (batch.n_rows, 2):
+        assert batch.attn_ranges is not None
+        if batch.attn_ranges.shape != (batch.n_rows, 2):
             raise ValueError("what rows see does not fit the batch")
-        first, end = batch.sees.astype(np.int64).T
+        first, end = batch.attn_ranges.astype(np.int64).T
         lasts = np.repeat(batch.positions[batch.offsets[1:] - 1], np.diff(batch.offsets))
         is_inner = np.ones(batch.n_rows, bool)
         is_inner[batch.offsets[:-1]] = False
@@ -120,5 +125,5 @@ class MultimodalChecks:
 
 
 def _end(plan: Plan, step: Step) -> int:
-    """Columns of a brought row that a step reads, up to its last."""
+    """Columns of a row of embeddings that a step reads, up to its last."""
     return (step.integer("part") + 1) * plan.values[step.output].width

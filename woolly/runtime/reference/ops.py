@@ -111,15 +111,15 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         if step.by_role("k_bias"):
             past_k = past_k + _left_out(c, step, n_past).reshape(past_k.shape)
         distance = np.arange(n_past) - positions[:, None]  # rows, positions
-        if chosen and c.batch.sees is not None:
+        if chosen and c.batch.attn_ranges is not None:
             raise ValueError("rows that choose positions see no others, whatever the batch says")
         seen = _seen(step.text("mask"), step.integer("window"), positions, distance)
         if step.text("mask") in ("since", "before"):
-            first = np.zeros((len(positions), 1)) if c.batch.sees is None else c.batch.sees[rows, :1]
+            first = np.zeros((len(positions), 1)) if c.batch.attn_ranges is None else c.batch.attn_ranges[rows, :1]
             at = np.arange(n_past)
             seen = seen & (at >= first) if step.text("mask") == "since" else at < np.maximum(first, 1)
-        elif c.batch.sees is not None and step.text("mask") not in ("all", "causal"):
-            firsts, ends = (c.batch.sees[rows, i, None] for i in (0, 1))
+        elif c.batch.attn_ranges is not None and step.text("mask") not in ("all", "causal"):
+            firsts, ends = (c.batch.attn_ranges[rows, i, None] for i in (0, 1))
             block = (np.arange(n_past) >= firsts) & (np.arange(n_past) < ends)
             seen = block if step.text("mask") == "block" else seen | block
         elif step.text("mask") == "block":
@@ -220,8 +220,8 @@ def softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None)
     if sinks is not None:
         with np.errstate(over="ignore"):  # a sink far above all scores takes everything
             total = total + np.exp(sinks - top)
-    shares: Float32 = weights / total
-    return shares
+    gather_weights: Float32 = weights / total
+    return gather_weights
 
 
 def scaled(x: Float32, factor: float) -> Float32:
@@ -273,14 +273,14 @@ def _linear(c: OpContext, step: Step, x: Float32) -> Float32:
 @reference("linear_id")
 def _linear_id(c: OpContext, step: Step, x: Float32) -> Float32:
     weights = [c.weights.get(w.name) for w in step.weights]
-    if c.batch.places is None:
+    if c.batch.gather_rows is None:
         return apply_linear(x, weights[0], None)
-    places = c.batch.places[:, 0] if len(x) == c.batch.n_rows else c.batch.places[c.batch.output_rows, 0]
-    if places.size and not 0 <= places.min() <= places.max() < len(weights):
+    gather_rows = c.batch.gather_rows[:, 0] if len(x) == c.batch.n_rows else c.batch.gather_rows[c.batch.output_rows, 0]
+    if gather_rows.size and not 0 <= gather_rows.min() <= gather_rows.max() < len(weights):
         raise ValueError("a row is to be multiplied with a matrix that the step does not have")
     y = np.empty((len(x), step.weights[0].shape[0]), np.float32)
     for place, weight in enumerate(weights):
-        y[places == place] = apply_linear(x[places == place], weight, None)
+        y[gather_rows == place] = apply_linear(x[gather_rows == place], weight, None)
     return y
 
 

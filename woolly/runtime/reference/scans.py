@@ -14,14 +14,14 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
     """Calls advance(row, state) for the rows of each sequence in order; it returns the state after the row."""
-    memory, keeps = c.state.slots[step.integer("entry")], dict(c.batch.keeps.tolist())
+    memory, snapshots = c.state.slots[step.integer("entry")], dict(c.batch.snapshots.tolist())
     for s in range(c.batch.n_sequences):
         source = c.batch.slots_in[s]
         state = np.zeros(shape, np.float32) if source < 0 else memory[source].reshape(shape).copy()
         for row in range(c.batch.offsets[s], c.batch.offsets[s + 1]):
             state = advance(row, state)
-            if row in keeps:
-                memory[keeps[row]] = state.reshape(-1)
+            if row in snapshots:
+                memory[snapshots[row]] = state.reshape(-1)
         memory[c.batch.slots_out[s]] = state.reshape(-1)
 
 

@@ -13,22 +13,24 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 def input(c: OpContext, step: Step) -> Float32:
     """The rows that the batch brings."""
     if c.batch.hidden is None:
-        raise ValueError("the batch brings no rows, which this plan begins with")
+        raise ValueError("the batch has no input rows, which this plan begins with")
     return c.batch.hidden
 
 
 @reference("embedding_bag")
 def embedding_bag(c: OpContext, step: Step, x: Float32) -> Float32:
     """X plus rows of a table, one place after another."""
-    if c.batch.places is None or c.batch.shares is None:
-        raise ValueError("the batch has no places of a table")
+    if c.batch.gather_rows is None or c.batch.gather_weights is None:
+        raise ValueError("the batch names no rows of a table")
     y: Float32 = x.copy()
     table = c.weights.get(step.weights[0].name).reshape(step.weights[0].shape)
     for column in range(step.integer("first"), step.integer("first") + step.integer("taps")):
-        places = c.batch.places[:, column]
-        if places.min() < -1 or places.max() >= len(table):
+        gather_rows = c.batch.gather_rows[:, column]
+        if gather_rows.min() < -1 or gather_rows.max() >= len(table):
             raise ValueError(f"a place is outside its table of {len(table)}")
-        y += np.where(places[:, None] >= 0, c.batch.shares[:, column, None] * table[places], np.float32(0))
+        y += np.where(
+            gather_rows[:, None] >= 0, c.batch.gather_weights[:, column, None] * table[gather_rows], np.float32(0)
+        )
     return y
 
 
@@ -64,21 +66,21 @@ def conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
 def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
     """Each column times a filter over the rows that the batch names, of each row or of each wanted one."""
     first, taps = step.integer("first"), step.integer("taps")
-    if c.batch.places is None or c.batch.places.shape[1] < first + taps:
+    if c.batch.gather_rows is None or c.batch.gather_rows.shape[1] < first + taps:
         raise ValueError("the batch does not name the rows of a filter")
     weight = c.weights.get(step.weights[0].name).reshape(step.weights[0].shape)
     lengths = np.diff(c.batch.offsets)
     start, length = (np.repeat(one, lengths)[:, None] for one in (c.batch.offsets[:-1], lengths))
-    places = c.batch.places[:, first : first + taps]
-    if (places < -1).any() or (places >= length).any():
+    gather_rows = c.batch.gather_rows[:, first : first + taps]
+    if (gather_rows < -1).any() or (gather_rows >= length).any():
         raise ValueError("a filter reads a row outside its text")
-    places = np.where(places < 0, len(x), start + places)  # the row after all is zeros
+    gather_rows = np.where(gather_rows < 0, len(x), start + gather_rows)  # the row after all is zeros
     if step.integer("wanted"):
-        places = places[c.batch.output_rows]
+        gather_rows = gather_rows[c.batch.output_rows]
     padded = np.concatenate([x, np.zeros((1, x.shape[1]), np.float32)])
-    y = np.zeros((len(places), x.shape[1]), np.float32)
+    y = np.zeros((len(gather_rows), x.shape[1]), np.float32)
     for k in range(taps):
-        y += padded[places[:, k]] * weight[:, k]
+        y += padded[gather_rows[:, k]] * weight[:, k]
     return y
 
 
@@ -101,9 +103,11 @@ def scatter_rows(c: OpContext, step: Step, x: Float32) -> Float32:
     """Brought rows in place of those of x, or added."""
     y: Float32 = x.copy()
     width, part = x.shape[1], step.integer("part")
-    if c.batch.brought is not None and c.batch.brought_rows is not None:
-        if c.batch.brought.shape[1] < (part + 1) * width:
-            raise ValueError(f"the batch brings rows of {c.batch.brought.shape[1]} columns, fewer than the plan reads")
-        rows = c.batch.brought[:, part * width : (part + 1) * width]
-        y[c.batch.brought_rows] = y[c.batch.brought_rows] + rows if step.integer("adds") else rows
+    if c.batch.inputs_embeds is not None and c.batch.embeds_rows is not None:
+        if c.batch.inputs_embeds.shape[1] < (part + 1) * width:
+            raise ValueError(
+                f"the batch has embeddings of {c.batch.inputs_embeds.shape[1]} columns, fewer than the plan reads"
+            )
+        rows = c.batch.inputs_embeds[:, part * width : (part + 1) * width]
+        y[c.batch.embeds_rows] = y[c.batch.embeds_rows] + rows if step.integer("adds") else rows
     return y
