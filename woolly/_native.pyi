@@ -69,7 +69,7 @@ def logs(values: NDArray[np.float32], out: NDArray[np.float32], base_2: bool = F
 def log_sum_exp(row: NDArray[np.float32]) -> float: ...
 def repeat_lengths(tokens: NDArray[np.int32], limit: int, out: NDArray[np.int32]) -> None: ...
 def kernel_levels() -> list[str]: ...
-def turns(
+def rope_tables(
     frequencies: NDArray[np.float64],
     magnitudes: NDArray[np.float64],
     cosines: NDArray[np.float32],
@@ -161,7 +161,7 @@ class Program:
         attn_ranges: NDArray[np.int32] | None = None,
         gather_rows: NDArray[np.int32] | None = None,
         gather_weights: NDArray[np.float32] | None = None,
-        turn_rows: NDArray[np.int32] | None = None,
+        rope_rows: NDArray[np.int32] | None = None,
         part: tuple[int, int] | None = None,
     ) -> bool: ...
     def cancel(self) -> None: ...

@@ -25,7 +25,7 @@ from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.driver import CudaDevice, open_device
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Array, Emitter
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 _BATCH_BYTES = 256  # struct Batch of native/cuda/primitives/common.cuh
@@ -92,7 +92,7 @@ class Bench:
         with open_gguf(writer.path) as file:
             views = Views(file.tensors)
             placement = ArenaLayout({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
-            arguments = (placement, Address(0), self.batch, Turns(plan, views))
+            arguments = (placement, Address(0), self.batch, RopeTables(plan, views))
             self.emitter = Emitter(plan, device, _MAX_ROWS, "f16", views, *arguments)
             self.emitter.emit()
             for weight in self.emitter.weights.values():

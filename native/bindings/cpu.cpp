@@ -11,7 +11,7 @@
 #include "bindings/bindings.h"
 #include "cpu/kernels/select.h"
 #include "cpu/program/program.h"
-#include "cpu/program/turns.h"
+#include "cpu/program/rope_tables.h"
 #include "cpu/weights/pack.h"
 
 namespace nb = nanobind;
@@ -76,7 +76,7 @@ bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positio
          const std::optional<Pages>& snapshots, const std::optional<Table>& hidden, bool is_hidden_normed,
          const std::optional<Table>& inputs_embeds, const std::optional<Ints>& embeds_rows,
          const std::optional<Pages>& attn_ranges, const std::optional<Pages>& gather_rows,
-         const std::optional<Table>& gather_weights, const std::optional<Ints>& turn_rows,
+         const std::optional<Table>& gather_weights, const std::optional<Ints>& rope_rows,
          const std::optional<std::pair<int64_t, int64_t>>& part) {
     BatchView b;
     b.n_rows = int64_t(tokens.shape(0));
@@ -121,9 +121,9 @@ bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positio
         b.gather_rows = gather_rows->data();
         b.gather_weights = gather_weights->data();
     }
-    if (turn_rows) {
-        check(int64_t(turn_rows->shape(0)) == b.n_rows, "what rows turn by does not fit the batch");
-        b.turn_rows = turn_rows->data();
+    if (rope_rows) {
+        check(int64_t(rope_rows->shape(0)) == b.n_rows, "the rope positions do not fit the batch");
+        b.rope_rows = rope_rows->data();
     }
     if (slots_in && slots_out) {
         check(int64_t(slots_in->shape(0)) == b.n_sequences && int64_t(slots_out->shape(0)) == b.n_sequences,
@@ -139,21 +139,21 @@ bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positio
     if (part) b.part_first = part->first, b.part_last = std::max<int64_t>(0, part->second);
     b.cosines = cosines.data();
     b.sines = sines.data();
-    b.n_turns = int64_t(cosines.shape(0));
-    b.turn_width = int64_t(cosines.shape(1));
+    b.n_rope_rows = int64_t(cosines.shape(0));
+    b.rope_width = int64_t(cosines.shape(1));
     const nb::gil_scoped_release release;
     return program.run(b, cache, first, last);
 }
 
-void bind_turns(const Doubles& frequencies, const Doubles& magnitudes, const WritableTable& cosines,
-                const WritableTable& sines) {
+void bind_rope_tables(const Doubles& frequencies, const Doubles& magnitudes, const WritableTable& cosines,
+                      const WritableTable& sines) {
     const size_t n = frequencies.size();
     if (n == 0 || magnitudes.size() != n || cosines.shape(1) != n || sines.shape(1) != n ||
         cosines.shape(0) != sines.shape(0))
-        throw std::invalid_argument("tables of turns need a column for each frequency and equally many rows");
+        throw std::invalid_argument("rope tables need a column for each frequency and equally many rows");
     const nb::gil_scoped_release release;
-    turns({frequencies.data(), n}, {magnitudes.data(), n}, {cosines.data(), cosines.size()},
-          {sines.data(), sines.size()});
+    rope_tables({frequencies.data(), n}, {magnitudes.data(), n}, {cosines.data(), cosines.size()},
+                {sines.data(), sines.size()});
 }
 
 // What a program is made of.
@@ -214,7 +214,7 @@ void bind_running(nb::class_<Program>& program) {
              nb::arg("hidden") = nb::none(), nb::arg("is_hidden_normed") = false, nb::arg("inputs_embeds") = nb::none(),
              nb::arg("embeds_rows") = nb::none(), nb::arg("attn_ranges") = nb::none(),
              nb::arg("gather_rows") = nb::none(), nb::arg("gather_weights") = nb::none(),
-             nb::arg("turn_rows") = nb::none(), nb::arg("part") = nb::none())
+             nb::arg("rope_rows") = nb::none(), nb::arg("part") = nb::none())
         .def("cancel", &Program::cancel)
         .def(
             "value",
@@ -242,7 +242,8 @@ void bind_running(nb::class_<Program>& program) {
 void bind_program(nb::module_& m) {
     m.def("kernel_levels", &level_names, "Kernel levels that this machine can run, best first.");
 
-    m.def("turns", &bind_turns, nb::arg("frequencies"), nb::arg("magnitudes"), nb::arg("cosines"), nb::arg("sines"),
+    m.def("rope_tables", &bind_rope_tables, nb::arg("frequencies"), nb::arg("magnitudes"), nb::arg("cosines"),
+          nb::arg("sines"),
           "Fills tables [position, pair] with cosines and sines of position * frequency, times the magnitude; the same "
           "bits on every machine.");
 

@@ -55,8 +55,8 @@ FORMS = {
     "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
     "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=128"),
 }
-TURNED = ("Q4",)  # caches whose heads are turned before they are kept
-TURNS = ("TURNED_K=1", "TURNED_V=1")  # definitions of theirs
+HADAMARD = ("Q4",)  # caches whose heads are rotated before they are kept
+HADAMARD_DEFINES = ("HADAMARD_K=1", "HADAMARD_V=1")  # definitions of theirs
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "mul_weight", "add_weight", "slice", "concat", "output_rows"),
@@ -137,21 +137,21 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield name, "rows/elements", (f"OP={name.upper()}",)
     for struct_name in found("attention", "ICache"):
         name, cache = struct_name.lower(), (f"KV={struct_name}",)
-        if struct_name in TURNED:
-            yield f"attend_tile_{name}", "attention/tile", (*cache, *TURNS, "PLAIN=0")
-            yield from row_kernels(name, (*cache, *TURNS), 2)
+        if struct_name in HADAMARD:
+            yield f"attend_tile_{name}", "attention/tile", (*cache, *HADAMARD_DEFINES, "PLAIN=0")
+            yield from row_kernels(name, (*cache, *HADAMARD_DEFINES), 2)
             continue
         yield f"store_{name}", "attention/store", cache
         yield f"attend_tile_{name}", "attention/tile", (*cache, "PLAIN=0")
         yield f"attend_tile_plain_{name}", "attention/tile", (*cache, "PLAIN=1")
         yield from row_kernels(name, cache, 4)
     yield "attend_staged_f16", "attention/staged", ("KV=F16", "PARTS=3")
-    # Caches with turned heads share what takes little of the time. One kernel of tiles for all models keeps them small.
+    # Caches with rotated heads share kernels of little time. One kernel of tiles for all models keeps them small.
     yield "index_topk", "attention/index_topk", ("ANY",)
-    yield "store_any", "attention/store", ("ANY", *TURNS)
-    yield "attend_turn_any", "attention/turn", ("ANY", *TURNS)
-    yield "attend_tile_any", "attention/tile", ("ANY", *TURNS, "PLAIN=0")
-    yield from row_kernels("any", ("ANY", *TURNS), 3)
+    yield "store_any", "attention/store", ("ANY", *HADAMARD_DEFINES)
+    yield "hadamard_any", "attention/hadamard", ("ANY", *HADAMARD_DEFINES)
+    yield "attend_tile_any", "attention/tile", ("ANY", *HADAMARD_DEFINES, "PLAIN=0")
+    yield from row_kernels("any", ("ANY", *HADAMARD_DEFINES), 3)
 
 
 def row_kernels(name: str, cache: tuple[str, ...], n: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -94,7 +94,7 @@ def test_embedding_model_has_an_identity_without_a_probe(tmp_path):
 def test_rope_angles_are_correct_to_the_last_bit():
     frequencies, _ = rope_frequencies(Rope(64, 64, 10000.0, "neox"))
     tables = [np.empty((1000, 32), np.float32) for _ in range(2)]
-    _native.turns(np.ascontiguousarray(frequencies), np.ones(32), *tables)
+    _native.rope_tables(np.ascontiguousarray(frequencies), np.ones(32), *tables)
     for position in (0, 1, 31, 512, 999):
         for pair in range(32):
             angle = position * frequencies[pair]
@@ -102,4 +102,4 @@ def test_rope_angles_are_correct_to_the_last_bit():
             assert tables[1][position, pair] == pytest.approx(math.sin(angle), rel=1e-7, abs=1e-12)
     far = [np.empty((1, 1), np.float32) for _ in range(2)]
     with pytest.raises(ValueError, match="column"):
-        _native.turns(np.ones(2), np.ones(2), *far)
+        _native.rope_tables(np.ones(2), np.ones(2), *far)

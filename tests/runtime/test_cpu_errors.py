@@ -236,11 +236,11 @@ def test_native_code_rejects_integers_beyond_32_bits_and_zero_lengths():
 def test_native_code_rejects_rope_wider_than_a_head():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     x, y = (program.add_value(512 * i, 4, False) for i in range(2))
-    attributes = {"head_dim": 4, "turns": 0, "adjacent": 0, "eps": 0.0, "entry": 0}
+    attributes = {"head_dim": 4, "rope_column": 0, "adjacent": 0, "eps": 0.0, "entry": 0}
     for n_rot in (6, -2):
         for op, inputs, extra in (("rope", [x], ()), ("store", [x, x, x], ("eps", "entry"))):
             own = {name: n for name, n in attributes.items() if name not in {"eps", "entry"} - set(extra)}
-            with pytest.raises(ValueError, match=f"op '{op}' cannot turn {n_rot} elements of a head"):
+            with pytest.raises(ValueError, match=f"op '{op}' cannot rotate {n_rot} elements of a head"):
                 program.add_step(op, inputs, [y], [], own | {"n_rot": n_rot})
 
 

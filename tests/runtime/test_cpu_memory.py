@@ -54,8 +54,8 @@ def count(folder: str) -> None:
                 arguments = (state.native, batch.tokens, batch.positions, batch.offsets, batch.pages)
                 tables = (
                     batch.output_rows,
-                    program._turns.cosines,
-                    program._turns.sines,
+                    program._rope_tables.cosines,
+                    program._rope_tables.sines,
                     0,
                     len(program.running_plan.steps),
                 )

@@ -354,7 +354,7 @@ def test_rows_that_choose_positions_see_no_others():
 M_ROPE = Rope(8, 8, 10000.0, "neox", sections=(1, 1, 2))
 ROPES = {
     "runs": (M_ROPE, [0, 1, 2, 2]),
-    "turns": (Rope(16, 16, 10000.0, "neox", sections=(4, 2, 2), order="turns"), [0, 1, 2, 0, 1, 2, 0, 0]),
+    "interleaved": (Rope(16, 16, 10000.0, "neox", sections=(4, 2, 2), order="interleaved"), [0, 1, 2, 0, 1, 2, 0, 0]),
     "each": (Rope(8, 8, 10000.0, "neox", sections=(2, 2), spectrum="each"), [0, 0, 1, 1]),
     "every": (Rope(8, 8, 10000.0, "adjacent", sections=(2, 2), spectrum="every"), [0, 0, 1, 1]),
 }
@@ -370,20 +370,20 @@ def test_mrope_sections_use_their_own_positions(name):
 
 
 def test_2d_rope_uses_lines_and_columns():
-    turns = np.array([[0, 0, 3, 3, 9], [0, 1, 3, 4, 9], [0, 2, 5, 3, 9]], np.int32)
-    batch = tower_batch(5, turns=turns)
+    rope_positions = np.array([[0, 0, 3, 3, 9], [0, 1, 3, 4, 9], [0, 2, 5, 3, 9]], np.int32)
+    batch = tower_batch(5, rope_positions=rope_positions)
     build = lambda p, x: p.output_rows(p.rope(x, M_ROPE))  # noqa: E731
     got = both(build, batch)
     for r in range(5):
         for pair, axis in enumerate([0, 1, 2, 2]):
-            angle = turns[axis, r] * 10000.0 ** (-pair / 4)
+            angle = rope_positions[axis, r] * 10000.0 ** (-pair / 4)
             a, b = batch.hidden[r, pair], batch.hidden[r, pair + 4]
             want = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
             np.testing.assert_allclose((got[r, pair], got[r, pair + 4]), want, atol=1e-6)
-    same = tower_batch(5, turns=np.tile(np.arange(5, dtype=np.int32), (3, 1)))
+    same = tower_batch(5, rope_positions=np.tile(np.arange(5, dtype=np.int32), (3, 1)))
     np.testing.assert_array_equal(both(build, same), both(build, tower_batch(5)))
-    with pytest.raises(ValueError, match="positions outside of"):
-        run(program(build, "cpu"), replace(batch, turns=-turns))
+    with pytest.raises(ValueError, match="rope positions are outside of"):
+        run(program(build, "cpu"), replace(batch, rope_positions=-rope_positions))
 
 
 def test_bidirectional_rows_have_other_distances_of_one_table():

@@ -47,7 +47,7 @@ def read(keys: Keys) -> BailingMoe3Params:
     kernel = keys.positive("ssm.conv_kernel")
     hp = replace(
         hp,
-        layers=tuple(_turned(layer, latent) for layer in hp.layers),
+        layers=tuple(_with_rope(layer, latent) for layer in hp.layers),
         experts=read_experts(keys, normalize=True, scoring="sigmoid"),
         recurrence=Recurrence(kernel=kernel, inner=heads * head, state=head, heads=heads, groups=heads),
     )
@@ -55,7 +55,7 @@ def read(keys: Keys) -> BailingMoe3Params:
     return BailingMoe3Params(hp, latent, floor, tuple(limits))
 
 
-def _turned(layer: Layer, latent: parts.Latent) -> Layer:
+def _with_rope(layer: Layer, latent: parts.Latent) -> Layer:
     assert layer.rope is not None
     return replace(layer, rope=replace(layer.rope, head_dim=latent.n_rot), scale=latent.k_dim**-0.5)
 

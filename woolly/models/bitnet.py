@@ -20,7 +20,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
         with p.scope(f"blk.{i}"):
             layer = hp.layers[i]
             q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), layer)
-            a = parts.attend(p, parts.turned(p, q, layer), parts.turned(p, k, layer), v, hp, i)
+            a = parts.attend(p, parts.apply_rope(p, q, layer), parts.apply_rope(p, k, layer), v, hp, i)
             x = x + p.linear(p.rms_norm(a, "attn_sub_norm", eps=hp.eps), "attn_output", width=hp.width)
             h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
             f = p.glu(p.linear(h, "ffn_gate", width=layer.ffn), p.linear(h, "ffn_up", width=layer.ffn))

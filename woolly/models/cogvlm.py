@@ -25,7 +25,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
             widths = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.v_dim
             h = p.rms_norm(x, "attn_norm", eps=hp.eps)
             q, k, v = p.split(p.linear_id(h, "attn_qkv", "vis_attn_qkv", width=sum(widths)), *widths)
-            a = parts.attend(p, parts.turned(p, q, layer), parts.turned(p, k, layer), v, hp, i)
+            a = parts.attend(p, parts.apply_rope(p, q, layer), parts.apply_rope(p, k, layer), v, hp, i)
             x = x + p.linear_id(a, "attn_output", "vis_attn_output", width=hp.width)
             h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
             gate, up = (p.linear_id(h, f"ffn_{one}", f"vis_{one}", width=layer.ffn) for one in ("gate", "up"))

@@ -41,7 +41,7 @@ def build(p: Tracer, hp: CohereParams) -> None:
             q, k, v = parts.projections(p, h, common.layers[i])
             if p.has("attn_q_norm"):
                 q, k = p.layer_norm(q, "attn_q_norm", eps=eps), p.layer_norm(k, "attn_k_norm", eps=eps)
-            q, k = (parts.turned(p, y, common.layers[i]) for y in (q, k))
+            q, k = (parts.apply_rope(p, y, common.layers[i]) for y in (q, k))
             a = p.linear(parts.attend(p, q, k, v, common, i), "attn_output", width=common.width)
             x = x + a + parts.feed_forward(p, h, common, i)
     h = p.layer_norm(p.output_rows(x), "output_norm", eps=eps)

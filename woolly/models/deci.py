@@ -20,7 +20,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
         with p.scope(f"blk.{i}"):
             if layer.kv_heads:
                 q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), layer)
-                q, k = (parts.turned(p, y, layer) for y in (q, k))
+                q, k = (parts.apply_rope(p, y, layer) for y in (q, k))
                 a = p.attention(q, k, v, head_dim=layer.head_dim, scale=layer.scale)
                 x = x + p.linear(a, "attn_output", width=hp.width)
             elif layer.heads:

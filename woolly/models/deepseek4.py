@@ -136,8 +136,8 @@ def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
     assert rope is not None
     low = p.rms_norm(p.linear(h, "attn_q_a", width=p.rows("attn_q_a")), "attn_q_a_norm", eps=eps)
     q = p.rms_norm(p.linear(low, "attn_q_b", width=heads * head_dim), eps=eps, group=head_dim)
-    q = _turned(p, q, rope, heads)
-    k = _turned(p, p.rms_norm(p.linear(h, "attn_kv", width=head_dim), "attn_kv_a_norm", eps=eps), rope)
+    q = _apply_rope(p, q, rope, heads)
+    k = _apply_rope(p, p.rms_norm(p.linear(h, "attn_kv", width=head_dim), "attn_kv_a_norm", eps=eps), rope)
     if every:
         blocks = _blocks(p, h, "attn_compressor", hp, every, head_dim)
         a = p.attend_compressed(
@@ -155,7 +155,7 @@ def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
         a = p.attention(
             q, k, head_dim=head_dim, v_dim=head_dim, scale=this.scale, window=this.window, sinks="attn_sinks"
         )
-    a = _turned(p, a, replace(rope, inverse=True), heads)
+    a = _apply_rope(p, a, replace(rope, inverse=True), heads)
     narrow = p.rows("attn_output_a") // hp.groups
     a = p.per_head_linear(a, "attn_output_a", heads=hp.groups, width=narrow)
     return p.linear(a, "attn_output_b", width=hp.common.width)
@@ -167,7 +167,7 @@ def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, wi
     kv, gate = (p.linear(h, f"{name}_{x}", width=wide) for x in ("kv", "gate"))
     y = p.compress(kv, gate, f"{name}_ape", every=every, width=width)
     y = p.rms_norm(y, f"{name}_norm", eps=hp.common.eps)
-    return _turned(p, y, replace(hp.far, back=every - 1))
+    return _apply_rope(p, y, replace(hp.far, back=every - 1))
 
 
 def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) -> Handle | None:
@@ -177,7 +177,7 @@ def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) 
         p.skip("indexer", *(f"indexer_compressor_{x}" for x in ("kv", "gate", "ape", "norm")))
         return None
     heads, head_dim = index.heads, index.rope.head_dim
-    q = _turned(p, p.linear(low, "indexer.attn_q_b", width=heads * head_dim), hp.far, heads)
+    q = _apply_rope(p, p.linear(low, "indexer.attn_q_b", width=heads * head_dim), hp.far, heads)
     k = _blocks(p, h, "indexer_compressor", hp, every, head_dim)
     weights = p.linear(h, "indexer.proj", width=heads) * (heads * head_dim) ** -0.5
     return p.indexer(q, k, weights, head_dim=head_dim, n=index.n, every=every)
@@ -189,8 +189,8 @@ def _experts(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
     return parts.experts_or_feed_forward(p, h, hp.common, i, act=act, limit=limit, shared_limit=shared)
 
 
-def _turned(p: Tracer, x: Handle, rope: Rope, heads: int = 1) -> Handle:
+def _apply_rope(p: Tracer, x: Handle, rope: Rope, heads: int = 1) -> Handle:
     """The last columns of each head turned."""
     straight = x.width // heads - rope.n_rot
-    turned = p.rope(p.slice(x, first=straight, width=rope.n_rot, groups=heads), rope)
-    return p.concat(p.slice(x, first=0, width=straight, groups=heads), turned, heads=heads)
+    rotated = p.rope(p.slice(x, first=straight, width=rope.n_rot, groups=heads), rope)
+    return p.concat(p.slice(x, first=0, width=straight, groups=heads), rotated, heads=heads)

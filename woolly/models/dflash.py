@@ -62,14 +62,14 @@ def build_draft(p: Tracer, hp: DFlashParams) -> None:
     kept: list[Handle] = []
     for i, (k, v) in enumerate(pairs):
         with p.scope(f"blk.{i}"):
-            k = parts.turned(p, p.rms_norm(k, "attn_k_norm", eps=eps), common.layers[i])
+            k = parts.apply_rope(p, p.rms_norm(k, "attn_k_norm", eps=eps), common.layers[i])
             kept.append(parts.attend(p, k, k, v, common, i))  # nobody reads what it finds: it stores
     x = p.embed("token_embd" if p.has("token_embd") else "/token_embd", width=common.width)
     for i, this in enumerate(common.layers):
         with p.scope(f"blk.{i}"):
             q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=eps), this)
             q, k = p.rms_norm(q, "attn_q_norm", eps=eps), p.rms_norm(k, "attn_k_norm", eps=eps)
-            q, k = parts.turned(p, q, this), parts.turned(p, k, this)
+            q, k = parts.apply_rope(p, q, this), parts.apply_rope(p, k, this)
             a = p.attention(q, k, v, like=kept[i], head_dim=this.head_dim, scale=this.scale, window=this.window)
             x = x + p.linear(a, "attn_output", width=common.width)
             x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), common, i)

@@ -34,14 +34,14 @@ def read(keys: Keys) -> Dots3Params:
         )
     )
     latents = tuple(parts.Latent(rank, k_dim, v_dim, whole.n_rot) if x.window else whole for x in hp.layers)
-    layers = tuple(_turned(layer, latent) for layer, latent in zip(hp.layers, latents, strict=True))
+    layers = tuple(_with_rope(layer, latent) for layer, latent in zip(hp.layers, latents, strict=True))
     hp = replace(hp, layers=layers, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
     rope = next((layer.rope for layer in layers if not layer.window), None)
     index = parts.read_index(keys, rope, "adjacent", hp.n_layers) if rope is not None else None
     return Dots3Params(hp, latents, index)
 
 
-def _turned(layer: Layer, latent: parts.Latent) -> Layer:
+def _with_rope(layer: Layer, latent: parts.Latent) -> Layer:
     assert layer.rope is not None
     rope = replace(layer.rope, head_dim=latent.n_rot, n_rot=latent.n_rot)
     return replace(layer, rope=rope, scale=latent.k_dim**-0.5)

@@ -47,7 +47,7 @@ def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> 
     for i, this in enumerate(common.layers):
         with p.scope(f"blk.{i}"):
             q = p.linear(p.rms_norm(x, "attn_norm", eps=eps), "attn_q", width=this.heads * this.head_dim)
-            q = parts.turned(p, p.rms_norm(q, "attn_q_norm", eps=eps), this)
+            q = parts.apply_rope(p, p.rms_norm(q, "attn_q_norm", eps=eps), this)
             # The row itself, which has no K and V, counts as one of the window.
             window, like = max(0, this.window - 1), entries[this.window > 0]
             a = p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=window)

@@ -17,5 +17,5 @@ def read(keys: Keys) -> GraniteParams:
     out = read_granite(keys, period=1)
     if not keys.has("attention.rope_pattern"):
         return out
-    turned = keys.pattern("attention.rope_pattern", out.common.n_layers, 0)
-    return replace(out, common=out.common.with_ropes(*turned))
+    has_rope = keys.pattern("attention.rope_pattern", out.common.n_layers, 0)
+    return replace(out, common=out.common.with_ropes(*has_rope))

@@ -37,7 +37,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp.layers[i])
-            q, k = (parts.turned(p, y, hp.layers[i]) for y in (q, k))
+            q, k = (parts.apply_rope(p, y, hp.layers[i]) for y in (q, k))
             q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
             x = x + p.linear(parts.attend(p, q, k, v, hp, i), "attn_output", width=hp.width)
             x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)

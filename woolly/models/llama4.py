@@ -52,7 +52,7 @@ def _attention(p: Tracer, h: Handle, hp: Llama4Params, layer: Layer) -> Handle:
     attention = partial(p.attention, head_dim=layer.head_dim, scale=layer.scale)
     if layer.rope is None:
         return attention(q, k, v, temper=hp.common.temper, temper_length=hp.common.temper_length, temper_offset=1)
-    q, k = (parts.turned(p, y, layer) for y in (q, k))
+    q, k = (parts.apply_rope(p, y, layer) for y in (q, k))
     if hp.qk_norm:
         q, k = (p.rms_norm(y, eps=hp.common.eps, group=layer.head_dim) for y in (q, k))
     return attention(q, k, v, mask="chunked" if layer.window else "", window=layer.window)

@@ -37,7 +37,9 @@ def build(p: Tracer, params: M3Params) -> None:
         with p.scope(f"blk.{i}"):
             h, this = p.rms_norm(x, "attn_norm", eps=hp.eps), hp.layers[i]
             q, k, v = parts.projections(p, h, this)
-            q, k = (parts.turned(p, p.rms_norm(y, f"attn_{z}_norm", eps=hp.eps), this) for y, z in ((q, "q"), (k, "k")))
+            q, k = (
+                parts.apply_rope(p, p.rms_norm(y, f"attn_{z}_norm", eps=hp.eps), this) for y, z in ((q, "q"), (k, "k"))
+            )
             chosen = None
             if params.index is None:
                 p.skip("indexer")

@@ -159,9 +159,9 @@ class TransformerParams:
         """Return a copy without rotary positions."""
         return self.with_ropes(*(False,) * self.n_layers)
 
-    def with_ropes(self, *turned: bool) -> TransformerParams:
+    def with_ropes(self, *has_rope: bool) -> TransformerParams:
         """Return a copy with rotary positions in some layers only."""
-        pairs = zip(self.layers, turned, strict=True)
+        pairs = zip(self.layers, has_rope, strict=True)
         return replace(self, layers=tuple(x if yes else replace(x, rope=None) for x, yes in pairs))
 
 
@@ -301,7 +301,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         log_multiplier=log_multiplier if scaling == "yarn" else 0.0,
         # Sections that are not all of the head say nothing: text turns by one position.
         sections=sections if sum(sections) == n_rot // 2 and min(sections, default=0) > 0 else (),
-        order="turns" if keys.architecture.startswith("qwen3") else "runs",
+        order="interleaved" if keys.architecture.startswith("qwen3") else "contiguous",
     )
 
 

@@ -35,7 +35,7 @@ def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handl
     q, k, v = parts.projections(p, h, this)
     q, k = (p.rms_norm(x, eps=hp.eps, group=this.head_dim) for x in (q, k))
     q, k = q * p.vector("attn_q_norm"), k * p.vector("attn_k_norm")
-    a = parts.attend(p, parts.turned(p, q, this), parts.turned(p, k, this), v, hp, layer)
+    a = parts.attend(p, parts.apply_rope(p, q, this), parts.apply_rope(p, k, this), v, hp, layer)
     return p.linear(a, "attn_output", width=hp.width)
 
 

@@ -55,6 +55,6 @@ def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handl
     q, gate = p.split(p.linear(h, "attn_q", width=2 * width), this.head_dim, this.head_dim, groups=this.heads)
     k, v = p.linear(h, "attn_k", width=kv_width), p.linear(h, "attn_v", width=kv_width)
     q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    q, k = (parts.turned(p, y, this) for y in (q, k))
+    q, k = (parts.apply_rope(p, y, this) for y in (q, k))
     a = parts.attend(p, q, k, v, hp, layer) * p.unary(gate, "sigmoid")
     return p.linear(a, "attn_output", width=hp.width)

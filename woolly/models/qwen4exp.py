@@ -161,7 +161,7 @@ def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
     q, gate = p.split(p.linear(h, "attn_q", width=2 * width), this.head_dim, this.head_dim, groups=this.heads)
     k, v = p.linear(h, "attn_k", width=kv_width), p.linear(h, "attn_v", width=kv_width)
     q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    q, k = (parts.turned(p, y, this) for y in (q, k))
+    q, k = (parts.apply_rope(p, y, this) for y in (q, k))
     chosen = None
     if params.index is None or not every:
         p.skip("indexer")

@@ -22,7 +22,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
             q, k, v = parts.projections(p, h, hp.layers[i])
             if p.has("attn_q_norm"):
                 q, k = p.layer_norm(q, "attn_q_norm", eps=hp.eps), p.layer_norm(k, "attn_k_norm", eps=hp.eps)
-            q, k = (parts.turned(p, y, hp.layers[i]) for y in (q, k))
+            q, k = (parts.apply_rope(p, y, hp.layers[i]) for y in (q, k))
             x = x + p.linear(parts.attend(p, q, k, v, hp, i), "attn_output", width=hp.width)
             x = x + parts.feed_forward(p, p.layer_norm(x, "ffn_norm", eps=hp.eps) if p.has("ffn_norm") else h, hp, i)
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

@@ -32,14 +32,14 @@ def read(keys: Keys) -> Step35Params:
     hp = read_transformer(keys, "neox", knows=known, period=1, local_base=base)
     hp = replace(
         hp,
-        layers=tuple(_turned_by_half(layer) for layer in hp.layers),
+        layers=tuple(_half_rope(layer) for layer in hp.layers),
         experts=read_experts(keys, normalize=False, scoring="sigmoid"),
     )
     limits, shared_limits = (_limits(keys, name, hp.n_layers) for name in _LIMITS)
     return Step35Params(hp, limits, shared_limits, like_draft(keys, hp))
 
 
-def _turned_by_half(layer: Layer) -> Layer:
+def _half_rope(layer: Layer) -> Layer:
     assert layer.rope is not None
     if layer.window:
         return replace(layer, divisors=None)

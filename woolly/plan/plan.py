@@ -88,7 +88,7 @@ class Step:
         return float(value)
 
     def rope(self) -> Rope | None:
-        """The rotary parameters; None if the step turns nothing."""
+        """The rotary parameters; None for a step without rope."""
         value = dict(self.attributes).get("rope")
         return value if isinstance(value, Rope) else None
 

@@ -14,9 +14,9 @@ from woolly.plan.exact import exact_log, exact_power
 
 # Pairs of elements that rotate together: "neox" is (i, i + n_rot / 2), "adjacent" is (2i, 2i + 1), llama.cpp's norm.
 RopeStyle = Literal["adjacent", "neox"]
-# How pairs are dealt out to the sections of a rope with several positions: "runs" one run of pairs each; "turns" one
-# pair each in turn, as long as a section has some left, the rest to the first.
-SectionOrder = Literal["runs", "turns"]
+# Pairs of the sections of a rope with several positions: "contiguous", one run of pairs for each section;
+# "interleaved", one pair of each section in turn as long as it has some left, the rest to the first.
+SectionOrder = Literal["contiguous", "interleaved"]
 # The frequencies of a rope with sections: "one" descending row over all pairs; "each" section its own row; "every" the
 # row over all pairs, of which section s of n has each n-th from the s-th on.
 Spectrum = Literal["one", "each", "every"]
@@ -46,7 +46,7 @@ class Rope:
     # Pairs that turn by each of a row's positions (M-RoPE: time, line, column; a tower: line, column). A batch that
     # gives one position alone turns all pairs by it.
     sections: tuple[int, ...] = ()
-    order: SectionOrder = "runs"
+    order: SectionOrder = "contiguous"
     spectrum: Spectrum = "one"
     back: int = 0  # rows turn by the position this many before their own, at least 0; below 0: after
     inverse: bool = False  # rows turn the other way
@@ -72,7 +72,7 @@ def rope_frequencies(
         frequencies = frequencies / divisors[: len(pairs)].astype(np.float64)
     if not rope.yarn:
         return frequencies / rope.factor, rope.magnitude
-    low, high = _pair_that_turns(rope, rope.beta_fast), _pair_that_turns(rope, rope.beta_slow)
+    low, high = _correction_dim(rope, rope.beta_fast), _correction_dim(rope, rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(0.0, low), min(rope.n_rot - 1.0, high)
@@ -90,7 +90,7 @@ def rope_axes(rope: Rope) -> npt.NDArray[np.intp]:
     if not rope.sections:
         return np.zeros(0, np.intp)
     n_pairs, n = rope.n_rot // 2, len(rope.sections)
-    if rope.order == "turns":
+    if rope.order == "interleaved":
         axes = [i % n if i < n * rope.sections[i % n] else 0 for i in range(n_pairs)]
     else:
         axes = [axis for axis, length in enumerate(rope.sections) for _ in range(length)]
@@ -124,6 +124,6 @@ def _powers(base: float, n_rot: int) -> npt.NDArray[np.float64]:
     return powers
 
 
-def _pair_that_turns(rope: Rope, turns: float) -> float:
-    """Index of the pair that turns `turns` times over the original context."""
-    return rope.n_rot * exact_log(rope.original_context / (turns * 2.0 * math.pi)) / (2.0 * exact_log(rope.base))
+def _correction_dim(rope: Rope, rotations: float) -> float:
+    """Index of the pair that makes `rotations` over the original context."""
+    return rope.n_rot * exact_log(rope.original_context / (rotations * 2.0 * math.pi)) / (2.0 * exact_log(rope.base))

@@ -46,8 +46,8 @@ class Batch:
     # Rows of a tower in place of tokens: [n, width] float32, and the row of the batch of each, ascending.
     inputs_embeds: npt.NDArray[np.float32] | None = None
     embeds_rows: Int32 | None = None
-    # [n_axes, n_rows]: the positions that a row turns by, for ropes with sections. None: all are its position.
-    turns: Int32 | None = None
+    # [n_axes, n_rows]: the rope positions of a row, for ropes with sections. None: all are its position.
+    rope_positions: Int32 | None = None
     # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
     # sequence. Rows of an image see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
     # row sees itself and those before it.
@@ -119,7 +119,7 @@ class Batch:
     @property
     def is_multimodal(self) -> bool:
         """Whether rows are no tokens, or stand and see otherwise than tokens do."""
-        extra = (self.inputs_embeds, self.turns, self.attn_ranges, self.gather_rows)
+        extra = (self.inputs_embeds, self.rope_positions, self.attn_ranges, self.gather_rows)
         return any(array is not None for array in extra)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

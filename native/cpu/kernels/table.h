@@ -101,7 +101,7 @@ constexpr int tile_bytes(Activation kind) {
 }
 
 // All types of KV cache, a row each: X(name, its struct in generic/cached.h, bytes of 32 numbers with their scales,
-// columns that heads are filled up to a multiple of). q4 keeps heads that were turned (cpu/ops/hadamard.h).
+// columns that heads are filled up to a multiple of). q4 keeps rotated heads (cpu/ops/hadamard.h).
 // docs/make/add-a-kv-type.md is the recipe.
 #define WOOLLY_KV_TYPES(X) X(f32, KvF32, 128, 16) X(f16, KvF16, 64, 16) X(q8_0, KvQ8, 36, 32) X(q4, KvQ4, 18, 32)
 
@@ -152,14 +152,14 @@ struct KvKernels {
 // Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Each gets the
 // bits that it gets alone.
 struct AttentionTile {
-    const float* const* q;  // [n_queries][k_dim], turned and not scaled
+    const float* const* q;  // [n_queries][k_dim], rotated and not scaled
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
     const int* last;
     const float* const* bias;   // [n_queries]: what is added to the score of each position; null for none
     const float* slopes;        // [n_queries]: how much scores fall with each position of distance; null for none
     const int* positions;       // [n_queries]: of the query; only with slopes
     const float* const* terms;  // [n_queries][n_terms]: what else is multiplied, with `turns`, and added to scores
-    const float* turns;         // [n_terms][kSplit]: the same for all queries, by position of the split
+    const float* rotations;     // [n_terms][kSplit]: the same for all queries, by position of the split
     int n_terms;                // 0 for none; only types of cache without score_few
     int n_queries;
     int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's types

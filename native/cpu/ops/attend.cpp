@@ -140,7 +140,7 @@ struct Attend final : Step {
 
     int64_t rows_to_cut(const BatchView& batch) const override { return y.rows(batch); }
     void check(const BatchView& batch, const Cache& cache) const override {
-        if (key_bias.bias != nullptr && (!is_turned(cache.k_type()) || n_chosen > 0))
+        if (key_bias.bias != nullptr && (!is_rotated(cache.k_type()) || n_chosen > 0))
             throw std::invalid_argument("only keys of q4 that are read in order are kept without their bias");
         if (sees_later || sees_block) batch.check_whole();
         if (n_chosen > 0 && batch.attn_ranges != nullptr)
@@ -202,7 +202,7 @@ void Attend::blocks(const Worker& w, const Part& part, int n, const uint8_t** k_
 void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* next, const Softmax& to) const {
     const auto [row, kv_head, split] = part;
     const int group = n_heads(w);
-    const bool inside = is_inside(w), turned = is_turned(w.cache.k_type());
+    const bool inside = is_inside(w), rotated = is_rotated(w.cache.k_type());
     const KernelTable& kernels = w.program.kernels();
     AttentionTile t{};
     t.k = &kernels.kv[int(w.cache.k_type())], t.v = &kernels.kv[int(w.cache.v_type())];
@@ -223,14 +223,14 @@ void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* ne
         const float factor = temper == 0 ? 1.0f : grown(w.batch.positions[r]);
         for (int h = 0; h < group; ++h, ++i) {
             queries[i] = q.data + r * q.width + (kv_head * group + h) * head_dim;
-            if (temper != 0 || t.k_dim != head_dim || turned) {
+            if (temper != 0 || t.k_dim != head_dim || rotated) {
                 for (int c = 0; c < head_dim; ++c) copy[c] = queries[i][c] * factor;
                 std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
                 if (key_bias.bias != nullptr) {
                     terms[i] = copy + t.k_dim;
                     key_bias.terms(w.batch, split * kSplit, kv_head, copy, scale, copy + t.k_dim);
                 }
-                if (turned) turn_head(copy, t.k_dim, turned_together(t.k_dim, inside));
+                if (rotated) hadamard_transform(copy, t.k_dim, hadamard_size(t.k_dim, inside));
                 queries[i] = copy;
                 copy += t.k_dim + key_bias.n_terms();
             }
@@ -244,7 +244,7 @@ void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* ne
     }
     t.bias = by_distance != nullptr ? bias : nullptr;
     t.terms = terms, t.n_terms = key_bias.n_terms();
-    t.turns = key_bias.bias == nullptr ? nullptr : key_bias.turns->rows.data();
+    t.rotations = key_bias.bias == nullptr ? nullptr : key_bias.rotations->rows.data();
     t.slopes = slopes.empty() ? nullptr : falls;
     t.positions = positions;
     t.q = queries;
@@ -289,9 +289,9 @@ void Attend::gather(const Worker& w, int64_t row, int kv_head, AttentionTile& t,
 void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const {
     const int group = n_heads(w), length = stored(w);
     float* to = y.data + row * y.width + kv_head * group * v_dim;
-    const bool inside = is_inside(w), turned = is_turned(inside ? w.cache.k_type() : w.cache.v_type());
+    const bool inside = is_inside(w), rotated = is_rotated(inside ? w.cache.k_type() : w.cache.v_type());
     for (int h = 0; h < group; ++h) {
-        if (turned) turn_head(from.out + h * length, length, turned_together(length, inside));
+        if (rotated) hadamard_transform(from.out + h * length, length, hadamard_size(length, inside));
         float sum = from.sum[h];
         // At the end, when all splits are one. A sink far above all scores makes the result next to 0.
         if (sinks != nullptr) sum += exp_of(sinks->data[kv_head * group + h] - from.max[h]);

@@ -104,14 +104,14 @@ void AttendCompressed::gather(const Worker& w, int64_t row, int first, int n, in
 void AttendCompressed::heads_of(const Worker& w, int64_t row, int first_head, int n) const {
     const KernelTable& kernels = w.program.kernels();
     const int columns = w.cache.padded(head_dim), n_seen = n_latest(w, row) + n_blocks(w, row);
-    const bool turned = is_turned(w.cache.k_type());
+    const bool rotated = is_rotated(w.cache.k_type());
     float *own = reinterpret_cast<float*>(w.own()), *copies = own + attention_scratch(room, room);
     const float* queries[kHeadsTogether];
     for (int h = 0; h < n; ++h) {
         float* copy = copies + h * room;
         std::copy_n(q.data + row * q.width + (first_head + h) * head_dim, head_dim, copy);
         std::fill(copy + head_dim, copy + columns, 0.0f);
-        if (turned) turn_head(copy, columns, turned_together(columns, true));
+        if (rotated) hadamard_transform(copy, columns, hadamard_size(columns, true));
         queries[h] = copy;
     }
     const auto part = [&](int i) {
@@ -140,7 +140,7 @@ void AttendCompressed::heads_of(const Worker& w, int64_t row, int first_head, in
     }
     const AttentionSums whole = part(0);
     for (int h = 0; h < n; ++h) {
-        if (turned) turn_head(whole.out + h * columns, columns, turned_together(columns, true));
+        if (rotated) hadamard_transform(whole.out + h * columns, columns, hadamard_size(columns, true));
         float sum = whole.sum[h];
         if (sinks != nullptr) sum += exp_of(sinks->data[first_head + h] - whole.max[h]);
         float* to = y.data + row * y.width + (first_head + h) * head_dim;

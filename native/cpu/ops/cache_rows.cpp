@@ -38,7 +38,7 @@ struct CacheRows final : Step {
                 std::memcpy(y.data + row * x.width, x.data + row * x.width, size_t(x.width) * 4);
                 std::memcpy(head, x.data + row * x.width, size_t(x.width) * 4);
                 std::fill(head + x.width, head + stored, 0.0f);
-                if (is_turned(type)) turn_head(head, stored, turned_together(stored, true));
+                if (is_rotated(type)) hadamard_transform(head, stored, hadamard_size(stored, true));
                 const int position = w.batch.positions[row], in_page = position % kPageSize;
                 const int32_t page = w.cache.pages(w.batch, entry, w.sequence_of(row))[position / kPageSize];
                 w.program.kernels().kv[int(type)].store_k(head, stored, position % 16,

@@ -1,6 +1,6 @@
-// Heads turned by Hadamard's matrix: a few large columns become many middling ones, which 4 bits keep with a third of
-// the loss. Queries are turned as keys are, so that products stay; results are turned back. Ops do it where they copy
-// heads anyway: as steps of a plan it would read and write all queries, keys, values and results once more.
+// Heads multiplied with Hadamard's matrix: a few large columns become many middling ones, which 4 bits keep with a
+// third of the loss. Queries are rotated as keys are, so that products stay; results are rotated back. Ops do it where
+// they copy heads anyway: as steps of a plan it would read and write all queries, keys, values and results once more.
 #pragma once
 
 #include <cmath>
@@ -11,13 +11,13 @@
 
 namespace woolly {
 
-constexpr bool is_turned(KvType type) { return type == KvType::q4; }
+constexpr bool is_rotated(KvType type) { return type == KvType::q4; }
 
-// Columns that are turned together, of heads of `columns`, a multiple of 32: the largest power of two that divides
+// Columns of one Hadamard transform, of heads of `columns`, a multiple of 32: the largest power of two that divides
 // them. 32 if V is a part of K, whose columns V may leave at any multiple of 32.
-constexpr int turned_together(int columns, bool inside) { return inside ? 32 : columns & -columns; }
+constexpr int hadamard_size(int columns, bool inside) { return inside ? 32 : columns & -columns; }
 
-// Four columns at a time: a query is turned once more for every split of the past, and with loops over single columns
+// Four columns at a time: a query is rotated once more for every split of the past, and with loops over single columns
 // that took a tenth of the time of attention.
 namespace hadamard {
 
@@ -39,8 +39,8 @@ inline Four within(Four x) {
 
 }  // namespace hadamard
 
-// The matrix is its own inverse: turning twice gives x again.
-inline void turn_head(float* x, int columns, int together) {
+// The matrix is its own inverse: applied twice it gives x again.
+inline void hadamard_transform(float* x, int columns, int together) {
     using hadamard::Four;
     const float scale = 1.0f / std::sqrt(float(together));
     for (int at = 0; at < columns; at += together) {

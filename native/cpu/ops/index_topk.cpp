@@ -109,13 +109,13 @@ void IndexTopk::score(const Worker& w, int64_t row, int first, int last, float* 
     t.scratch = reinterpret_cast<float*>(w.own());
     const float** queries = reinterpret_cast<const float**>(t.scratch + kChunk * (int64_t(heads) + room));
     float* copy = reinterpret_cast<float*>(queries + heads);
-    const bool turned = is_turned(w.cache.k_type());
+    const bool rotated = is_rotated(w.cache.k_type());
     for (int h = 0; h < heads; ++h) {
         queries[h] = q.data + row * q.width + h * head_dim;
-        if (t.k_dim == head_dim && !turned) continue;
+        if (t.k_dim == head_dim && !rotated) continue;
         std::copy_n(queries[h], head_dim, copy);
         std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
-        if (turned) turn_head(copy, t.k_dim, turned_together(t.k_dim, true));
+        if (rotated) hadamard_transform(copy, t.k_dim, hadamard_size(t.k_dim, true));
         queries[h] = copy;
         copy += t.k_dim;
     }

@@ -1,20 +1,21 @@
-// rope: each head turned by its token's position, if store does not do it.
+// rope: each head rotated by its token's position, if store does not do it.
 #include <cstring>
 
+#include "cpu/ops/rotate.h"
 #include "cpu/ops/table.h"
-#include "cpu/ops/turn.h"
 #include "cpu/program/worker.h"
 
 namespace woolly {
 
 namespace {
 
-struct TurnHeads final : Step {
+struct RotateHeads final : Step {
     const Value x, y;
     const int head_dim;
-    const Turn turn;
+    const Rotate rotate;
 
-    explicit TurnHeads(const Arguments& a) : x(a.input(0)), y(a.output(0)), head_dim(a.integer("head_dim")), turn(a) {
+    explicit RotateHeads(const Arguments& a)
+        : x(a.input(0)), y(a.output(0)), head_dim(a.integer("head_dim")), rotate(a) {
         if (head_dim < 1 || x.width % head_dim != 0) a.fail("has no heads of " + std::to_string(head_dim));
     }
 
@@ -24,7 +25,7 @@ struct TurnHeads final : Step {
             for (int64_t task = begin; task < end; ++task) {
                 float* head = y.data + task * head_dim;
                 std::memcpy(head, x.data + task * head_dim, size_t(head_dim) * 4);
-                turn(w.batch, task / n_heads, head);
+                rotate(w.batch, task / n_heads, head);
             }
         });
     }
@@ -32,6 +33,6 @@ struct TurnHeads final : Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_rope(const Arguments& a) { return std::make_unique<TurnHeads>(a); }
+std::unique_ptr<Step> make_rope(const Arguments& a) { return std::make_unique<RotateHeads>(a); }
 
 }  // namespace woolly

@@ -14,7 +14,7 @@ struct ScanMamba final : Step {
     const Value x, dt, b, c, y;
     const Vector* const skip;
     const SlotEntry slot;
-    std::vector<float> rates;  // [n_states, columns]: a, turned so that columns are side by side
+    std::vector<float> rates;  // [n_states, columns]: a, transposed so that columns are side by side
 
     explicit ScanMamba(const Arguments& a)
         : kernels(scan_table(a.program->kernels().name)),

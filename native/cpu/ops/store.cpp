@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "cpu/ops/hadamard.h"
+#include "cpu/ops/rotate.h"
 #include "cpu/ops/table.h"
-#include "cpu/ops/turn.h"
 #include "cpu/program/worker.h"
 
 namespace woolly {
@@ -20,7 +20,7 @@ struct Store final : Step {
     const Vector* const k_bias;  // what is left out of the keys, and attend adds
     const float eps;
     const int entry, head_dim, v_dim;
-    const Turn turn;
+    const Rotate rotate;
 
     explicit Store(const Arguments& a)
         : q(a.input(0)),
@@ -34,7 +34,7 @@ struct Store final : Step {
           entry(a.integer("entry")),
           head_dim(a.integer("head_dim")),
           v_dim(int(v.width / std::max<int64_t>(1, k.width / std::max(1, head_dim)))),
-          turn(a) {
+          rotate(a) {
         for (const int n : {head_dim, v.data == nullptr ? head_dim : v_dim})
             if (n < 1 || n > kMaxHeadDim)
                 a.fail("takes heads of 1 to " + std::to_string(kMaxHeadDim) + ", not " + std::to_string(n));
@@ -64,22 +64,22 @@ struct Store final : Step {
             if (norm != nullptr) kernels.rms_norm(head, norm->data, eps, head_dim, head);
             if (k_bias != nullptr && !is_q)
                 for (int c = 0; c < head_dim; ++c) head[c] -= k_bias->data[(h - n_q) * head_dim + c];
-            turn(w.batch, row, head);
+            rotate(w.batch, row, head);
             if (is_q) {
                 std::memcpy(y.data + at, head, size_t(head_dim) * 4);
                 return;
             }
             const int32_t page = w.cache.pages(w.batch, entry, w.sequence_of(row))[position / kPageSize];
             const int slot = position % 16, in_page = position % kPageSize;
-            if (is_turned(k_type)) turn_head(head, k_stored, turned_together(k_stored, v_dim == 0));
+            if (is_rotated(k_type)) hadamard_transform(head, k_stored, hadamard_size(k_stored, v_dim == 0));
             kernels.kv[int(k_type)].store_k(head, k_stored, slot,
                                             w.cache.block(entry, page, int(h - n_q), in_page, false));
             if (v_dim == 0) return;
             const float* value = v.data + row * v.width + (h - n_q) * v_dim;
-            if (v_stored != v_dim || is_turned(v_type)) {
+            if (v_stored != v_dim || is_rotated(v_type)) {
                 std::memcpy(padded, value, size_t(v_dim) * 4);
                 std::fill(padded + v_dim, padded + v_stored, 0.0f);
-                if (is_turned(v_type)) turn_head(padded, v_stored, turned_together(v_stored, false));
+                if (is_rotated(v_type)) hadamard_transform(padded, v_stored, hadamard_size(v_stored, false));
                 value = padded;
             }
             kernels.kv[int(v_type)].store_v(value, v_stored, slot,

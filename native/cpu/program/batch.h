@@ -31,16 +31,16 @@ struct BatchView {
     const int32_t* slots_out = nullptr;  // the one to write
     const int32_t* snapshots = nullptr;  // [n_snapshots, 2]: (row, slot to which its state is written, too)
     int64_t n_snapshots = 0;
-    const float* cosines = nullptr;  // [n_turns, turn_width]: tables of all rotary embeddings side by side
+    const float* cosines = nullptr;  // [n_rope_rows, rope_width]: tables of all rotary embeddings side by side
     const float* sines = nullptr;
-    const int32_t* turn_rows = nullptr;  // [n_rows]: the row of these tables of each row; null: its position
-    int64_t n_turns = 0, turn_width = 0;
+    const int32_t* rope_rows = nullptr;  // [n_rows]: the row of these tables of each row; null: its position
+    int64_t n_rope_rows = 0, rope_width = 0;
     // Rows of a step's result that are computed, from first to before last; last -1: all. Other rows keep their values.
     int64_t part_first = 0, part_last = -1;
 
     bool is_part() const { return part_last >= 0; }
-    // The row of the rotary tables by which a row turns.
-    int64_t turn_of(int64_t row) const { return turn_rows == nullptr ? positions[row] : turn_rows[row]; }
+    // The row of the rotary tables of a row's rope position.
+    int64_t rope_row(int64_t row) const { return rope_rows == nullptr ? positions[row] : rope_rows[row]; }
 
     // Throws if rows of a text were computed in an earlier run: some ops need all of them in one.
     void check_whole() const {

@@ -80,7 +80,7 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
         for (int32_t r = b.offsets[s]; r < b.offsets[s + 1]; ++r)
             if (b.positions[r] != int64_t(from) + (r - b.offsets[s]))
                 fail("positions of a sequence are not consecutive");
-        if (from < 0 || to >= max_context_ || (b.turn_rows == nullptr && to >= b.n_turns))
+        if (from < 0 || to >= max_context_ || (b.rope_rows == nullptr && to >= b.n_rope_rows))
             fail("position " + std::to_string(to) + " is outside the context of " + std::to_string(max_context_));
         if (to / kPageSize >= b.max_pages) fail("a sequence has too few pages");
         for (int32_t i = 0; i <= to / kPageSize; ++i) {
@@ -88,8 +88,8 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
             if (page < 0 || page >= cache.n_pages()) fail("page " + std::to_string(page) + " is outside the cache");
         }
     }
-    for (int64_t r = 0; b.turn_rows != nullptr && r < b.n_rows; ++r)
-        if (b.turn_rows[r] < 0 || b.turn_rows[r] >= b.n_turns) fail("a row turns by a position outside the tables");
+    for (int64_t r = 0; b.rope_rows != nullptr && r < b.n_rows; ++r)
+        if (b.rope_rows[r] < 0 || b.rope_rows[r] >= b.n_rope_rows) fail("a rope position is outside of the tables");
     check_windows(b, cache);
     if (cache.has_slots()) check_slots(b, cache);
     for (int i = first; i < last; ++i) {

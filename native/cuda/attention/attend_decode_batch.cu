@@ -106,7 +106,8 @@ struct Run {
 };
 
 template <int D, int type>
-__device__ __forceinline__ void attend(const AttendParams& a, const Turned& turned, const float* k, const float* v) {
+__device__ __forceinline__ void attend(const AttendParams& a, const NormRope& norm_rope, const float* k,
+                                       const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ int ends[MAX_ROWS];
@@ -120,7 +121,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     const Streamed stream(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
-        const FusedHeads<D, Streamed> heads(stream, turned, k, v, run.row);
+        const FusedHeads<D, Streamed> heads(stream, norm_rope, k, v, run.row);
         const int first_head = run.kv_head * a.gqa() + run.tile * QUERIES;
         stream.attend(
             entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,

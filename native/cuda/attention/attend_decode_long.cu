@@ -97,7 +97,8 @@ __device__ __forceinline__ MergeShare arrive_and_wait(MergeBarrier* merge_barrie
 }
 
 template <int D, int type>
-__device__ __forceinline__ void attend(const AttendParams& a, const Turned& turned, const float* k, const float* v) {
+__device__ __forceinline__ void attend(const AttendParams& a, const NormRope& norm_rope, const float* k,
+                                       const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ MergeShare merge_share;
@@ -110,7 +111,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const Turned& turn
     const int tiles = (a.gqa() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
     const Entry entry = a.b->entries[a.entry];
     const KvRange range = visible_range(a, 0);
-    const FusedHeads<D, Streamed> heads(stream, turned, k, v);
+    const FusedHeads<D, Streamed> heads(stream, norm_rope, k, v);
     const int first = range.first / KV_SPLIT, last = range.last / KV_SPLIT;
     const Partials partials(a, KV_SPLIT);
     // Blocks per item (runs, which differ by at most one split), and concurrent items.

@@ -14,7 +14,7 @@ struct FusedHeads {
     static constexpr int pairs_per_lane = (D + 63) / 64;          // RoPE pairs of a head per lane
 
     const G& stream;
-    const Turned& turned_by;
+    const NormRope& norm_rope;
     const float *const k, *const v;  // of all rows
     const int row;
     // All columns rotate and fit into registers; a lane also sums squares in the order of norm().
@@ -23,24 +23,24 @@ struct FusedHeads {
     float norm_registers[2][pairs_per_lane][2];  // of q and k, if pairs are not adjacent
 
     // Loads cosines, sines and norm weights ahead of the K/V copies.
-    __device__ __forceinline__ FusedHeads(const G& stream, const Turned& turned_by, const float* k, const float* v,
+    __device__ __forceinline__ FusedHeads(const G& stream, const NormRope& norm_rope, const float* k, const float* v,
                                           int row = 0)
         : stream(stream),
-          turned_by(turned_by),
+          norm_rope(norm_rope),
           k(k),
           v(v),
           row(row),
-          is_in_registers(D % 64 == 0 && stream.a.k_dim == D && stream.a.v_dim == D && turned_by.n_turned == D &&
-                          (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr))) {
-        const long long turns = turned_by.table(row) + threadIdx.x % 32;
+          is_in_registers(D % 64 == 0 && stream.a.k_dim == D && stream.a.v_dim == D && norm_rope.n_rot == D &&
+                          (!norm_rope.is_adjacent || (norm_rope.q_norm == nullptr && norm_rope.k_norm == nullptr))) {
+        const long long angles = norm_rope.table(row) + threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < pairs_per_lane; i++) {
-            cosine_registers[i] = is_in_registers ? stream.a.b->cosines[turns + 32 * i] : 0.f;
-            sine_registers[i] = is_in_registers ? stream.a.b->sines[turns + 32 * i] : 0.f;
+            cosine_registers[i] = is_in_registers ? stream.a.b->cosines[angles + 32 * i] : 0.f;
+            sine_registers[i] = is_in_registers ? stream.a.b->sines[angles + 32 * i] : 0.f;
         }
 #pragma unroll
         for (int i = 0; i < 4 * pairs_per_lane; i++) {
-            const float* const norm = i < 2 * pairs_per_lane ? turned_by.q_norm : turned_by.k_norm;
+            const float* const norm = i < 2 * pairs_per_lane ? norm_rope.q_norm : norm_rope.k_norm;
             const int column = i / 2 % pairs_per_lane * 32 + i % 2 * (D / 2) + int(threadIdx.x % 32);
             norm_registers[i / (2 * pairs_per_lane)][i / 2 % pairs_per_lane][i % 2] =
                 is_in_registers && norm != nullptr ? norm[column] : 0.f;
@@ -61,13 +61,13 @@ struct FusedHeads {
         const AttendParams& a = stream.a;
         u8 *const q = stream.q, *const copies = stream.copies;
         // Heads that do not fit into registers use the last stage of the ring, still free.
-        float* const turned = reinterpret_cast<float*>(copies + (G::stages - 1) * 2 * bytes);
+        float* const rotated = reinterpret_cast<float*>(copies + (G::stages - 1) * 2 * bytes);
         const int n = min(QUERIES, kv_head * a.gqa() + a.gqa() - first_head), newest = position / KV_TILE;
         const bool is_newest = newest >= first && newest <= last;
         u8* const kv_tile = newest - first < G::stages - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
         const int page = is_newest ? table[position / PAGE] : 0;
-        const long long turns = turned_by.table(row);
-        const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
+        const long long angles = norm_rope.table(row);
+        const float *const cosines = a.b->cosines + angles, *const sines = a.b->sines + angles;
         for (int i = tid; i < G::q_bytes / 16; i += THREADS) reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
         if (tid < QUERIES)
             stream.shared.queries[tid] =
@@ -92,9 +92,9 @@ struct FusedHeads {
             const bool is_q = i < n;
             const float* const from = is_q ? q_of(first_head + i, a.k_dim) : of_kv(k, kv_head, a.k_dim);
             const float* const value = of_kv(v, kv_head, a.v_dim);
-            const float* const norm = is_q ? turned_by.q_norm : turned_by.k_norm;
-            float* const head = turned + i * D;
-            load_head(turned_by, head, from, norm, a.k_dim, cosines, sines, lane);
+            const float* const norm = is_q ? norm_rope.q_norm : norm_rope.k_norm;
+            float* const head = rotated + i * D;
+            load_head(norm_rope, head, from, norm, a.k_dim, cosines, sines, lane);
             if (is_q) {
                 float max_abs = 0.f;
                 for (int c = lane; c < a.k_dim; c += 32) max_abs = fmaxf(max_abs, fabsf(__fmul_rn(head[c], temper)));
@@ -209,10 +209,10 @@ struct FusedHeads {
         float x[pairs_per_lane][2], values[pairs_per_lane][2];
     };
     __device__ __forceinline__ int lane_column() const {
-        return int(threadIdx.x % 32) * (turned_by.is_adjacent ? 2 : 1);
+        return int(threadIdx.x % 32) * (norm_rope.is_adjacent ? 2 : 1);
     }
     __device__ __forceinline__ void fetch(HeadRegisters& to, int i, bool is_q, int first_head, int kv_head) const {
-        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        const int next = norm_rope.is_adjacent ? 64 : 32, step = norm_rope.is_adjacent ? 1 : D / 2;
         const float* const from = (is_q ? q_of(first_head + i, D) : of_kv(k, kv_head, D)) + lane_column();
         const float* const value = of_kv(v, kv_head, D) + lane_column();
 #pragma unroll
@@ -227,17 +227,17 @@ struct FusedHeads {
         const AttendParams& a = stream.a;
         u8* const q = stream.q;
         const int lane = threadIdx.x % 32, base = lane_column();
-        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        const int next = norm_rope.is_adjacent ? 64 : 32, step = norm_rope.is_adjacent ? 1 : D / 2;
         float (&x)[pairs_per_lane][2] = of.x, (&values)[pairs_per_lane][2] = of.values;
         const float (&cosines)[pairs_per_lane] = cosine_registers, (&sines)[pairs_per_lane] = sine_registers;
         // order of norm(): all first halves, then all second halves
-        if ((is_q ? turned_by.q_norm : turned_by.k_norm) != nullptr) {
+        if ((is_q ? norm_rope.q_norm : norm_rope.k_norm) != nullptr) {
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < 2 * pairs_per_lane; j++)
                 sum = __fmaf_rn(x[j % pairs_per_lane][j / pairs_per_lane], x[j % pairs_per_lane][j / pairs_per_lane],
                                 sum);
-            const float scale = norm_scale(sum, D, turned_by.eps);
+            const float scale = norm_scale(sum, D, norm_rope.eps);
 #pragma unroll
             for (int j = 0; j < 2 * pairs_per_lane; j++)
                 x[j / 2][j % 2] = __fmul_rn(__fmul_rn(x[j / 2][j % 2], scale),
@@ -276,7 +276,7 @@ struct FusedHeads {
             if (!are_numbers)
 #pragma unroll
                 for (int j = 0; j < pairs_per_lane; j++) values[j][0] = values[j][1] = 0.f;
-            if (turned_by.is_adjacent)
+            if (norm_rope.is_adjacent)
                 store_registers<true>(x, values, k_row, v_row, kv_tile, position);
             else
                 store_registers<false>(x, values, k_row, v_row, kv_tile, position);
@@ -298,10 +298,10 @@ struct FusedHeads {
 }  // namespace
 
 // Parameters of the fused kernels, and their instances by cache type and head size.
-#define HEADS_PARAMETERS                                                                                       \
-    ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_turned, \
+#define HEADS_PARAMETERS                                                                                    \
+    ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_rot, \
         int column, int is_adjacent, float eps
-#define HEADS_ARGUMENTS ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v
+#define HEADS_ARGUMENTS ATTEND_ARGUMENTS, NormRope{b, q_norm, k_norm, n_rot, column, is_adjacent, eps}, k, v
 #define FOR_EACH_HEAD_SIZE(make)                                                                      \
     make(f16, F16, 64) make(f16, F16, 80) make(f16, F16, 96) make(f16, F16, 128) make(q8_0, Q8_0, 64) \
         make(q8_0, Q8_0, 96) make(q8_0, Q8_0, 128)

@@ -15,7 +15,7 @@ constexpr u32 ONES = 0x3C003C00u;  // f16x2 of 1.0
 
 // ldmatrix.x4: four 8 x 8 f16 matrices from shared memory. Lane 8 i + j has the address of row j of matrix i; a lane
 // receives two adjacent elements of row lane / 4 or, transposed, of column lane / 4 of each.
-template <bool turned>
+template <bool transposed>
 __device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
 #ifdef WOOLLY_EMULATED
     struct Mine {
@@ -27,7 +27,8 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
             for (int i = 0; i < 4; i++) {
                 u32 word = 0;
                 for (int e = 0; e < 2; e++) {
-                    const int r = turned ? 2 * (lane % 4) + e : lane / 4, c = turned ? lane / 4 : 2 * (lane % 4) + e;
+                    const int r = transposed ? 2 * (lane % 4) + e : lane / 4,
+                              c = transposed ? lane / 4 : 2 * (lane % 4) + e;
                     const u8* from = static_cast<Mine*>(brought[8 * i + r])->row;
                     if (reinterpret_cast<size_t>(from) % 16 != 0) emulated::fail("a row of a matrix is not aligned");
                     word |= u32(reinterpret_cast<const u16*>(from)[c]) << (16 * e);
@@ -37,7 +38,7 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
     });
 #else
     const u32 at = shared_address(row);
-    if (turned)
+    if (transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                      : "r"(at)

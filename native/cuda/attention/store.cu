@@ -9,7 +9,7 @@ constexpr int MAX_COLUMNS = 576;
 namespace {
 
 struct Store {
-    Turned turned;
+    NormRope norm_rope;
     const float *q, *k, *v;  // v: null if it is part of k (MLA)
     float* out;              // q, normed and rotated
     int entry, heads, kv_heads, k_dim, v_dim, k_room, v_room;
@@ -23,10 +23,10 @@ struct Head128 {
     int is_adjacent, lane;
 
     // Cosines and sines do not depend on the previous kernel.
-    __device__ __forceinline__ Head128(const Turned& turned, long long table, int lane)
-        : cosines(*reinterpret_cast<const float2*>(turned.b->cosines + table + 2 * lane)),
-          sines(*reinterpret_cast<const float2*>(turned.b->sines + table + 2 * lane)),
-          is_adjacent(turned.is_adjacent),
+    __device__ __forceinline__ Head128(const NormRope& norm_rope, long long table, int lane)
+        : cosines(*reinterpret_cast<const float2*>(norm_rope.b->cosines + table + 2 * lane)),
+          sines(*reinterpret_cast<const float2*>(norm_rope.b->sines + table + 2 * lane)),
+          is_adjacent(norm_rope.is_adjacent),
           lane(lane) {}
     __device__ __forceinline__ float4 load(const float* head) const {
         if (is_adjacent) return __ldcg(reinterpret_cast<const float4*>(head) + lane);
@@ -34,7 +34,7 @@ struct Head128 {
         const float2 right = __ldcg(reinterpret_cast<const float2*>(head + columns / 2) + lane);
         return make_float4(left.x, right.x, left.y, right.y);
     }
-    __device__ __forceinline__ float4 turn(const float4& v) const {
+    __device__ __forceinline__ float4 rotate(const float4& v) const {
         return make_float4(__fsub_rn(__fmul_rn(v.x, cosines.x), __fmul_rn(v.y, sines.x)),
                            __fadd_rn(__fmul_rn(v.x, sines.x), __fmul_rn(v.y, cosines.x)),
                            __fsub_rn(__fmul_rn(v.z, cosines.y), __fmul_rn(v.w, sines.y)),
@@ -61,9 +61,9 @@ struct Head128 {
 };
 
 __device__ __forceinline__ bool is_plain(const Store& s, long long table) {
-    const bool are_whole = s.k_dim == Head128::columns && s.turned.n_turned == s.k_dim && s.k_room == s.k_dim;
+    const bool are_whole = s.k_dim == Head128::columns && s.norm_rope.n_rot == s.k_dim && s.k_room == s.k_dim;
     return are_whole && s.v != nullptr && s.v_dim == s.k_dim && s.v_room == s.k_dim && table % 2 == 0 &&
-           s.turned.q_norm == nullptr && s.turned.k_norm == nullptr;
+           s.norm_rope.q_norm == nullptr && s.norm_rope.k_norm == nullptr;
 }
 
 // Heads h, h + step, ... of a row, by one warp.
@@ -78,14 +78,14 @@ __device__ __forceinline__ void store_plain(const Store& s, const Head128& plain
             if (h + i * step < s.heads) v[i] = plain.load(s.q + (first + i * step) * n);
 #pragma unroll
         for (int i = 0; i < Head128::at_once; i++)
-            if (h + i * step < s.heads) plain.store(plain.turn(v[i]), s.out + (first + i * step) * n);
+            if (h + i * step < s.heads) plain.store(plain.rotate(v[i]), s.out + (first + i * step) * n);
     }
     while (h - step >= s.heads) h -= step;  // first KV head of the warp
     for (; h < s.heads + s.kv_heads; h += step) {
         const int kv_head = h - s.heads;
         const long long at = ((long long)row * s.kv_heads + kv_head) * n;
         float4 k = plain.load(s.k + at), v = plain.load(s.v + at);
-        k = plain.turn(k);
+        k = plain.rotate(k);
         // as check_value
         const bool are_numbers =
             fabsf(v.x) <= 3e38f && fabsf(v.y) <= 3e38f && fabsf(v.z) <= 3e38f && fabsf(v.w) <= 3e38f;
@@ -102,21 +102,21 @@ __device__ __forceinline__ void store_plain(const Store& s, const Head128& plain
 // of k and v. Pairs are between the two float4s or, if adjacent, within each.
 struct VectorHead {
     const Store& s;
-    const bool is_transposed, is_adjacent;
+    const bool is_rotated, is_adjacent;
     const int each, second;  // 8-column groups per head; offset of the second float4
 
     __device__ __forceinline__ VectorHead(const Store& s)
         : s(s),
-          is_transposed(s.turned.n_turned > 0),
-          is_adjacent(!is_transposed || s.turned.is_adjacent),
+          is_rotated(s.norm_rope.n_rot > 0),
+          is_adjacent(!is_rotated || s.norm_rope.is_adjacent),
           each(s.k_dim / 8),
           second(is_adjacent ? 4 : s.k_dim / 2) {}
 
     static __device__ __forceinline__ bool are_possible(const Store& s, long long table) {
         const bool are_alike = s.v != nullptr && s.k_dim % 8 == 0 && s.v_dim == s.k_dim && s.v_room == s.k_room;
-        const bool are_whole = s.turned.n_turned == s.k_dim && table % 4 == 0 && s.out != s.q;
-        return are_alike && (s.turned.n_turned == 0 || are_whole) && s.turned.q_norm == nullptr &&
-               s.turned.k_norm == nullptr;
+        const bool are_whole = s.norm_rope.n_rot == s.k_dim && table % 4 == 0 && s.out != s.q;
+        return are_alike && (s.norm_rope.n_rot == 0 || are_whole) && s.norm_rope.q_norm == nullptr &&
+               s.norm_rope.k_norm == nullptr;
     }
 
     static __device__ __forceinline__ float4 load(const float* from) {
@@ -125,18 +125,18 @@ struct VectorHead {
     static __device__ __forceinline__ bool are_numbers(const float4& v) {
         return fabsf(v.x) <= 3e38f && fabsf(v.y) <= 3e38f && fabsf(v.z) <= 3e38f && fabsf(v.w) <= 3e38f;
     }
-    static __device__ __forceinline__ void turn_pair(float& x, float& y, float cosine, float sine) {
+    static __device__ __forceinline__ void rotate_pair(float& x, float& y, float cosine, float sine) {
         const float left = __fsub_rn(__fmul_rn(x, cosine), __fmul_rn(y, sine));
         y = __fadd_rn(__fmul_rn(x, sine), __fmul_rn(y, cosine));
         x = left;
     }
-    __device__ __forceinline__ void turn(float4& a, float4& b, const float4& cosines, const float4& sines) const {
+    __device__ __forceinline__ void rotate(float4& a, float4& b, const float4& cosines, const float4& sines) const {
         if (is_adjacent) {
-            turn_pair(a.x, a.y, cosines.x, sines.x), turn_pair(a.z, a.w, cosines.y, sines.y);
-            turn_pair(b.x, b.y, cosines.z, sines.z), turn_pair(b.z, b.w, cosines.w, sines.w);
+            rotate_pair(a.x, a.y, cosines.x, sines.x), rotate_pair(a.z, a.w, cosines.y, sines.y);
+            rotate_pair(b.x, b.y, cosines.z, sines.z), rotate_pair(b.z, b.w, cosines.w, sines.w);
         } else {
-            turn_pair(a.x, b.x, cosines.x, sines.x), turn_pair(a.y, b.y, cosines.y, sines.y);
-            turn_pair(a.z, b.z, cosines.z, sines.z), turn_pair(a.w, b.w, cosines.w, sines.w);
+            rotate_pair(a.x, b.x, cosines.x, sines.x), rotate_pair(a.y, b.y, cosines.y, sines.y);
+            rotate_pair(a.z, b.z, cosines.z, sines.z), rotate_pair(a.w, b.w, cosines.w, sines.w);
         }
     }
     // As put<F16>; the last group of a head also clears the padding.
@@ -168,9 +168,9 @@ struct VectorHead {
             if (is_one && !is_q) c = load(s.v + kv_at), d = load(s.v + kv_at + second);
             if (__syncthreads_or(is_one && !is_q && !(are_numbers(c) && are_numbers(d)))) return false;
             if (!is_one) continue;
-            if (is_transposed)
-                turn(a, b, *reinterpret_cast<const float4*>(s.turned.b->cosines + table + 4 * j),
-                     *reinterpret_cast<const float4*>(s.turned.b->sines + table + 4 * j));
+            if (is_rotated)
+                rotate(a, b, *reinterpret_cast<const float4*>(s.norm_rope.b->cosines + table + 4 * j),
+                       *reinterpret_cast<const float4*>(s.norm_rope.b->sines + table + 4 * j));
             if (is_q) {
                 *reinterpret_cast<float4*>(s.out + q_at) = a;
                 *reinterpret_cast<float4*>(s.out + q_at + second) = b;
@@ -193,7 +193,7 @@ template <int k_type, int v_type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MAX_COLUMNS];
     launch_dependents();
-    const Batch& b = *s.turned.b;
+    const Batch& b = *s.norm_rope.b;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;
     int h = blockIdx.y * WARPS + warp;
     if (row >= b.n_rows) {
@@ -203,9 +203,9 @@ __device__ void store(const Store& s) {
     const int position = b.positions[row];
     const Entry entry = b.entries[s.entry];
     const int page = entry.pages[(long long)b.sequences[row] * b.max_pages + position / PAGE], slot = position % PAGE;
-    const long long table = s.turned.table(row);
+    const long long table = s.norm_rope.table(row);
     if (k_type == F16 && v_type == F16 && is_plain(s, table)) {
-        const Head128 plain(s.turned, table, lane);
+        const Head128 plain(s.norm_rope, table, lane);
         wait_for_previous_kernel();
         store_plain(s, plain, entry, row, page, slot, h, step);
         return;
@@ -221,7 +221,7 @@ __device__ void store(const Store& s) {
         const float* from = is_q ? s.q + ((long long)row * s.heads + h) * s.k_dim
                                  : s.k + ((long long)row * s.kv_heads + kv_head) * s.k_dim;
         __syncwarp();  // wait for readers of the previous head
-        load_head(s.turned, head, from, is_q ? s.turned.q_norm : s.turned.k_norm, s.k_dim, b.cosines + table,
+        load_head(s.norm_rope, head, from, is_q ? s.norm_rope.q_norm : s.norm_rope.k_norm, s.k_dim, b.cosines + table,
                   b.sines + table, lane);
         if (is_q) {
             for (int c = lane; c < s.k_dim; c += 32) s.out[((long long)row * s.heads + h) * s.k_dim + c] = head[c];
@@ -250,11 +250,11 @@ __device__ void store(const Store& s) {
 #define STORE_PARAMETERS                                                                                       \
     const Batch *b, const float *q, const float *k, const float *v, float *out, const float *q_norm,           \
         const float *k_norm, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, int v_room, \
-        int n_turned, int column, int is_adjacent, float eps
-#define STORE_ARGUMENTS                                                                                              \
-    Store {                                                                                                          \
-        {b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, q, k, v, out, entry, heads, kv_heads, k_dim, v_dim, \
-            k_room, v_room                                                                                           \
+        int n_rot, int column, int is_adjacent, float eps
+#define STORE_ARGUMENTS                                                                                           \
+    Store {                                                                                                       \
+        {b, q_norm, k_norm, n_rot, column, is_adjacent, eps}, q, k, v, out, entry, heads, kv_heads, k_dim, v_dim, \
+            k_room, v_room                                                                                        \
     }
 
 KERNEL_BOUNDS(128, 8, store_f16)(STORE_PARAMETERS) { store<F16, F16>(STORE_ARGUMENTS); }

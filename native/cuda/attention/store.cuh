@@ -6,15 +6,15 @@
 #include "primitives/division.cuh"
 
 // Norm and RoPE of heads.
-struct Turned {
+struct NormRope {
     const Batch* b;
     const float *q_norm, *k_norm;
-    int n_turned, column;  // rotated columns, and their first column in the cosine table
-    int is_adjacent;       // pairs (2i, 2i + 1), else (i, i + n_turned / 2)
+    int n_rot, column;  // rotated columns, and their first column in the cosine table
+    int is_adjacent;    // pairs (2i, 2i + 1), else (i, i + n_turned / 2)
     float eps;
 
     // Offset of a row in the cosine table.
-    __device__ long long table(int row) const { return (long long)b->turn_rows[row] * b->n_turns + column; }
+    __device__ long long table(int row) const { return (long long)b->rope_rows[row] * b->rope_width + column; }
 };
 
 // RMSNorm factor of a head of n columns; `sum` is this lane's sum of squares.
@@ -32,8 +32,8 @@ static __device__ void norm(float* head, const float* weight, int n, float eps, 
     __syncwarp();
 }
 
-static __device__ void turn(const Turned& s, float* head, const float* cosines, const float* sines, int lane) {
-    const int half = s.n_turned / 2;
+static __device__ void rotate(const NormRope& s, float* head, const float* cosines, const float* sines, int lane) {
+    const int half = s.n_rot / 2;
     for (int i = lane; i < half; i += 32) {
         const int left = s.is_adjacent ? 2 * i : i, right = s.is_adjacent ? 2 * i + 1 : i + half;
         const float x = head[left], y = head[right], cosine = cosines[i], sine = sines[i];
@@ -155,12 +155,12 @@ static __device__ bool are_numbers(const float* x, int n, int lane) {
 }
 
 // Loads a head, norms and rotates it.
-static __device__ void load_head(const Turned& s, float* head, const float* from, const float* weight, int n,
+static __device__ void load_head(const NormRope& s, float* head, const float* from, const float* weight, int n,
                                  const float* cosines, const float* sines, int lane) {
     for (int c = lane; c < n; c += 32) head[c] = from[c];
     __syncwarp();
     if (weight != nullptr) norm(head, weight, n, s.eps, lane);
-    turn(s, head, cosines, sines, lane);
+    rotate(s, head, cosines, sines, lane);
 }
 
 // Returns true if V is finite. Tensor cores multiply masked positions by 0, and 0 x NaN is NaN: a V that is not finite

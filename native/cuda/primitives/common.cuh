@@ -58,13 +58,13 @@ struct Batch {
     const int* snapshots;                                       // [n_snapshots][2]: row, slot
     const float* adapters;                                      // [n_sequences][n_adapters]
     const float* hidden;                                        // [n_rows][width]
-    const float* cosines;                                       // [turn_rows][n_turns]: RoPE
-    const float* sines;                                         // [turn_rows][n_turns]: RoPE
+    const float* cosines;                                       // [n_rope_rows][rope_width]: RoPE
+    const float* sines;                                         // [n_rope_rows][rope_width]: RoPE
     float* const* slots;                                        // [entry of Plan.state]: [n_slots][numbers]
     const Entry* entries;                                       // [entry of Plan.state]
-    int n_turns;
+    int rope_width;
     int pad;
-    const int* turn_rows;         // [n_rows]: row of cosines and sines; usually the position
+    const int* rope_rows;         // [n_rows]: row of cosines and sines; usually the position
     const int* attn_ranges;       // [n_rows][2]: visible positions (first, end) beyond the causal ones, or null
     const float* inputs_embeds;   // [..][embeds_width]: embeddings that replace tokens, or null
     const int* embeds_at;         // [n_rows]: index into `brought`, -1 for tokens; or null

@@ -153,8 +153,9 @@ KERNEL(rope)(const Batch* b, const float* x, float* y, int width, int kind, int 
         }
         const bool is_first = is_adjacent ? i % 2 == 0 : i < half;
         const int pair = is_adjacent ? i / 2 : i % half, other = is_adjacent ? 1 : half;
-        const long long turns = (long long)b->turn_rows[kind ? b->output_rows[row] : row] * b->n_turns + column + pair;
-        const float cosine = b->cosines[turns], sine = b->sines[turns];
+        const long long angles =
+            (long long)b->rope_rows[kind ? b->output_rows[row] : row] * b->rope_width + column + pair;
+        const float cosine = b->cosines[angles], sine = b->sines[angles];
         y[at] = is_first ? x[at] * cosine - x[at + other] * sine : x[at - other] * sine + x[at] * cosine;
     });
 }

@@ -16,7 +16,7 @@ from woolly.runtime.cuda.ops.attention import is_far
 from woolly.runtime.gpu.batch import is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Array, Emitter, Fill
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ BATCH = np.dtype(
         *((name, np.uint64) for name in ("tokens", "positions", "sequences", "offsets", "output_rows")),
         *((name, np.uint64) for name in ("slots_in", "slots_out", "snapshots", "adapters", "hidden")),
         *((name, np.uint64) for name in ("cosines", "sines", "slots", "entries")),
-        *((name, np.int32) for name in ("n_turns", "pad")),
+        *((name, np.int32) for name in ("rope_width", "pad")),
         *(
             (name, np.uint64)
-            for name in ("turn_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
+            for name in ("rope_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
         ),
         *((name, np.int32) for name in ("embeds_width", "n_gather")),
     ]
@@ -60,13 +60,15 @@ class CaseProgram:
     def __init__(self, device: EmulatedDevice, plan, tensors, kv_type="f32", max_rows=256):
         self.device, self.plan, self.kv_type, self.max_rows = device, plan, kv_type, max_rows
         views = Views(tensors)
-        self._turns = Turns(plan, views)
+        self._rope_tables = RopeTables(plan, views)
         self._batch = device.allocate(BATCH.itemsize)
         made = [value for step in plan.steps for value in step.outputs]
         self._sizes = {value: 4 * plan.values[value].width * max_rows for value in made}
         offsets = {value: int(device.allocate(n_bytes)) for value, n_bytes in self._sizes.items()}
         placement = ArenaLayout(offsets, self._sizes, 0)
-        self.emitter = Emitter(plan, device, max_rows, kv_type, views, placement, Address(0), self._batch, self._turns)
+        self.emitter = Emitter(
+            plan, device, max_rows, kv_type, views, placement, Address(0), self._batch, self._rope_tables
+        )
         self.emitter.emit()
         for weight in self.emitter.weights.values():
             self._fill(weight, views)
@@ -120,7 +122,7 @@ class CaseProgram:
     def _upload_batch(self, batch: Batch, state) -> None:
         for address in self._kept:
             self.device.free(address)
-        cosines, sines, turn_rows = self._turns.tables(batch, 1 << 20)
+        cosines, sines, rope_rows = self._rope_tables.tables(batch, 1 << 20)
         n_windows = len(self.plan.windows)
         tables = [self._upload(batch.table(window)) for window in (None, *range(n_windows))]
         rows = {
@@ -134,7 +136,7 @@ class CaseProgram:
             "snapshots": batch.snapshots,
             "cosines": cosines,
             "sines": sines,
-            "turn_rows": batch.positions if turn_rows is None else turn_rows,
+            "rope_rows": batch.positions if rope_rows is None else rope_rows,
             "slots": state.slots(),
             "entries": state.entries(tables),
         }
@@ -157,7 +159,7 @@ class CaseProgram:
             "n_adapters": 0 if batch.adapters is None else batch.adapters.shape[1],
             "is_hidden_normed": int(batch.is_hidden_normed),
             "max_length": int(batch.positions.max()) + 1,
-            "n_turns": cosines.shape[1],
+            "rope_width": cosines.shape[1],
             "embeds_width": 0 if batch.inputs_embeds is None else batch.inputs_embeds.shape[1],
             "n_gather": 0 if batch.gather_rows is None else batch.gather_rows.shape[1],
         }

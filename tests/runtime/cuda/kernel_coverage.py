@@ -90,7 +90,7 @@ def _others() -> Iterator[Case]:
             yield _attention(f"every-{head_dim}-{kv_type}", head_dim, 4, "neox", kv_type, _CONTEXTS)
     for head_dim in (64, 96, 128, 256, 576):
         for kv_type in ("q4", "q8_0/q4", "f16/q4"):
-            yield _attention(f"turned-{head_dim}-{kv_type}", head_dim, 4, "neox", kv_type, _CONTEXTS[:2])
+            yield _attention(f"hadamard-{head_dim}-{kv_type}", head_dim, 4, "neox", kv_type, _CONTEXTS[:2])
     for type in _T:
         if type.name in {case.split("-")[1] for case in ALL if case.startswith("embed-")}:
             make = _both(_tables(x=256), _matrix("at", type, 150, 256))

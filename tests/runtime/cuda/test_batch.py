@@ -13,7 +13,7 @@ from woolly.models import trace
 from woolly.runtime import Batch
 from woolly.runtime.gpu.batch import BATCH, BatchSlot, check_batch, is_apart
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 
@@ -72,8 +72,8 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
     plan, views = plan_and_views
     memory, pages = Memory(), np.full((2, max_pages), -1, np.int32)
     pages[:, 0] = 2, 1
-    turns = Turns(plan, views)
-    slot = BatchSlot(memory, turns)
+    rope_tables = RopeTables(plan, views)
+    slot = BatchSlot(memory, rope_tables)
     batch = replace(TWO, pages=pages, adapters=np.ones((2, 3), np.float32), hidden=np.ones((6, 5), np.float32))
     for _ in range(2):
         state = Pages()
@@ -88,13 +88,13 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
         assert memory.read(struct["entries"], np.zeros(4, np.uint64)).tolist() == [0, 1, 2, 3]
         assert memory.read(struct["slots"], np.zeros(2, np.uint64)).tolist() == [7, 8]
         assert struct["slots_in"] == struct["snapshots"] == 0
-        assert np.array_equal(memory.read(struct["cosines"], turns.cosines), turns.cosines)
+        assert np.array_equal(memory.read(struct["cosines"], rope_tables.cosines), rope_tables.cosines)
 
 
 def test_equal_batches_reuse_the_layout(plan_and_views):
     plan, views = plan_and_views
     memory, state = Memory(), Pages()
-    slot = BatchSlot(memory, Turns(plan, views))
+    slot = BatchSlot(memory, RopeTables(plan, views))
     for token, position, page in ((5, 7, 1), (9, 8, 2)):
         slot.fill(Batch.of([([token], position, [page])]), state, plan)
         struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
@@ -108,7 +108,7 @@ def test_equal_batches_reuse_the_layout(plan_and_views):
 def test_failed_allocation_leaves_the_previous_batch_unchanged(plan_and_views):
     plan, views = plan_and_views
     memory, state = Memory(), Pages()
-    slot = BatchSlot(memory, Turns(plan, views))
+    slot = BatchSlot(memory, RopeTables(plan, views))
     few, many = (replace(TWO, pages=np.full((2, n), 1, np.int32)) for n in (70_000, 200_000))
     slot.fill(few, state, plan)
     allocate = memory.allocate
@@ -131,13 +131,15 @@ def test_failed_allocation_leaves_the_previous_batch_unchanged(plan_and_views):
 
 def test_rope_tables_grow_with_the_positions(plan_and_views):
     plan, views = plan_and_views
-    memory, turns = Memory(), Turns(plan, views)
-    slot = BatchSlot(memory, turns)
+    memory, rope_tables = Memory(), RopeTables(plan, views)
+    slot = BatchSlot(memory, rope_tables)
     slot.fill(TWO, Pages(), plan)
     n_pieces = len(memory.pieces)
     slot.fill(Batch.of([([1], 1000, range(32))]), Pages(), plan)
     struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
-    assert len(turns.sines) > 1000 and np.array_equal(memory.read(struct["sines"], turns.sines), turns.sines)
+    assert len(rope_tables.sines) > 1000 and np.array_equal(
+        memory.read(struct["sines"], rope_tables.sines), rope_tables.sines
+    )
     assert len(memory.pieces) == n_pieces  # the smaller tables are given back
 
 

@@ -172,8 +172,8 @@ def test_ptx_is_rejected_by_a_driver_that_cannot_compile_it(library, kernels, mo
 
 
 def test_unknown_kernel_is_named(device):
-    with pytest.raises(DeviceError, match="no kernel turn_rows"):
-        device.launch("turn_rows", (1,), 32, 0, ())
+    with pytest.raises(DeviceError, match="no kernel rope_rows"):
+        device.launch("rope_rows", (1,), 32, 0, ())
 
 
 def test_each_thread_enters_the_context_once(device, library):

@@ -16,7 +16,7 @@ from woolly.plan.passes.place import place
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows, Launch
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 
@@ -44,7 +44,7 @@ def emitter_of(file, left_out=""):
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.op != left_out))
     return Emitter(
         *(plan, Counting(), 8, "f16", views, placement),
-        *(Address(1 << 40), Address(64), Turns(plan, views)),
+        *(Address(1 << 40), Address(64), RopeTables(plan, views)),
     )
 
 

@@ -41,7 +41,7 @@ def test_hopper_kernels_are_launched():
 def test_4_bit_kernels_are_launched():
     cases, device = all_cases(), DryDevice()
     for kv_type in ("q4", "q8_0/q4", "f16/q4"):
-        name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-turned-96-{kv_type}"], device)
+        name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-hadamard-96-{kv_type}"], device)
         few = "attend_stream_q4_96" if kv_type == "q4" else f"attend_hadamard_few_{name}_128"
         assert {f"store_{name}", few, f"attend_hadamard_prefill_{name}_96"} <= launched
         assert "hadamard_heads" in launched

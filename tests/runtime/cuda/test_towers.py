@@ -113,7 +113,7 @@ def needs(tmp_path_factory):
         ({"attn_ranges": np.zeros((3, 2), np.int32)}, "does not fit the batch"),
         ({"attn_ranges": np.array([[0, 17]] * 16, np.int32)}, "positions that do not fit"),
         ({"attn_ranges": np.array([[4, 8]] + [[0, 8]] * 15, np.int32)}, "positions that do not fit"),
-        ({"turns": np.zeros((2, 3), np.int32)}, "turn by does not fit"),
+        ({"rope_positions": np.zeros((2, 3), np.int32)}, "rope positions do not fit"),
         ({"output_rows": np.array([13], np.int32)}, "folded beyond the batch"),
         ({"inputs_embeds": np.zeros((1, 4), np.float32)}, "another number of embeddings"),
         (

@@ -31,7 +31,7 @@ KERNELS = (
         "merge_quantize_256",
     ),
     *(f"attend_tile_{kind}" for kind in ("f32", "f16", "q8_0", "q4", "any", "plain_f32", "plain_f16", "plain_q8_0")),
-    *("embed_f32", "store_f32", "store_q8_0", "store_any", "attend_turn_any", "attend_merge_any_128"),
+    *("embed_f32", "store_f32", "store_q8_0", "store_any", "hadamard_any", "attend_merge_any_128"),
     *("attend_q4_128", "attend_parts_q4_128", "attend_any_128", "attend_parts_any_128"),
 )
 

@@ -181,7 +181,7 @@ def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: 
     return replace(
         batch,
         hidden=hidden,
-        turns=_joined([own.turns for own in layouts], 1),
+        rope_positions=_joined([own.rope_positions for own in layouts], 1),
         attn_ranges=_joined([own.attn_ranges for own in layouts]),
         gather_rows=_joined([own.gather_rows for own in layouts]),
         gather_weights=_joined([own.gather_weights for own in layouts]),

@@ -166,30 +166,30 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
     """The prompt as tokens, with fillers for rows, and its inputs; `is_source`: the first rows are an encoder's."""
     tokens: list[int] = []
     places: list[PlaceholderRange] = []
-    turns: list[Int32] = []
+    rope_positions: list[Int32] = []
     at = begun = 0  # what the next token turns by, and the first rows of the latest image
     n_axes = 4 if any(isinstance(part, Placeholder) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Placeholder):
             tokens.append(part)
-            turns.append(np.full((n_axes, 1), at, np.int32))
+            rope_positions.append(np.full((n_axes, 1), at, np.int32))
             at += 1
             continue
         places.append(PlaceholderRange(len(tokens), part))
         tokens += [FILLER] * part.n
         if part.cell is not None:
-            turns.append(_cells(part, at))
+            rope_positions.append(_cells(part, at))
             at += part.n
             continue
         own = _turns(part, n_axes)
         begun = begun if part.frame_time is not None and part.frame_time[0] > 0 else at
-        turns.append(own + begun)
+        rope_positions.append(own + begun)
         at = max(at, begun + int(own.max()) + 1)
     has_grid = any(
         one.grid_thw is not None or one.cell is not None or one.shares_position
         for one in (p.placeholder for p in places)
     )
-    joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
+    joined = np.concatenate(rope_positions, axis=1).astype(np.int32) if has_grid else None
     return tokens, MultimodalInput(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from woolly.engine import drafts
 from woolly.engine.request import Request
-from woolly.engine.step.batch_builder import page_table, turns_after
+from woolly.engine.step.batch_builder import page_table, rope_positions_after
 from woolly.engine.step.rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
 from woolly.runtime import (
@@ -178,7 +178,7 @@ class AsyncRunner(Runner):
             pages=page_table(tables),
             output_rows=np.arange(n, dtype=np.int32),
             adapters=np.array(scales, np.float32) if scales[0] else None,
-            turns=turns_after(requests, positions),
+            rope_positions=rope_positions_after(requests, positions),
         )
         self._step = _QueuedStep({request: i for i, request in enumerate(requests)}, positions, tables, batch)
         return NextStep(batch, np.array(picks, PICK), max(request.sampler.n_top_logits for request in requests))

@@ -85,9 +85,9 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
     rows: list[npt.NDArray[np.float32]] = []
     each = [span.request.multimodal for span in scheduled.spans]
     gather_rows = np.zeros((batch.n_rows, 1), np.int32)
-    turns = np.tile(batch.positions, (max(inputs.n_axes for inputs in each if inputs is not None), 1))
+    rope_positions = np.tile(batch.positions, (max(inputs.n_axes for inputs in each if inputs is not None), 1))
     attn_ranges = np.stack([batch.positions, batch.positions + 1], axis=1)
-    has_turns = has_ranges = False
+    has_rope_positions = has_ranges = False
     for span, (begin, end) in zip(scheduled.spans, pairwise(batch.offsets.tolist()), strict=True):
         inputs = span.request.multimodal
         if inputs is None:
@@ -98,8 +98,8 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
         rows += its
         gather_rows[begin:end, 0] = inputs.visual_mask(first, last)
         if inputs.mrope_positions is not None:
-            turns[:, begin:end] = inputs.rope_positions(first, last)  # a model's images have as many axes each
-            has_turns = True
+            rope_positions[:, begin:end] = inputs.rope_positions(first, last)  # a model's images have as many axes each
+            has_rope_positions = True
         if (seen := inputs.attention_ranges(first, last)) is not None:
             attn_ranges[begin:end] = seen
             has_ranges = True
@@ -107,14 +107,14 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
         batch,
         inputs_embeds=np.concatenate(rows) if rows else None,
         embeds_rows=np.array(at, np.int32) if rows else None,
-        turns=turns if has_turns else None,
+        rope_positions=rope_positions if has_rope_positions else None,
         attn_ranges=attn_ranges if has_ranges else None,
         gather_rows=gather_rows if gather_rows.any() else None,
         gather_weights=np.zeros(gather_rows.shape, np.float32) if gather_rows.any() else None,
     )
 
 
-def turns_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
+def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
     """[n_axes, n]: what one row of each request turns by; None if all turn by their positions."""
     each = [request.multimodal for request in requests]
     if all(inputs is None or inputs.mrope_positions is None for inputs in each):

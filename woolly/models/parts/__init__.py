@@ -10,12 +10,12 @@ from woolly.models.parts.next_token import next_token
 
 if TYPE_CHECKING:
     from woolly.models.parts.attention import (
+        apply_rope,
         attend,
         gated_attention,
         projections,
         self_attention,
         shared_attention,
-        turned,
     )
     from woolly.models.parts.embedding import typed
     from woolly.models.parts.encoder import post_norm_layers
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Index",
     "Latent",
+    "apply_rope",
     "attend",
     "embeddings",
     "experts",
@@ -53,7 +54,6 @@ __all__ = [
     "self_attention",
     "shared_attention",
     "short_conv",
-    "turned",
     "typed",
     "unembedded",
 ]
@@ -61,7 +61,7 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "attention": "attend gated_attention projections self_attention shared_attention turned",
+        "attention": "apply_rope attend gated_attention projections self_attention shared_attention",
         "embedding": "typed",
         "encoder": "post_norm_layers",
         "head": "logits read_out unembedded embeddings",

@@ -12,7 +12,7 @@ def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, q
     q, k, v = projections(p, h, hp.layers[layer])
     if qk_norm:
         q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    q, k = (turned(p, x, hp.layers[layer]) for x in (q, k))
+    q, k = (apply_rope(p, x, hp.layers[layer]) for x in (q, k))
     return p.linear(attend(p, q, k, v, hp, layer), "attn_output", width=hp.width)
 
 
@@ -33,7 +33,7 @@ def gated_attention(
         q = p.rms_norm(q, "attn_q_norm", eps=hp.eps)
     if p.has("attn_k_norm") or not optional:
         k = p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    a = attend(p, turned(p, q, this), turned(p, k, this), v, hp, layer)
+    a = attend(p, apply_rope(p, q, this), apply_rope(p, k, this), v, hp, layer)
     return p.linear(a if gate is None else a * gate, "attn_output", width=hp.width)
 
 
@@ -44,7 +44,7 @@ def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, ke
     """
     this = hp.layers[layer]
     q = p.rms_norm(p.linear(h, "attn_q", width=this.heads * this.head_dim), "attn_q_norm", eps=hp.eps)
-    q = turned(p, q, this)
+    q = apply_rope(p, q, this)
     if layer >= hp.n_own:
         like = kept[this.window > 0]
         p.skip("attn_k", "attn_k_norm", "attn_v")  # some files hold them nevertheless
@@ -52,7 +52,7 @@ def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, ke
     k = p.linear(h, "attn_k", width=this.kv_heads * this.head_dim)
     v = p.linear(h, "attn_v", width=this.kv_heads * this.v_dim) if p.has("attn_v") else k
     v = p.rms_norm(v, eps=hp.eps, group=this.v_dim)
-    k = turned(p, p.rms_norm(k, "attn_k_norm", eps=hp.eps), this)
+    k = apply_rope(p, p.rms_norm(k, "attn_k_norm", eps=hp.eps), this)
     kept[this.window > 0] = attend(p, q, k, v, hp, layer)
     return kept[this.window > 0]
 
@@ -70,7 +70,7 @@ def projections(p: Tracer, h: Handle, layer: Layer) -> tuple[Handle, Handle, Han
     return q, k, v
 
 
-def turned(p: Tracer, x: Handle, layer: Layer) -> Handle:
+def apply_rope(p: Tracer, x: Handle, layer: Layer) -> Handle:
     """Q or k turned by the layer's rotary positions, if it has them."""
     if layer.rope is None:
         return x

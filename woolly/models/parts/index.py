@@ -65,7 +65,7 @@ def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-
     """
     heads, head_dim, rope = index.heads, index.rope.head_dim, index.rope
 
-    def turned(x: Handle, n: int) -> Handle:
+    def with_rope(x: Handle, n: int) -> Handle:
         straight = head_dim - rope.n_rot
         if not is_last or straight == 0:
             return p.rope(x, rope)
@@ -74,8 +74,8 @@ def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-
         return p.concat(p.slice(x, first=0, width=straight, groups=n), end, heads=n)
 
     with p.scope("indexer"):
-        q = turned(p.linear(low, "attn_q_b", width=heads * head_dim), heads)
-        k = turned(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=eps), 1)
+        q = with_rope(p.linear(low, "attn_q_b", width=heads * head_dim), heads)
+        k = with_rope(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=eps), 1)
         weights = p.linear(h, "proj", width=heads) * (heads * head_dim) ** -0.5
     return p.indexer(q, k, weights, head_dim=head_dim, n=index.n)
 

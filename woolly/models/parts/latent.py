@@ -8,7 +8,7 @@ from functools import partial
 
 from woolly.models.metadata import Keys
 from woolly.models.params import Layer, TransformerParams
-from woolly.models.parts.attention import turned
+from woolly.models.parts.attention import apply_rope
 from woolly.plan import Handle, Tracer
 
 
@@ -52,10 +52,10 @@ def latent_attention(
     else:
         q, low = p.linear(h, "attn_q", width=heads * latent.k_dim), h
     kv = p.linear(h, "attn_kv_a_mqa", width=rank + n_rot)
-    turned_q, turned_k = p.slice(q, first=straight, width=n_rot, groups=heads), p.slice(kv, first=rank, width=n_rot)
+    q_pe, k_pe = p.slice(q, first=straight, width=n_rot, groups=heads), p.slice(kv, first=rank, width=n_rot)
     if p.has("attn_k_norm"):
-        turned_k = p.rms_norm(turned_k, "attn_k_norm", eps=hp.eps)
-    turned_q, turned_k = (turned(p, x, this) for x in (turned_q, turned_k))
+        k_pe = p.rms_norm(k_pe, "attn_k_norm", eps=hp.eps)
+    q_pe, k_pe = (apply_rope(p, x, this) for x in (q_pe, k_pe))
     q = p.slice(q, first=0, width=straight, groups=heads)
     c = p.rms_norm(p.slice(kv, first=0, width=rank), "attn_kv_a_norm", eps=hp.eps)
     attention = partial(
@@ -68,15 +68,15 @@ def latent_attention(
         sinks="attn_sinks" if p.has("attn_sinks") else None,
     )
     if p.has("attn_k_b"):
-        q = p.concat(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), turned_q, heads=heads)
-        a = attention(q, p.concat(c, turned_k), head_dim=rank + n_rot, v_dim=rank)
+        q = p.concat(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), q_pe, heads=heads)
+        a = attention(q, p.concat(c, k_pe), head_dim=rank + n_rot, v_dim=rank)
         a = p.per_head_linear(a, "attn_v_b", heads=heads, width=latent.v_dim)
     else:
         kv_dim = straight + latent.v_dim
         both = p.linear(c, "attn_kv_b", width=heads * kv_dim)
-        k = p.concat(p.slice(both, first=0, width=straight, groups=heads), turned_k, heads=heads, shared=True)
+        k = p.concat(p.slice(both, first=0, width=straight, groups=heads), k_pe, heads=heads, shared=True)
         v = p.slice(both, first=straight, width=latent.v_dim, groups=heads)
-        a = attention(p.concat(q, turned_q, heads=heads), k, v, head_dim=latent.k_dim)
+        a = attention(p.concat(q, q_pe, heads=heads), k, v, head_dim=latent.k_dim)
     if p.has("attn_gate"):
         width = heads if p.rows("attn_gate") == heads else a.width
         a = a * p.unary(p.linear(h, "attn_gate", width=width), "sigmoid")

@@ -78,9 +78,9 @@ def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) 
     `keys`.
     """
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
-    turning = p.per_head_linear(q + p.vector("pos_bias_v"), "attn_waves", heads=hp.heads, width=hp.width)
+    waves = p.per_head_linear(q + p.vector("pos_bias_v"), "attn_waves", heads=hp.heads, width=hp.width)
     p.skip("linear_pos")
-    q = p.concat(q + p.vector("pos_bias_u"), p.rope(turning, rope), heads=hp.heads)
+    q = p.concat(q + p.vector("pos_bias_u"), p.rope(waves, rope), heads=hp.heads)
     k = p.concat(k, keys, heads=hp.heads, shared=True)
     a = p.attention(q, k, v, head_dim=q.width // hp.heads, scale=hp.head_dim**-0.5, mask="all")
     return p.linear(a, "attn_out", width=hp.width)

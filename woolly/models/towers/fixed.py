@@ -29,9 +29,9 @@ def sines(angles: Float64) -> tuple[Float64, Float64]:
         sine = 1.0 - square / (2 * i * (2 * i + 1)) * sine
         cosine = 1.0 - square / (2 * i * (2 * i - 1)) * cosine
     sine = sine * left
-    turned = quarters.astype(np.int64) % 4
-    out = np.choose(turned, [sine, cosine, -sine, -cosine])
-    return out, np.choose(turned, [cosine, -sine, -cosine, sine])
+    quadrant = quarters.astype(np.int64) % 4
+    out = np.choose(quadrant, [sine, cosine, -sine, -cosine])
+    return out, np.choose(quadrant, [cosine, -sine, -cosine, sine])
 
 
 def product(a: Float64, b: Float64) -> Float64:

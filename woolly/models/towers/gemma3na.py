@@ -53,7 +53,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Build the second norm, the conformer layers and the projector."""
     x = _cumulative_norm(p, p.input(width=p.columns_of("a.pre_encode.out")), 1)
     x = p.linear(x, "a.pre_encode.out", width=hp.width)
-    relative = RelativeAttention(p, "a.turns", hp.heads, _REACH)
+    relative = RelativeAttention(p, "a.rotations", hp.heads, _REACH)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):
             x = feed_forward(p, x, hp, i, "")

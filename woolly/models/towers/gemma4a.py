@@ -40,7 +40,7 @@ def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Build the input projection, the conformer layers and the projector."""
     x = p.linear(p.input(width=p.columns_of("a.input_projection")), "a.input_projection", width=hp.width)
-    relative = RelativeAttention(p, "a.turns", hp.heads, _REACH)
+    relative = RelativeAttention(p, "a.rotations", hp.heads, _REACH)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):
             x = feed_forward(p, x, hp, i, "")
@@ -104,7 +104,7 @@ def relative_position_tensors(hp: AudioParams, reach: int, matrix: str) -> dict[
     half = hp.width // 2
     steps = powers(10000, [Fraction(-i, max(half - 1, 1)) for i in range(half)])
     waves = np.concatenate(sines(np.arange(reach)[:, None] * steps), axis=1)  # [distances, width]
-    out = rotation_tensors("a.turns", reach)
+    out = rotation_tensors("a.rotations", reach)
     for i, name in enumerate(names):
         weight = np.ascontiguousarray(hp.tensors[name].dequantize().T, np.float64)
         made_of = product(waves, weight).reshape(reach, hp.heads, -1)

@@ -92,7 +92,11 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     gather_weights = np.ones(gather_rows.shape, np.float32)
     return PatchLayout(
-        order, outputs, turns=np.stack([columns, lines]), gather_rows=gather_rows, gather_weights=gather_weights
+        order,
+        outputs,
+        rope_positions=np.stack([columns, lines]),
+        gather_rows=gather_rows,
+        gather_weights=gather_weights,
     )
 
 

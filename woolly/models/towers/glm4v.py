@@ -39,8 +39,10 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row."""
     order = merge_order(grid, hp.merge)
-    outputs, turns = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
+    outputs, rope_positions = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
     if not hp.table_side:
-        return PatchLayout(order, outputs, turns=turns)
+        return PatchLayout(order, outputs, rope_positions=rope_positions)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", 16)
-    return PatchLayout(order, outputs, turns=turns, gather_rows=gather_rows, gather_weights=gather_weights)
+    return PatchLayout(
+        order, outputs, rope_positions=rope_positions, gather_rows=gather_rows, gather_weights=gather_weights
+    )

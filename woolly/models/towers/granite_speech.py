@@ -27,7 +27,7 @@ def _layers(p: Tracer, hp: AudioParams, first: int, last: int) -> None:
     """Build conformer layers `first` to `last`; layer 0 includes the input projection."""
     x = p.input(width=hp.width if first else hp.patch)
     x = x if first else p.linear(x, "a.input_projection", width=hp.width)
-    relative = RelativeAttention(p, f"a.turns{first}", hp.heads, _block(hp))
+    relative = RelativeAttention(p, f"a.rotations{first}", hp.heads, _block(hp))
     for i in range(first, last):
         with p.scope(f"a.blk.{i}"):
             x = x + _feed_forward(p, x, hp, "") * 0.5
@@ -102,8 +102,8 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     halves = [
         StageBuilder(partial(_layers, first=first, last=last), tuple(f"a.blk.{i}." for i in range(first, last)) + own)
         for first, last, own in (
-            (0, half, ("a.turns0.", "a.input_projection.")),
-            (half, hp.n_layers, (f"a.turns{half}.",)),
+            (0, half, ("a.rotations0.", "a.input_projection.")),
+            (half, hp.n_layers, (f"a.rotations{half}.",)),
         )
     ]
     return halves[0], StageBuilder(_ctc_feedback, _CTC_TENSORS), halves[1], StageBuilder(_projector, ("a.", "mm.a."))
@@ -120,7 +120,7 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
     block, most = _block(hp), hp.keys.positive("audio.max_pos_emb")
     if block > min(most, _MAX_BLOCK):
         raise ModelError(f"blocks of {block} rows exceed {min(most, _MAX_BLOCK)}, the largest distance")
-    out = rotation_tensors("a.turns0", block) | rotation_tensors(f"a.turns{hp.n_layers // 2}", block)
+    out = rotation_tensors("a.rotations0", block) | rotation_tensors(f"a.rotations{hp.n_layers // 2}", block)
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
         table = _array(hp, f"{begin}.attn_rel_pos_emb").astype(np.float64)[most - block + 1 : most + block]

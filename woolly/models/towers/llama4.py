@@ -35,5 +35,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     is_class = np.where(order >= 0, -1, 0)
     gather_rows = np.stack([np.where(order >= 0, order, n), is_class, is_class], axis=1).astype(np.int32)
     gather_weights = np.tile(np.array([1, 1, -1], np.float32), (n + 1, 1))
-    turns = np.stack([columns, lines]).astype(np.int32)
-    return PatchLayout(order, patches.outputs, turns=turns, gather_rows=gather_rows, gather_weights=gather_weights)
+    rope_positions = np.stack([columns, lines]).astype(np.int32)
+    return PatchLayout(
+        order, patches.outputs, rope_positions=rope_positions, gather_rows=gather_rows, gather_weights=gather_weights
+    )

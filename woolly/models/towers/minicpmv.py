@@ -45,9 +45,9 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     """Waves for each line and column of a piece."""
     width = hp.tensors["resampler.attn.out.weight"].shape[0]
     half, quarter = width // 2, width // 4
-    turns = np.arange(_MAX_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
+    rope_positions = np.arange(_MAX_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
     waves = np.zeros((2, _MAX_SIDE, width))
-    waves[0, :, :half] = np.concatenate(sines(turns), axis=1)  # of columns
+    waves[0, :, :half] = np.concatenate(sines(rope_positions), axis=1)  # of columns
     waves[1, :, half:] = waves[0, :, :half]  # of lines
     return {"resampler.waves.weight": f32_tensor("resampler.waves.weight", waves.reshape(-1, width))}
 

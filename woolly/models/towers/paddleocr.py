@@ -29,5 +29,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     return PatchLayout(
-        order, outputs, turns=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
+        order, outputs, rope_positions=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
     )

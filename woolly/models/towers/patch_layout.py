@@ -26,7 +26,7 @@ class PatchLayout:
     outputs: Int32  # the rows from which results are made, ascending
     results: Int32 | None = None  # the result of each row of the prompt, line by line; None: in order
     # As `Batch` has them, in the order of the rows.
-    turns: Int32 | None = None
+    rope_positions: Int32 | None = None
     attn_ranges: Int32 | None = None
     gather_rows: Int32 | None = None
     gather_weights: npt.NDArray[np.float32] | None = None

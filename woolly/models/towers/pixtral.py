@@ -32,7 +32,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Patches by the blocks of a row, which are single patches unless the file merges them."""
     order = merge_order(grid, hp.merge)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
-    return PatchLayout(order, outputs, turns=position_ids(grid, order))
+    return PatchLayout(order, outputs, rope_positions=position_ids(grid, order))
 
 
 def max_patches(hp: TowerParams) -> int:

@@ -52,7 +52,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     if not _is_windowed(hp):
         order = blocks.reshape(-1)
         outputs = np.arange(0, len(order), n_rows, dtype=np.int32)
-        return PatchLayout(both_frames(hp, grid, order), outputs, turns=position_ids(grid, order))
+        return PatchLayout(both_frames(hp, grid, order), outputs, rope_positions=position_ids(grid, order))
     height, width = grid[1] // hp.merge, grid[2] // hp.merge
     side = hp.keys.positive("vision.window_size", _WINDOW) // hp.merge // hp.settings.patch_size
     line, column = np.divmod(np.arange(height * width), width)
@@ -65,7 +65,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
         both_frames(hp, grid, order),
         np.arange(0, len(order), n_rows, dtype=np.int32),
         results=np.argsort(by_window, kind="stable").astype(np.int32),
-        turns=position_ids(grid, order),
+        rope_positions=position_ids(grid, order),
         attn_ranges=np.stack([firsts, ends], axis=1).astype(np.int32),
     )
 

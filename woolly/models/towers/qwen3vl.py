@@ -37,5 +37,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     both = both_frames(hp, grid, order)
     return PatchLayout(
-        both, outputs, turns=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
+        both, outputs, rope_positions=position_ids(grid, order), gather_rows=gather_rows, gather_weights=gather_weights
     )

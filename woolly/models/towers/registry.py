@@ -190,13 +190,13 @@ def _staged(
     return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
 
 
-def _shaped(file: GGUFFile, turned: tuple[str, ...]) -> dict[str, Tensor]:
+def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tensor]:
     """The tensors with filters of patches as matrices, and some matrices transposed."""
     out = dict(file.tensors)
     for name, tensor in file.tensors.items():
         if name.startswith("v.patch_embd.weight") and len(tensor.shape) > 2 and tensor.type.block_size == 1:
             out[name] = as_matrix(tensor)
-        elif name in turned and len(tensor.shape) == 2:
+        elif name in transposed_names and len(tensor.shape) == 2:
             out[name] = transposed(tensor)
     return out
 
@@ -216,8 +216,8 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         # Files have the channels one after another, with all pitches of each; rows bring pitches, with all channels.
         weight = out["a.conv_out.weight"].dequantize()
         channels = out["a.conv2d.3.weight"].shape[0]
-        turned = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)
-        out["a.conv_out.weight"] = f32_tensor("a.conv_out.weight", turned.reshape(weight.shape))
+        swapped = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)
+        out["a.conv_out.weight"] = f32_tensor("a.conv_out.weight", swapped.reshape(weight.shape))
     return out
 
 

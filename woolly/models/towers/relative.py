@@ -74,10 +74,10 @@ class RelativeAttention:
     def attention(self, q: Handle, k: Handle, v: Handle, name: str, *, scale: float, softcap: float = 0.0) -> Handle:
         """Build attention with scores q·k + q·r(distance); `name` is the tensor of `fourier_tensors`."""
         p, heads, reach = self._p, self._heads, self._reach
-        turning = p.per_head_linear(q, name, heads=heads, width=2 * reach)
+        waves = p.per_head_linear(q, name, heads=heads, width=2 * reach)
         if self._keys is None:
-            begun = p.slice(turning, first=0, width=2 * reach) * 0.0 + p.vector(self._name)
+            begun = p.slice(waves, first=0, width=2 * reach) * 0.0 + p.vector(self._name)
             self._keys = p.rope(begun, self._rope, f"{self._name}.divisors")
-        turned = p.rope(turning, self._rope, f"{self._name}.divisors")
-        q, k = p.concat(q, turned, heads=heads), p.concat(k, self._keys, heads=heads, shared=True)
+        rotated = p.rope(waves, self._rope, f"{self._name}.divisors")
+        q, k = p.concat(q, rotated, heads=heads), p.concat(k, self._keys, heads=heads, shared=True)
         return p.attention(q, k, v, head_dim=q.width // heads, scale=scale, mask="block", softcap=softcap)

@@ -84,17 +84,17 @@ class Sam:
             read = q * sizes[0]
             for one in sizes[1:]:
                 read = p.concat(read, q * one, heads=heads)
-        turning = p.per_head_linear(read, "waves", heads=heads, width=4 * reach)
+        waves = p.per_head_linear(read, "waves", heads=heads, width=4 * reach)
         shared = f"/v.sam.{'all' if is_global else 'window'}"
         rope = Rope(4 * reach, 4 * reach, 1.0, "neox", sections=(reach, reach))
         if is_global not in keys:
-            begun = p.slice(turning, first=0, width=4 * reach) * 0.0
+            begun = p.slice(waves, first=0, width=4 * reach) * 0.0
             begun = p.embedding_bag(begun, shared, first=_KEY) if is_global else begun + p.vector(shared)
             keys[is_global] = p.rope(begun, rope, f"{shared}.divisors")
-        turned = p.rope(turning, rope, f"{shared}.divisors")
+        rotated = p.rope(waves, rope, f"{shared}.divisors")
         if is_global:
-            turned = turned + p.vector(f"{shared}.seeing")
-        q, k = p.concat(q, turned, heads=heads), p.concat(k, keys[is_global], heads=heads, shared=True)
+            rotated = rotated + p.vector(f"{shared}.seeing")
+        q, k = p.concat(q, rotated, heads=heads), p.concat(k, keys[is_global], heads=heads, shared=True)
         mask: Mask = "all" if is_global else "block"
         return p.attention(q, k, v, head_dim=q.width // heads, scale=self.head_dim**-0.5, mask=mask)
 
@@ -177,7 +177,7 @@ class Sam:
             order,
             outputs,
             results=np.argsort(order[outputs]).astype(np.int32),
-            turns=np.stack([lines, columns]).astype(np.int32),
+            rope_positions=np.stack([lines, columns]).astype(np.int32),
             attn_ranges=np.stack([begin, begin + window**2], axis=1),
             gather_rows=gather_rows,
             gather_weights=np.ones(gather_rows.shape, np.float32),

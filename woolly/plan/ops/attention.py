@@ -45,14 +45,14 @@ class AttentionOps(Recorder):
 
     @op(inputs=("x",), weights=("divisors?",), attributes=("rope",))
     def rope(self, x: Handle, rope: Rope, divisors: str | None = None) -> Handle:
-        """Each head turned by its token's position. `divisors` names a tensor that divides the frequencies.
+        """Each head rotated by its token's position. `divisors` names a tensor that divides the frequencies.
 
         It has a number for each pair that turns, or for each pair of the head: then the first ones count.
         """
         if x.width % rope.head_dim != 0:
-            self._fail(f"rope turns heads of {rope.head_dim}, which do not divide the width {x.width}")
+            self._fail(f"rope got heads of {rope.head_dim}, which do not divide the width {x.width}")
         if not 0 < rope.n_rot <= rope.head_dim or rope.n_rot % 2 != 0:
-            self._fail(f"rope turns {rope.n_rot} of {rope.head_dim} elements; an even part of the head was expected")
+            self._fail(f"rope rotates {rope.n_rot} of {rope.head_dim} elements; an even part of the head was expected")
         weights: tuple[Weight, ...] = ()
         if divisors is not None:
             weight = self._vector(divisors)

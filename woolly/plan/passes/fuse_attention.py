@@ -1,4 +1,4 @@
-"""q and k normed and turned, k and v stored: one step before attention, or an index, reads the cache."""
+"""q and k normed and rotated, k and v stored: one step before attention, or an index, reads the cache."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from woolly.runtime.cpu.steps import NativeSteps
 from woolly.runtime.cpu.weights import PackedWeights
 from woolly.runtime.options import Options, kept_as
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views, check_weights
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ class CpuProgram:
             ) from None
         views = Views(tensors)
         check_weights(self._all, views)
-        self._turns = Turns(self._all, views)
-        self._turned: tuple[Batch, tuple[Float32, Float32, npt.NDArray[np.int32] | None]] | None = None
-        self._steps = NativeSteps(self._native, self._all, placement, views, self._turns)
+        self._rope_tables = RopeTables(self._all, views)
+        self._rope_rows: tuple[Batch, tuple[Float32, Float32, npt.NDArray[np.int32] | None]] | None = None
+        self._steps = NativeSteps(self._native, self._all, placement, views, self._rope_tables)
         self._native.finish()
         self._packed = PackedWeights(self._native, views, self._steps.uses(), options.weight_memory)
         self.draft = None if plan.draft is None or draft is None else CpuDraft(self, plan.draft, draft)
@@ -139,7 +139,7 @@ class CpuProgram:
         if not isinstance(state, CpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         with self._lock:
-            cosines, sines, turn_rows = self._tables(batch)
+            cosines, sines, rope_rows = self._tables(batch)
             try:
                 done = self._native.run(
                     state.native,
@@ -152,7 +152,7 @@ class CpuProgram:
                     sines,
                     first,
                     last,
-                    **self._optional(batch, turn_rows),
+                    **self._optional(batch, rope_rows),
                     part=part,
                 )
             except RuntimeError as error:  # a thread that the system refuses
@@ -168,17 +168,17 @@ class CpuProgram:
         return self._native.value(self._steps.values[value], rows)
 
     def _tables(self, batch: Batch) -> tuple[Float32, Float32, npt.NDArray[np.int32] | None]:
-        """Cosines and sines for a batch. Those of rows with turns of their own are kept while the batch runs on.
+        """Cosines and sines for a batch. Those of batches with rope positions are kept while the batch runs on.
 
         16,384 rows take 20 ms, and a tower runs its batch some hundred times, step by step.
         """
-        if batch.turns is None:
-            return self._turns.tables(batch, _MAX_CONTEXT)
-        if self._turned is None or self._turned[0] is not batch:
-            self._turned = batch, self._turns.tables(batch, _MAX_CONTEXT)
-        return self._turned[1]
+        if batch.rope_positions is None:
+            return self._rope_tables.tables(batch, _MAX_CONTEXT)
+        if self._rope_rows is None or self._rope_rows[0] is not batch:
+            self._rope_rows = batch, self._rope_tables.tables(batch, _MAX_CONTEXT)
+        return self._rope_rows[1]
 
-    def _optional(self, batch: Batch, turn_rows: npt.NDArray[np.int32] | None) -> dict[str, Any]:
+    def _optional(self, batch: Batch, rope_rows: npt.NDArray[np.int32] | None) -> dict[str, Any]:
         """Arrays of a batch that some plans have."""
         arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
         if batch.is_multimodal:
@@ -186,7 +186,7 @@ class CpuProgram:
                 name: getattr(batch, name)
                 for name in ("inputs_embeds", "embeds_rows", "attn_ranges", "gather_rows", "gather_weights")
             }
-            arrays["turn_rows"] = turn_rows
+            arrays["rope_rows"] = rope_rows
         if batch.hidden is not None:
             arrays |= {"hidden": batch.hidden, "is_hidden_normed": batch.is_hidden_normed}
         if self.plan.slots and (batch.hidden is None or len(batch.slots_in)):  # a draft keeps none

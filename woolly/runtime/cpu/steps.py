@@ -20,19 +20,19 @@ from woolly.runtime.views import RowView, Views
 if TYPE_CHECKING:
     from woolly import _native
     from woolly.plan import Plan, Step
-    from woolly.runtime.turns import Turns
+    from woolly.runtime.rope_tables import RopeTables
 
 
 class NativeSteps:
     """What a native program was given: ids of its values and matrices, and the arrays that it points into."""
 
     def __init__(
-        self, native: _native.Program, plan: Plan, placement: ArenaLayout, tensors: Views, turns: Turns
+        self, native: _native.Program, plan: Plan, placement: ArenaLayout, tensors: Views, rope_tables: RopeTables
     ) -> None:
         self._native = native
         self._plan = plan
         self._tensors = tensors
-        self._turns = turns
+        self._rope_tables = rope_tables
         self._kept: list[object] = []  # arrays that native code points into
         self._vectors: dict[str, int] = {}
         self.matrices: dict[str, list[int]] = {}  # by tensor: one, or one for each expert
@@ -101,7 +101,7 @@ class NativeSteps:
         return self._vectors[name]
 
     def _attributes(self, step: Step) -> dict[str, int | float | str]:
-        """Attributes as plain numbers and text. Weights carry their roles; `Turns` has the rest of a rope."""
+        """Attributes as plain numbers and text. Weights carry their roles; `RopeTables` has the rest of a rope."""
         out: dict[str, int | float | str] = {}
         for name, value in step.attributes:
             if name == "rope":
@@ -110,7 +110,7 @@ class NativeSteps:
                     out["head_dim"] = rope.head_dim
                 out["n_rot"] = 0 if rope is None else rope.n_rot
                 out["adjacent"] = int(rope is not None and rope.style == "adjacent")
-                out["turns"] = self._turns.column(step)
+                out["rope_column"] = self._rope_tables.column(step)
             elif name != "roles":
                 assert isinstance(value, (int, float, str))
                 out[name] = int(value) if isinstance(value, bool) else value

@@ -15,8 +15,8 @@ from woolly.plan import Plan
 from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import PAGE_SIZE
-from woolly.runtime.turns import Turns
 
 MAX_CONTEXT = 1 << 20
 
@@ -36,12 +36,12 @@ _POINTERS = (
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
 # What towers and rows in place of tokens need: ImageBatch of native/gpu/primitives/images.slang.
-_MULTIMODAL = ("turn_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
+_MULTIMODAL = ("rope_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in _COUNTS),
         *((name, np.uint64) for name in _POINTERS),
-        ("n_turns", np.int32),
+        ("rope_width", np.int32),
         ("pad", np.int32),
         *((name, np.uint64) for name in _MULTIMODAL),
         ("embeds_width", np.int32),
@@ -52,7 +52,7 @@ BATCH = np.dtype(
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
 _ARRAYS = (*_POINTERS[:10], *_MULTIMODAL[1:])
-_TURNED = ("cosines", "sines", "turn_rows")  # of batches whose rows turn by more than their position
+_ROPE = ("cosines", "sines", "rope_rows")  # of batches with rope positions
 _PICKS = "picks"  # how the tokens of the batch are taken
 _EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
 # Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
@@ -86,16 +86,16 @@ class Places(Protocol):
 class BatchSlot:
     """Memory for one batch at a time. Its address never changes: recorded launches name it."""
 
-    def __init__(self, device: Device, turns: Turns) -> None:
+    def __init__(self, device: Device, tables: RopeTables) -> None:
         self._device = device
-        self._turns = turns
+        self._rope_tables = tables
         self.address = device.allocate(BATCH.itemsize + _ALIGNMENT + _BODY)
         self._body = self.address + -(-BATCH.itemsize // _ALIGNMENT) * _ALIGNMENT
         self._large: Address | None = None
         self._large_bytes = 0
         self._tables: tuple[Address, Address] | None = None
         self._n_positions = 0
-        self._turned: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
+        self._rope_rows: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
         # Pinned, too: for bodies that do not fit behind the struct. Each side keeps as much as its largest batch of
@@ -112,21 +112,21 @@ class BatchSlot:
         The run that was queued three batches before must be done.
         """
         longest = _max_position(batch.positions) + 1
-        turns = self._turn_tables(longest)
-        turned = self._turned_rows(batch)
+        tables = self._device_tables(longest)
+        rope_rows = self._rope_rows_of(batch)
         shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
         more = (batch.slots_in, batch.slots_out, batch.snapshots, batch.window_pages, batch.adapters, batch.hidden)
-        seen = (batch.attn_ranges, batch.inputs_embeds, batch.gather_rows, *turned)
+        seen = (batch.attn_ranges, batch.inputs_embeds, batch.gather_rows, *rope_rows)
         sizes = (None if array is None else array.shape for array in (*more, *seen, picks))
-        key = (turns, batch.is_hidden_normed, *shapes, *sizes)
+        key = (tables, batch.is_hidden_normed, *shapes, *sizes)
         self._side = side = (self._side + 1) % _SIDES
         kept = self._layouts[side]
         # Steps of a generation are alike: only what the arrays hold changes.
         if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
             self._layouts[side] = None  # it may be overwritten before the new one is whole
-            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks, turned)
+            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks, rope_rows)
         for name, window, view in kept.views:
-            view[...] = _array(batch, name, window, turned)
+            view[...] = _array(batch, name, window, rope_rows)
         if picks is not None:
             kept.picks[...] = picks
         kept.longest[0] = longest
@@ -142,14 +142,14 @@ class BatchSlot:
         state: Places,
         plan: Plan,
         picks: npt.NDArray[np.void] | None,
-        turned: Sequence[npt.NDArray[Any]],
+        rope_rows: Sequence[npt.NDArray[Any]],
     ) -> _Layout:
         """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
         tables_of = (None, *range(len(plan.windows)))
-        own = (*_ARRAYS, *(_TURNED if turned else ()))
+        own = (*_ARRAYS, *(_ROPE if rope_rows else ()))
         sources = [*((name, None) for name in own), *((_TABLE, window) for window in tables_of)]
         names = {source: source[0] if source[0] != _TABLE else f"{_TABLE} {source[1]}" for source in sources}
-        arrays = {names[source]: _array(batch, *source, turned) for source in sources}
+        arrays = {names[source]: _array(batch, *source, rope_rows) for source in sources}
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
         # Picks come first: a kernel has their place as an argument, and devices keep arguments.
@@ -179,10 +179,10 @@ class BatchSlot:
         struct["n_snapshots"] = len(batch.snapshots)
         struct["n_adapters"] = 0 if batch.adapters is None else batch.adapters.shape[1]
         struct["is_hidden_normed"] = batch.is_hidden_normed
-        (struct["cosines"], struct["sines"]), struct["n_turns"] = key[0], self._turns.cosines.shape[1]
+        (struct["cosines"], struct["sines"]), struct["rope_width"] = key[0], self._rope_tables.cosines.shape[1]
         struct["embeds_width"] = 0 if batch.inputs_embeds is None else batch.inputs_embeds.shape[1]
         struct["n_gather"] = 0 if batch.gather_rows is None else batch.gather_rows.shape[1]
-        struct["turn_rows"] = base + at["positions"]
+        struct["rope_rows"] = base + at["positions"]
         for name, place in at.items():
             if name in (*_POINTERS, *_MULTIMODAL) and (name not in arrays or arrays[name].size):
                 struct[name] = base + place
@@ -216,28 +216,30 @@ class BatchSlot:
         body[:] = 0
         return body
 
-    def _turned_rows(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
-        """Cosines and sines of rows that turn by more than their position, and the row of both for each; else nothing.
+    def _rope_rows_of(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
+        """Return cosines, sines and the table row of each row with rope positions; () without them.
 
-        A tower runs its batch again and again, some steps at a time, and images of one size turn alike.
+        A tower runs its batch again and again, some steps at a time, and images of one size share rope positions.
         """
-        if batch.turns is None:
+        if batch.rope_positions is None:
             return ()
-        if self._turned is None or not _turn_alike(self._turned[0], batch):
-            cosines, sines, rows = self._turns.tables(batch, MAX_CONTEXT)
-            self._turned = batch, () if rows is None else (cosines, sines, rows)
-        return self._turned[1]
+        if self._rope_rows is None or not _same_rope_positions(self._rope_rows[0], batch):
+            cosines, sines, rows = self._rope_tables.tables(batch, MAX_CONTEXT)
+            self._rope_rows = batch, () if rows is None else (cosines, sines, rows)
+        return self._rope_rows[1]
 
-    def _turn_tables(self, n: int) -> tuple[Address, Address]:
-        self._turns.extend(n)
-        if self._tables is None or len(self._turns.cosines) > self._n_positions:
+    def _device_tables(self, n: int) -> tuple[Address, Address]:
+        self._rope_tables.extend(n)
+        if self._tables is None or len(self._rope_tables.cosines) > self._n_positions:
             old, self._tables = self._tables or (), None
             for table in old:
                 self._device.free(table)
-            cosines, sines = (self._device.allocate(a.nbytes) for a in (self._turns.cosines, self._turns.sines))
-            self._device.upload(cosines, self._turns.cosines)
-            self._device.upload(sines, self._turns.sines)
-            self._tables, self._n_positions = (cosines, sines), len(self._turns.cosines)
+            cosines, sines = (
+                self._device.allocate(a.nbytes) for a in (self._rope_tables.cosines, self._rope_tables.sines)
+            )
+            self._device.upload(cosines, self._rope_tables.cosines)
+            self._device.upload(sines, self._rope_tables.sines)
+            self._tables, self._n_positions = (cosines, sines), len(self._rope_tables.cosines)
         return self._tables
 
 
@@ -257,18 +259,18 @@ class _Layout:
     picks: npt.NDArray[Any]
 
 
-def _turn_alike(one: Batch, other: Batch) -> bool:
-    """Whether the rows of two batches turn by the same positions."""
-    pairs = ((one.turns, other.turns), (one.positions, other.positions))
+def _same_rope_positions(one: Batch, other: Batch) -> bool:
+    """Return whether two batches have the same rope positions."""
+    pairs = ((one.rope_positions, other.rope_positions), (one.positions, other.positions))
     return one is other or all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
-def _array(batch: Batch, name: str, window: int | None, turned: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
+def _array(batch: Batch, name: str, window: int | None, rope_rows: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
     """What kernels read of a batch, by the name of the struct; empty if it has none."""
     if name == _TABLE:
         return batch.table(window)
-    if name in _TURNED:
-        return turned[_TURNED.index(name)]
+    if name in _ROPE:
+        return rope_rows[_ROPE.index(name)]
     if name == "embeds_at":
         return _embeds_at(batch)
     if name == "sequences":

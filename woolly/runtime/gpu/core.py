@@ -28,8 +28,8 @@ from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.ranking import LostRows, NextStep, Ranking
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import State
-from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views, check_weights
 
 Float32 = npt.NDArray[np.float32]
@@ -83,11 +83,20 @@ class Core:
         check_weights(self.plan, views)
         placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
         self.arena_bytes = placement.n_bytes
-        turns = Turns(self.plan, views)
+        rope_tables = RopeTables(self.plan, views)
         arena = device.allocate(placement.n_bytes)
-        self._slot = BatchSlot(device, turns)
+        self._slot = BatchSlot(device, rope_tables)
         self._emitter = Emitter(
-            self.plan, device, self.max_rows, self.kv_type, views, placement, arena, self._slot.address, turns, draft
+            self.plan,
+            device,
+            self.max_rows,
+            self.kv_type,
+            views,
+            placement,
+            arena,
+            self._slot.address,
+            rope_tables,
+            draft,
         )
         self._emitter.emit()
         kernels = self._kernels()

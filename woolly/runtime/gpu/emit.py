@@ -17,7 +17,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Plan, Step, Weight
 from woolly.plan.passes.place import ArenaLayout
 from woolly.runtime.gpu.device import Address, Argument, Device
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 
@@ -134,7 +134,7 @@ class Emitter:
         placement: ArenaLayout,
         arena: Address,
         batch: Address,
-        turns: Turns,
+        rope_tables: RopeTables,
         draft: Plan | None = None,  # the plan's last steps are those of this one, over a state of its own
     ) -> None:
         self.plan = plan
@@ -147,7 +147,7 @@ class Emitter:
         self.batch = batch  # of struct Batch
         self._placement = placement
         self._arena = arena
-        self._turns = turns
+        self._rope_tables = rope_tables
         self._scratch: dict[str, int] = {}  # bytes asked for
         self._addresses: dict[str, Address] = {}  # of scratch memory, once its size is known
         self.weights: dict[str, Fill | Array] = {}  # in order of first use
@@ -232,12 +232,12 @@ class Emitter:
         return self._addresses.get(name, Address(0))
 
     def column(self, step: Step) -> int:
-        """The first column of the step's rotary embedding in the tables of turns."""
-        return self._turns.column(step)
+        """The first column of the step's rotary embedding in the rope tables."""
+        return self._rope_tables.column(step)
 
-    def turns_of(self, columns: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.float32]:
-        """Cosines, then sines, of each of these columns of the tables of turns for the first n positions."""
-        return self._turns.plain(columns, n)
+    def rotations_of(self, columns: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.float32]:
+        """Cosines, then sines, of each of these columns of the rope tables for the first n positions."""
+        return self._rope_tables.plain(columns, n)
 
     def beside(self, offset: int) -> Step | None:
         """The step that many places after the one that is emitted; None if there is none."""

@@ -11,7 +11,7 @@ from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.state import check_heads
-from woolly.runtime.turns import Turns
+from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
         placement,
         Address(0),
         Address(0),
-        Turns(whole, views),
+        RopeTables(whole, views),
         draft,
     )
     emitter.emit()

@@ -38,8 +38,10 @@ class MultimodalChecks:
             raise ValueError("this backend computes no batch with rows of images yet")
         if self._folded and len(batch.output_rows) and int(batch.output_rows.max()) + self._folded > batch.n_rows:
             raise ValueError("rows are folded beyond the batch")
-        if batch.turns is not None and (batch.turns.ndim != 2 or batch.turns.shape[1] != batch.n_rows):
-            raise ValueError("what rows turn by does not fit the batch")
+        if batch.rope_positions is not None and (
+            batch.rope_positions.ndim != 2 or batch.rope_positions.shape[1] != batch.n_rows
+        ):
+            raise ValueError("the rope positions do not fit the batch")
         self._check_embeds(batch)
         self._check_gather_rows(batch)
         self._check_filters(batch)

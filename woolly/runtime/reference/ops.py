@@ -57,14 +57,14 @@ def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
 
 
 def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, batch: Batch) -> Float32:
-    """Each head turned by its row's position, or the pairs of each section by one of its positions."""
-    if rope.sections and batch.turns is not None:
-        return turned(x, rope, divisors, batch.turns[rope_axes(rope)].T)
-    return turned(x, rope, divisors, batch.positions[:, None])
+    """Each head rotated by its row's position, or the pairs of each section by one of its positions."""
+    if rope.sections and batch.rope_positions is not None:
+        return rotated(x, rope, divisors, batch.rope_positions[rope_axes(rope)].T)
+    return rotated(x, rope, divisors, batch.positions[:, None])
 
 
-def turned(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
-    """Heads of rows turned by positions: one of each row, or one of each row and pair."""
+def rotated(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
+    """Heads of rows rotated by positions: one of each row, or one of each row and pair."""
     frequencies, magnitude = rope_frequencies(rope, divisors)
     positions = np.maximum(positions - rope.back, 0)
     angles = positions.astype(np.float64)[:, None, :] * frequencies
@@ -146,12 +146,12 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
 
 
 def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
-    """What the keys of all positions lack: their bias, turned as they are."""
+    """What the keys of all positions lack: their bias, rotated as they are."""
     rope = step.rope()
     assert rope is not None
     bias, *divisors = (c.weights.get(weight.name).reshape(-1) for weight in step.by_role("k_bias", "divisors"))
     positions = np.arange(n_past, dtype=np.int32)[:, None]
-    return turned(np.repeat(bias[None], n_past, axis=0), rope, divisors[0] if divisors else None, positions)
+    return rotated(np.repeat(bias[None], n_past, axis=0), rope, divisors[0] if divisors else None, positions)
 
 
 def _seen(

@@ -246,8 +246,9 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
                float* to = scores + kSplit * at + begin;
                products({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, to, kSplit, false, t.scale}, count);
                if (t.n_terms > 0)
-                   products({t.turns + begin, kSplit, t.terms + from + at, 0, t.n_terms, end - begin, to, kSplit, true},
-                            count);
+                   products(
+                       {t.rotations + begin, kSplit, t.terms + from + at, 0, t.n_terms, end - begin, to, kSplit, true},
+                       count);
            });
     soften(t, from, n, scores);
     chunks(

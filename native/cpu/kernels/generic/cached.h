@@ -80,7 +80,7 @@ struct KvQ8 {
     }
 };
 
-// Codes of the values of IQ4_NL, which suit the bell curve of a turned head. Two columns of K share a byte, and in V
+// Codes of the values of IQ4_NL, which suit the bell curve of a rotated head. Two columns of K share a byte, and in V
 // the two halves of 32 columns.
 struct KvQ4 {
     static constexpr int bits = 4;

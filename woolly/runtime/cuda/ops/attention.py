@@ -165,7 +165,7 @@ def _named(entry: Paged, kv_type: str) -> str:
 
 
 def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
-    """Attention over V of 4 bits: over turned heads, which whole blocks of 32 columns fill up."""
+    """Attention over V of 4 bits: over rotated heads, which whole blocks of 32 columns fill up."""
     stored = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // stored.k_dim
     k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
@@ -180,12 +180,12 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
     q, out = arguments[:2]
     each, size = (GridRows(0), -(-heads // 4)), 4 * e.max_rows * heads
     if is_rotated:
-        own = e.scratch("turned queries", size * k_room)
+        own = e.scratch("rotated queries", size * k_room)
         e.launch(
             "hadamard_heads", each, 128, q, own, heads, stored.k_dim, k_room, k_room, _hadamard_size(k_room, stored)
         )
         q = own
-    rotated = e.scratch("turned results", size * v_room)
+    rotated = e.scratch("rotated results", size * v_room)
     arguments = (q, rotated, *arguments[2:])
     columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
     grid, n = 8 * e.device.n_processors, e.device.n_processors
@@ -204,7 +204,7 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
 
 
 def _hadamard_size(columns: int, entry: Paged) -> int:
-    """Columns that are turned together; see native/cpu/ops/hadamard.h."""
+    """Columns of one Hadamard transform; see native/cpu/ops/hadamard.h."""
     return 32 if entry.v_in_k else columns & -columns
 
 

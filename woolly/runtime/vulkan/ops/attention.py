@@ -135,10 +135,10 @@ def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
     pair = np.flatnonzero((bias[:, left] != 0).any(axis=0) | (bias[:, right] != 0).any(axis=0))
     columns = e.column(step) + pair
     rows = np.stack([left[pair], right[pair], columns], axis=1).astype(np.int32)
-    turns = e.turns_of(columns, _SPLIT)
+    rotations = e.rotations_of(columns, _SPLIT)
     return (
         e.vector(found[0]),
-        e.array(f"turns {columns.tolist()}", turns.nbytes, lambda: turns),
+        e.array(f"turns {columns.tolist()}", rotations.nbytes, lambda: rotations),
         e.array(f"pairs {name}", rows.nbytes, lambda: rows),
         len(pair),
     )
@@ -240,8 +240,8 @@ def _attend(e: Emitter, step: Step) -> None:
     is_tiled = v_dim <= _COLUMNS[0] and not has_chosen and e.device.shared_bytes >= _TILE_SHARED
     if cache.kinds:
         n_bytes = 4 * e.max_rows * heads * room(entry.k_dim, e.kv_type)
-        turned = e.scratch("turned queries", n_bytes) if is_tiled else _NONE
-        last = (*last, (turned, *_centers(e, step), *cache.kinds, *_choice(e, step)))
+        rotated = e.scratch("rotated queries", n_bytes) if is_tiled else _NONE
+        last = (*last, (rotated, *_centers(e, step), *cache.kinds, *_choice(e, step)))
     kind = f"{cache.name}_{columns}"
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
@@ -274,7 +274,7 @@ def _attend(e: Emitter, step: Step) -> None:
         per = max(1, _TILE // own)
         tiles, front = GridRows(3, per, -(-own // _TILE)), GridRows(2, per)
         if cache.kinds:
-            e.launch(f"attend_turn_{cache.other}", (heads, GridRows(0)), 128, *args, least=_MIN_TILED_ROWS, far=False)
+            e.launch(f"hadamard_{cache.other}", (heads, GridRows(0)), 128, *args, least=_MIN_TILED_ROWS, far=False)
         plain = "plain_" if _is_plain(step) and not cache.kinds else ""
         kernel = f"attend_tile_{plain}{cache.name}"
         e.launch(kernel, (entry.heads, tiles), 128, *args, least=_MIN_TILED_ROWS, far=False)

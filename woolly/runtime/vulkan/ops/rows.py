@@ -173,8 +173,8 @@ def _rope(e: Emitter, step: Step) -> None:
     rope = step.rope()
     assert rope is not None
     # n_rot is even: one less says that pairs are side by side.
-    turned = rope.n_rot - int(rope.style == "adjacent")
-    _elements(e, step, i=rope.head_dim, j=turned, k=e.column(step))
+    rotated = rope.n_rot - int(rope.style == "adjacent")
+    _elements(e, step, i=rope.head_dim, j=rotated, k=e.column(step))
 
 
 @emits("output_rows")

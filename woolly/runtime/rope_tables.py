@@ -1,4 +1,4 @@
-"""Turns: cosines and sines of every position, as rotary embeddings need them."""
+"""Cosines and sines of every position for rotary embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
 
-class Turns:
+class RopeTables:
     """Tables [position, pair] of the model's rotary embeddings side by side, grown by doubling."""
 
     def __init__(self, plan: Plan, tensors: Views) -> None:
@@ -38,12 +38,12 @@ class Turns:
             backs.append(np.full(len(turns), key[0].back, np.intp))
             axes.append(rope_axes(key[0]) if key[0].sections else np.full(len(turns), -1, np.intp))
         self._frequencies, self._magnitudes = np.concatenate(frequencies), np.concatenate(magnitudes)
-        self._axes = np.concatenate(axes)  # of each column: which of a row's turns; -1: its position
-        self._backs = np.concatenate(backs)  # of each column: how many positions before a row's it turns by
+        self._axes = np.concatenate(axes)  # of each column: which of a row's rope positions; -1: its position
+        self._backs = np.concatenate(backs)  # of each column: how many positions before a row's it uses
         self.cosines = self.sines = np.zeros((0, 1), np.float32)
 
     def column(self, step: Step) -> int:
-        """The first column of the step's embedding; 0 if it turns nothing."""
+        """The first column of the step's embedding; 0 for a step without rope."""
         key = _key(step)
         return 0 if key is None else self._columns[key]
 
@@ -56,9 +56,9 @@ class Turns:
             self.cosines = self.sines = np.zeros((n, 1), np.float32)
             return
         # Not NumPy's cos and sin: its builds use functions of the CPU, which differ in the last bit.
-        n_all = n - min(0, *self._backs.tolist())  # some turn by a later position than their own
+        n_all = n - min(0, *self._backs.tolist())  # some use a later position than their own
         cosines, sines = (np.empty((n_all, len(self._frequencies)), np.float32) for _ in range(2))
-        _native.turns(self._frequencies, self._magnitudes, cosines, sines)
+        _native.rope_tables(self._frequencies, self._magnitudes, cosines, sines)
         for back in set(self._backs.tolist()) - {0}:
             at = np.ix_(np.maximum(np.arange(n) - back, 0), own := np.flatnonzero(self._backs == back))
             cosines[:n, own], sines[:n, own] = cosines[at], sines[at]
@@ -75,19 +75,19 @@ class Turns:
 
         Tables do not grow past `most` positions; native code rejects further ones.
         """
-        if batch.turns is None or self._axes.max(initial=-1) < 0:  # no rope has sections
+        if batch.rope_positions is None or self._axes.max(initial=-1) < 0:  # no rope has sections
             self.extend(min(int(batch.positions.max()) + 1, most))
             return self.cosines, self.sines, None
-        positions = np.vstack([batch.turns, batch.positions])  # so that an axis of -1 is the position
-        if not 0 <= positions.min() <= positions.max() < most or self._axes.max() >= len(batch.turns):
-            raise ValueError(f"rows turn by positions outside of 0 to {most}, or by fewer than the plan's rope has")
+        positions = np.vstack([batch.rope_positions, batch.positions])  # so that an axis of -1 is the position
+        if not 0 <= positions.min() <= positions.max() < most or self._axes.max() >= len(batch.rope_positions):
+            raise ValueError(f"rope positions are outside of 0 to {most}, or fewer than the plan's rope has")
         self.extend(int(positions.max()) + 1)
         at = positions[self._axes].T, np.arange(len(self._axes))  # rows of the batch, columns
         return self.cosines[at], self.sines[at], np.arange(batch.n_rows, dtype=np.int32)
 
 
 def _key(step: Step) -> tuple[Rope, str] | None:
-    """The rotary embedding of a step, and the name of its divisors; None if it turns nothing."""
+    """The rotary embedding of a step, and the name of its divisors; None for a step without rope."""
     if (rope := step.rope()) is None:
         return None
     return rope, next((weight.name for weight in step.by_role("divisors")), "")

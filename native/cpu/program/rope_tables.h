@@ -9,7 +9,7 @@ namespace woolly {
 // cosines[p * n + i] = cos(p * frequencies[i]) * magnitudes[i], and the same of sines, for every position p of the
 // tables. By additions and multiplications alone: the bits are the same on every machine, which those of a C library
 // or of NumPy are not.
-void turns(std::span<const double> frequencies, std::span<const double> magnitudes, std::span<float> cosines,
-           std::span<float> sines);
+void rope_tables(std::span<const double> frequencies, std::span<const double> magnitudes, std::span<float> cosines,
+                 std::span<float> sines);
 
 }  // namespace woolly

@@ -1,4 +1,4 @@
-#include "cpu/program/turns.h"
+#include "cpu/program/rope_tables.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@ namespace woolly {
 
 namespace {
 
-struct Turn {
+struct CosSin {
     double cosine, sine;
 };
 
@@ -40,7 +40,7 @@ double series(const double (&terms)[n], double square) {
 }
 
 // Error below one unit in the last place for angles up to 2^20; the caller's positions times frequencies of at most 1.
-Turn turn(double angle) {
+CosSin cos_sin(double angle) {
     if (!std::isfinite(angle)) return {angle - angle, angle - angle};
     const double quarters = std::nearbyint(angle * per_quarter);
     const double near = angle - quarters * part_1;  // exact
@@ -56,17 +56,17 @@ Turn turn(double angle) {
         cosine = -sine;
         sine = other;
     }
-    return quadrant & 2 ? Turn{-cosine, -sine} : Turn{cosine, sine};
+    return quadrant & 2 ? CosSin{-cosine, -sine} : CosSin{cosine, sine};
 }
 
 }  // namespace
 
-void turns(std::span<const double> frequencies, std::span<const double> magnitudes, std::span<float> cosines,
-           std::span<float> sines) {
+void rope_tables(std::span<const double> frequencies, std::span<const double> magnitudes, std::span<float> cosines,
+                 std::span<float> sines) {
     const size_t n = frequencies.size();
     for (size_t at = 0, position = 0; at + n <= cosines.size(); ++position) {
         for (size_t i = 0; i < n; ++i, ++at) {
-            const Turn t = turn(static_cast<double>(position) * frequencies[i]);
+            const CosSin t = cos_sin(static_cast<double>(position) * frequencies[i]);
             cosines[at] = static_cast<float>(t.cosine * magnitudes[i]);
             sines[at] = static_cast<float>(t.sine * magnitudes[i]);
         }

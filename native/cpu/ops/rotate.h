@@ -1,4 +1,4 @@
-// A head turned by its token's position, as rope and store do it.
+// A head rotated by its token's position, as rope and store do it.
 #pragma once
 
 #include "cpu/program/arguments.h"
@@ -6,15 +6,15 @@
 
 namespace woolly {
 
-struct Turn {
-    const int n_rot, column;  // elements that turn; the first column of their table
+struct Rotate {
+    const int n_rot, column;  // elements that rotate; the first column of their table
     const bool adjacent;      // rotary pairs side by side
 
-    explicit Turn(const Arguments& a)
-        : n_rot(a.integer("n_rot")), column(a.integer("turns")), adjacent(a.integer("adjacent") != 0) {
+    explicit Rotate(const Arguments& a)
+        : n_rot(a.integer("n_rot")), column(a.integer("rope_column")), adjacent(a.integer("adjacent") != 0) {
         a.vector("divisors");  // they are in the tables of the batch
         if (n_rot < 0 || n_rot > a.integer("head_dim"))
-            a.fail("cannot turn " + std::to_string(n_rot) + " elements of a head");
+            a.fail("cannot rotate " + std::to_string(n_rot) + " elements of a head");
     }
 
     // The two columns of a pair.
@@ -22,8 +22,8 @@ struct Turn {
     int right(int pair) const { return adjacent ? 2 * pair + 1 : pair + n_rot / 2; }
 
     void operator()(const BatchView& batch, int64_t row, float* head) const {
-        const float* cosine = batch.cosines + batch.turn_of(row) * batch.turn_width + column;
-        const float* sine = batch.sines + batch.turn_of(row) * batch.turn_width + column;
+        const float* cosine = batch.cosines + batch.rope_row(row) * batch.rope_width + column;
+        const float* sine = batch.sines + batch.rope_row(row) * batch.rope_width + column;
         const int half = n_rot / 2;
         for (int i = 0; i < half; ++i) {
             float& a = head[left(i)];
