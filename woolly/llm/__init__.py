@@ -1,4 +1,4 @@
-"""FACE: `LLM` and `AsyncLLM`, what a Python program calls."""
+"""Python API: `LLM` and `AsyncLLM`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

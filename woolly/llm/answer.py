@@ -15,7 +15,7 @@ from woolly.errors import RequestError
 class ChatCompletion(Completion):
     """A Completion whose `text` is without reasoning and calls. `str(completion)` is its text."""
 
-    reasoning: str = ""  # what the model thought before it answered
+    reasoning: str = ""  # reasoning before the answer
     tool_calls: tuple[ToolCall, ...] = ()
 
 
@@ -26,7 +26,7 @@ class ChatChunk(Chunk):
     raw: str = ""  # the text as the model wrote it
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()  # calls whose last character came with this chunk
-    events: tuple[Event, ...] = ()  # the same in order, with calls as they are written; the last is Finished
+    events: tuple[Event, ...] = ()  # text, reasoning and calls in order; the last event is Finished
 
 
 class ChatReader:
@@ -37,7 +37,7 @@ class ChatReader:
         self._requests = tuple(requests)
         self._parsers = [layout.parser() for _ in self._requests]
         self._events: list[list[Event]] = [[] for _ in self._requests]
-        self._n_calls = [0] * len(self._requests)  # calls that a chunk has carried as a whole
+        self._n_calls = [0] * len(self._requests)  # calls that a chunk has carried completely
 
     def read(self, chunk: Chunk) -> ChatChunk:
         """Returns the chunk with its reasoning and calls apart from its text."""
@@ -56,7 +56,7 @@ class ChatReader:
         )
 
     def complete(self, completion: Completion) -> ChatCompletion:
-        """Returns the whole answers with their reasoning and calls apart from their text."""
+        """Return the complete answers with reasoning and calls apart from their text."""
         first, *others = (self._complete_one(index, one) for index, one in enumerate(completion.choices))
         return ChatCompletion(**{**vars(first), "others": tuple(others)})
 
@@ -70,7 +70,7 @@ class ChatReader:
     def _ended_calls(self, index: int, events: Sequence[Event]) -> tuple[ToolCall, ...]:
         """Returns the calls that another call or the end of the answer follows, if no chunk has carried them."""
         if not any(isinstance(event, (CallStart, Finished)) for event in events):
-            return ()  # none can have ended; gathering for each piece of a long call would cost its square
+            return ()  # no call can have ended; gathering for each piece of a long call would take quadratic time
         calls = gather(self._events[index]).tool_calls
         n_ended = len(calls) if isinstance(events[-1], Finished) else max(0, len(calls) - 1)
         ended = calls[self._n_calls[index] : n_ended]
@@ -87,7 +87,7 @@ class ChatStream(Stream):
 
     @property
     def completion(self) -> ChatCompletion:
-        """The whole answer, once it has ended; RequestError before."""
+        """Complete answer; RequestError before it has ended."""
         return self._reader.complete(super().completion)
 
     def __next__(self) -> ChatChunk:
@@ -100,12 +100,12 @@ def _fields(given: Chunk | Completion) -> dict[str, Any]:
 
 
 def written_note(driver: EngineDriver, layout: Layout, requests: Sequence[Request]) -> str:
-    """Returns the note that a model writes of a conversation. RequestError if it writes none."""
+    """Return the note of a conversation, written by the model. RequestError if the model writes no note."""
     return read_note(layout, requests, *driver.complete([requests]))
 
 
 def read_note(layout: Layout, requests: Sequence[Request], completion: Completion) -> str:
-    """Returns the note that an answer is. RequestError if it is none."""
+    """Return an answer's text as the note. RequestError if it is not a note."""
     note = ChatReader(layout, requests).complete(completion.checked()).text.strip()
     if not note:
         raise RequestError("the model wrote no note of the conversation", code="compaction_failed")

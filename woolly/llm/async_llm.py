@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AsyncLLM(UnsupportedCallsMixin):
-    """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
+    """Asynchronous `LLM` with the same arguments; methods are coroutines. Cancelling a task cancels its request.
 
     >>> async with AsyncLLM("smollm2") as llm:
     ...     async for chunk in llm.stream_chat("Why is the sky blue?", max_tokens=50):
@@ -53,7 +53,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
-            # A thread cannot be stopped: what it loads is freed as soon as it is there.
+            # A thread cannot be stopped: its model is freed as soon as it is loaded.
             loading.add_done_callback(_free)
             raise
 
@@ -203,7 +203,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         return self.llm.classes(await self.pool(prepare, listed(texts)))
 
     async def pool(self, prepare: Callable[..., PoolingJob], *args: Any) -> PoolingJob:
-        """Returns the job that `prepare` makes off the event loop, when it is over."""
+        """Prepare a job off the event loop and return it when it is finished."""
         job = await asyncio.to_thread(prepare, *args)
         await wait_for_pooling(self.llm.driver, job)
         return job
@@ -267,7 +267,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         return chunk
 
     async def aclose(self) -> None:
-        """Cancels what has not finished."""
+        """Cancel the unfinished requests."""
         self._end()
 
     async def __aenter__(self) -> AsyncStream:

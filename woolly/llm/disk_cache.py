@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiskCache:
-    """A folder for pages of one identity, and how fast the model computes what it would spare."""
+    """Disk folder for KV pages of one identity, and the prefill rate of the model."""
 
     identity: Identity
     folder: PageFolder
@@ -30,12 +30,12 @@ class DiskCache:
 
 
 class DiskCacheMixin(Identified):
-    """The part of LLM that knows what is on disk."""
+    """Disk cache methods of LLM."""
 
     _tier: DiskTier | None = None
 
     def disk_stats(self) -> DiskStats | None:
-        """Returns what the disk tier of the cache did so far; None without `cache_disk`."""
+        """Return the counters of the cache's disk tier; None without `cache_disk`."""
         return self.driver.call(Engine.disk_stats)
 
     @property
@@ -86,7 +86,7 @@ def open_disk(
     most = parse_size("cache_disk", size)
     if not most:
         return None
-    from woolly.cache.disk import PageFolder  # few ask for it
+    from woolly.cache.disk import PageFolder  # rarely used
 
     place = pages_folder(folder)
     identity = identity_of(loaded.program, loaded.file, [adapter.file for adapter in loaded.adapters])

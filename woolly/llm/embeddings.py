@@ -33,7 +33,7 @@ def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) 
 
 
 def rms_normed(rows: Float32, weight: Float32, eps: float) -> Float32:
-    """Returns rows as the op rms_norm leaves them."""
+    """Return rows normalized as by the op rms_norm."""
     mean_square = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
     normed: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
     return normed * weight

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from woolly.engine import Engine, EngineDriver, LoadedModel
     from woolly.gguf import GGUFFile
 
-# Tokens of the probe: more than a page, so that the second page and the first are read together. Pages of zeros before
-# them make the past long enough that attention splits it and merges what the splits found.
+# Tokens of the probe: more than a page, so that the first and the second page are read together. Pages of zeros before
+# them make the context long enough that attention splits it and merges the partial results.
 _N_TOKENS = 40
 _N_PAST = 288
 _N_ROWS = 8  # at the end, whose logits are hashed and sampled from
@@ -43,7 +43,7 @@ _CHAINS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of an answer's bits: everything that decides them, and a probe that proves it.
+    """Identity of an answer's bits: everything that determines them, and the digest of a probe run.
 
     The kernel level, threads, chunks and other requests are not in it: they do not change a bit. A level that does,
     such as `scalar` on x86-64, whose sums round twice where others fuse, differs in its probe.
@@ -51,9 +51,9 @@ class Identity:
 
     arithmetic: int  # ARITHMETIC of the code
     model: str  # SHA-256 over its files, and over those of its adapters
-    backend: str  # "cpu" also of GPUs that give its bits, "reference", or with the generation of others: "cuda sm_90"
+    backend: str  # "cpu" (also GPUs with its bits), "reference", or GPU and architecture: "cuda sm_90"
     kv_type: str
-    probe: str  # digest of logits and of tokens that were sampled from them; empty for a model that writes nothing
+    probe: str  # digest of logits and of tokens sampled from them; empty for a model that generates no text
 
     @property
     def id(self) -> str:
@@ -66,7 +66,7 @@ class Identity:
 
 
 class Identified:
-    """The part of LLM that knows its identity; any thread may ask for it."""
+    """Identity methods of LLM. Thread-safe."""
 
     driver: EngineDriver
     _loaded: list[LoadedModel]
@@ -79,7 +79,7 @@ class Identified:
         return self.driver.engine.program.about.place
 
     def identity(self) -> Identity:
-        """Returns what decides the bits of the answers; the first call runs a probe between two steps.
+        """Return the identity of the answers' bits; the first call runs a probe between two steps.
 
         Processes with one identity give one answer to one request, byte for byte.
         """
@@ -95,7 +95,7 @@ class Identified:
 
     @property
     def known_identity(self) -> Identity | None:
-        """Returns the identity if it was asked for before."""
+        """Return the identity if it was computed before."""
         return self._identity
 
 
@@ -108,14 +108,14 @@ def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] =
 
 
 def _digest(files: Sequence[GGUFFile]) -> str:
-    """Returns the digest of files, and of metadata that were given in place of theirs."""
+    """Return the digest of files, and of metadata that override theirs."""
     digest = digest_of([path for one in files for path in one.paths])
     given = [text for one in files if isinstance(one.metadata, Overlay) for text in one.metadata.texts]
     return digest if not given else hashlib.sha256("\0".join([digest, *given]).encode()).hexdigest()
 
 
 def _proved(program: Program, digest: str, tower: str = "") -> Identity:
-    """Returns the identity; `tower` says what decides the bits of its rows."""
+    """Return the identity; `tower` identifies the bits of the encoder rows."""
     about = program.about
     bits = about.bits if tower in ("", about.bits) else f"{about.bits}, tower {tower}"
     return Identity(ARITHMETIC, digest, bits, about.kv_type, _probe(program))
@@ -126,14 +126,14 @@ def device_bytes(engine: Engine) -> int | None:
     program, state, shares = engine.program, engine.state, engine.program.about.shares
     if not program.about.device:
         return None
-    if shares and isinstance(state, runtime.SplitState):  # what the CPU has is elsewhere
+    if shares and isinstance(state, runtime.SplitState):  # the CPU's memory is reported elsewhere
         on_gpus = [(share, part) for share, part in zip(shares, state.parts, strict=True) if share.device != "cpu"]
         return sum(share.weights + part.n_bytes + share.values for share, part in on_gpus)
     return program.weight_stats().n_bytes + engine.state.n_bytes + program.about.arena_bytes
 
 
 def compute_rate(program: Program) -> float:
-    """Returns the tokens per second at which a program computes a short prompt; 0 for one that writes nothing.
+    """Returns the tokens per second at which a program computes a short prompt; 0 for a model that generates no text.
 
     A run before it, as `identity_of` makes one, has packed the weights.
     """

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, UnsupportedCallsMixin, DynamicAdaptersMixin):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
-    `path`, `tokenizer`, `template` and `ctx` tell what was opened.
+    `path`, `tokenizer`, `template` and `ctx` describe the open model.
 
     >>> with LLM("smollm2") as llm:
     ...     print(llm.chat("Why is the sky blue?", max_tokens=50))
@@ -75,33 +75,31 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         `backend` is cuda, metal, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is
         cpu, cuda, metal or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
         `gpu_layers` is how many layers GPUs get, from the first on: a number, "all", or "auto", the default of backend
-        auto: as many as fit.
-        `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as
-        a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
-        `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
-        where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
-        requests run at once, others wait: a number, or "auto", the default, as many as pay and fit. A step computes at
-        most `chunk` tokens for all of them. `threads` None takes all cores. `weight_memory` bounds what is kept of
-        prepared weights, in bytes or as text such as "600MB".
-        `kv_type` is f16, f32, q8_0 or q4: how the cache keeps keys and values; "q8_0/q4" chooses them apart.
-        `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
-        so far, with "mtp" by the block for that in the model's own file (multi-token prediction), with "mtp_lookup" by
-        both, or with a smaller model of the same vocabulary, given as a file, a name or an open LLM, whose file is then
-        opened once more. "auto" is "mtp" if the file has a block, or one is beside it; None or "none": nothing.
-        `metadata` are values in place of the file's, by key, in which "*." stands for the architecture; `rope_scaling`
-        (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
-        a scale of 4 a model reads four times the positions of its training.
-        `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
-        each as its own `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
-        `control_vectors` are GGUF files of directions that are added to what layers leave, for all requests: a list, or
-        a mapping of files to scales; `control_vector_layers` are the first and the last layer that get theirs.
-        `chat_template` lays out conversations in place of the file's own. `preset` names a table of presets.toml, whose
-        system prompt, context and sampling hold where a call gives none; by default the one of the model's name, if
-        there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
-        "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
-        `mmproj` is the projector file for image and audio input: by default the one next to the model, "none" for none.
-        `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
-        the token of `stage_token_file`. `check_memory` refuses a model that the available memory cannot hold.
+        auto: as many as fit. `ctx` bounds prompt and answer of one request together, in tokens: by default the model's
+        context, reduced to fit in a quarter of the free memory. More than the training context is accepted with a
+        warning. `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by
+        default four contexts if they take at most a tenth of the available memory, else fewer, but at least one.
+        `max_running` requests run concurrently, others wait: a number, or "auto", the default, as many as help and fit.
+        A step computes at most `chunk` tokens for all of them. `threads` None uses all cores. `weight_memory` limits
+        the memory of prepared weights, in bytes or as text such as "600MB". `kv_type` is the type of the KV cache: f16,
+        f32, q8_0 or q4; "q8_0/q4" chooses keys and values separately. `speculation` drafts up to `draft_tokens` tokens
+        ahead, which changes no text: "prompt_lookup" in the text so far, "mtp" with the model's MTP block (multi-token
+        prediction), "mtp_lookup" with both, or a smaller model with the same vocabulary, given as a file, a name or an
+        open LLM, whose file is then opened once more. "auto" is "mtp" if the file has an MTP block, or one is next to
+        it; None or "none": no speculation. `metadata` overrides values of the file, by key, in which "*." stands for
+        the architecture; `rope_scaling` (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are
+        names for such keys: with yarn and a scale of 4 a model supports four times its training context. `adapters` are
+        LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of each as its own
+        `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
+        `control_vectors` are GGUF files of directions that are added to the outputs of layers, for all requests: a
+        list, or a mapping of files to scales; `control_vector_layers` are the first and the last of these layers.
+        `chat_template` replaces the file's template. `preset` names a table of presets.toml, whose system prompt,
+        context and sampling are the defaults of a call; by default the table with the model's name, if there is one;
+        "none" disables presets. `cache_disk` is the disk space for pages of prompts, such as "20GB", which are reused
+        by later processes; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`. `mmproj` is the projector file for
+        image and audio input: by default the one next to the model; "none" disables it. `stages` are the HOST:PORT of
+        `woolly stage` processes that hold the layers in turn, each with the same file and the token of
+        `stage_token_file`. `check_memory` rejects a model that does not fit in the available memory.
         """
         given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
         self.path: Path = resolve(model)
@@ -134,7 +132,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         )
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
-        files = self._loaded  # of the adapters that there are at the time
+        files = self._loaded  # of the current adapters
         self._identifying, self._adapting = threading.Lock(), threading.Lock()
         try:
             self.template = load_template(loaded, given.chat_template)
@@ -210,15 +208,15 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return self.driver.call(lambda engine: engine.logits(ids))
 
     def hidden(self, ids: Sequence[int], step: str | int) -> npt.NDArray[np.float32]:
-        """Returns what a step makes of each of the ids, float32 [len(ids), width], the same on every backend.
+        """Return the output of a plan step for each of the ids, float32 [len(ids), width], the same on every backend.
 
-        "blk.3" is what layer 3 leaves, "output_norm" the final state, normed, of which the logits are made,
-        "blk.3.ffn_norm" the value of the model's step with that weight (`woolly plan`), a number the step that
-        `woolly plan --fused` prints with it. RequestError if the backend never makes that value by itself.
+        "blk.3" is the output of layer 3, "output_norm" the normalized final state from which the logits are computed,
+        "blk.3.ffn_norm" the output of the step with that weight (`woolly plan`), a number the step that
+        `woolly plan --fused` prints with it. RequestError if the backend never computes that value separately.
         """
         if (found := find_norm(self.engine.program, step)) is None:
             return self.driver.call(lambda engine: engine.hidden(ids, step))
-        # The backend norms while it reads its input: that input is read, and normed here.
+        # The backend fuses the norm: its input is read, and normalized here.
         before, norm = found
         weight = self._loaded[0].file.tensors[norm.weights[0].name].dequantize()
         values = self.driver.call(lambda engine: engine.hidden(ids, before))
@@ -231,7 +229,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return Score.of(request)
 
     def prefix_stats(self) -> PrefixStats:
-        """Prefix cache statistics: tokens found and computed, and why they were not found."""
+        """Prefix cache statistics: hits, computed tokens, and reasons of misses."""
         return self.driver.call(Engine.prefix_stats)
 
     @overload
@@ -275,16 +273,16 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         progress: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion] | Stream:
-        """Continues a prompt (text, or token ids taken as they are), or each of a list of prompts, all at once.
+        """Complete a prompt (text, or token ids used unchanged), or each of a list of prompts, concurrently.
 
-        A list takes one `params` for all or a list of them, and gives a list in the same order; `progress` shows a
+        A list accepts one `params` for all or a list of them, and returns a list in the same order; `progress` shows a
         bar on standard error meanwhile. With `stream`, one prompt is continued chunk by chunk.
 
-        Each field of SamplingParams is an option too, which replaces that of `params`: `generate("hi", max_tokens=5)`.
-        After `timeout` seconds a request ends with what it has, as cancelled. A higher `priority` goes first.
+        Each field of SamplingParams is an option too, which overrides `params`: `generate("hi", max_tokens=5)`.
+        After `timeout` seconds a request ends as cancelled, with its text so far. A higher `priority` goes first.
         `hooks` are called with (positions, values) of the named steps (see `hidden`) for each token that is computed.
 
-        A request that fails, as by a callback of its own, raises; in a list its Completion carries the error.
+        A request that fails, for example in its callback, raises; in a list its Completion has the error.
         """
         many = is_list_of_prompts(prompt)
         check_progress(stream, progress)
@@ -337,20 +335,20 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         progress: bool = False,
         **options: Unpack[ChatOptions],
     ) -> ChatCompletion | list[ChatCompletion] | ChatStream:
-        """Answers a conversation, laid out by the file's own chat template, or each of a list of them, all at once.
+        """Answer a conversation, rendered with the file's chat template, or each of a list of them, concurrently.
 
         A text is one message of the user. The answer's `text` is without its `reasoning` and its `tool_calls`.
         Lists, `stream`, `progress`, sampling options, `timeout` and `priority` are as in `generate`.
 
         `schema` is a JSON schema or a pydantic class that the answer follows. `tools` are functions that the model may
         call, in OpenAI's shape; `tool_choice` is none, auto, required or the name of one of them, and without
-        `parallel_tool_calls` at most one call comes. `reasoning_effort` sets how much a model thinks whose template has
-        such a switch; without `split_reasoning` its thoughts stay in the text. With `continue_final` the answer
+        `parallel_tool_calls` there is at most one call. `reasoning_effort` sets the effort of a model whose template
+        has such a switch; without `split_reasoning` the reasoning stays in the text. With `continue_final` the answer
         continues the last message, which must be the assistant's. `documents` and `variables` (switches such as
         enable_thinking) go to the template.
 
-        Control tokens that are written out in a message's content are control tokens, as in other engines: check
-        content that you do not trust.
+        Control tokens in a message's content are tokenized as control tokens, as in other engines: check untrusted
+        content.
         """
         check_progress(stream, progress)
         if stream:
@@ -363,14 +361,14 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return answers if many else answers[0]
 
     def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:
-        """Returns a note of a conversation, which the model writes; `summary_text` makes it a message in its place."""
+        """Return a note of a conversation, written by the model; `summary_text` makes it a message."""
         return written_note(self.driver, *self.prepare_note(messages, params, **options))
 
     def close(self) -> None:
-        """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""
+        """Frees weights, cache, threads and file; open requests end cancelled, further calls raise."""
         self.driver.close()
         if not self.driver.is_foreign:  # a forked child leaves it to its parent
-            with self._adapting:  # a change of adapters ends first: the driver refuses it by now
+            with self._adapting:  # a change of adapters ends first: the driver rejects it by now
                 self._unload()
 
     def __enter__(self) -> LLM:

@@ -43,12 +43,12 @@ def load_template(loaded: LoadedModel, chat_template: str | None) -> ChatTemplat
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
     if loaded.source is not None and "tokenizer.chat_template" not in metadata:
-        metadata = {"tokenizer.chat_template": _PLAIN}  # an encoder reads what is asked, not a conversation
+        metadata = {"tokenizer.chat_template": _PLAIN}  # the input of an encoder is a text, not a conversation
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
 
 
 def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
-    """Return the modalities of a model: those of its projector, or of its audio encoder."""
+    """Return the modalities of a model: from its projector or audio encoder."""
     source = loaded.source
     tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower
     if tower is None:

@@ -1,4 +1,4 @@
-"""Sight: images and audio of a prompt as the engine takes them, and what they cost."""
+"""Images and audio of a prompt as input of the engine, and their number of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Returns a conversation as tokens, and rows of its images and audio among them."""
+    """Return the tokens of a conversation, with placeholder rows for its images and audio."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
     for index, item in enumerate(layout.media):
@@ -24,12 +24,12 @@ def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str]
 
 
 def image_tokens(image: Image, tower: VisionSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns how many tokens of a context an image takes, with the marks around it."""
+    """Return the number of context tokens of an image, markers included."""
     return _count(multimodal.image_placeholders(image.size, tower), encode)
 
 
 def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns how many tokens of a context an audio clip takes, with the marks around it."""
+    """Return the number of context tokens of an audio clip, markers included."""
     return _count(multimodal.audio_placeholders(audio, settings), encode)
 
 

@@ -29,8 +29,8 @@ class Setting:
 
     flags: str  # of `woolly serve`, separated by spaces
     help: str
-    shown: str | None = None  # what people read in place of the default
-    name: str = ""  # in woolly.toml, and after WOOLLY_ in the environment; "": that of the option
+    shown: str | None = None  # shown instead of the default
+    name: str = ""  # in woolly.toml, and after WOOLLY_ in the environment; "": the option's name
     clients: bool = False  # whether a client may choose it for a model that it asks to load
 
 
@@ -42,12 +42,12 @@ class Row:
     type: str  # the annotation: how text is read
     default: Any
     help: str = ""  # of the commands that open a model for one task
-    flags: str = ""  # of these commands, separated by spaces; "": none
-    shown: str = ""  # what people read in place of the default
+    flags: str = ""  # of these commands, separated by spaces; "": no command
+    shown: str = ""  # shown instead of the default
     metavar: str | None = None
-    low: int | None = None  # the lowest value; None: no number, or any
+    low: int | None = None  # minimum; None: not a number, or no minimum
     choices: tuple[str, ...] = ()
-    setting: Setting | None = None  # None: the server has none, or says the same in other words
+    setting: Setting | None = None  # None: the server has no such setting, or another one for it
 
     @property
     def setting_name(self) -> str:
@@ -62,7 +62,7 @@ class Row:
 
 
 def option(default: Any, help: str = "", *, setting: Setting | None = None, **row: Any) -> Any:
-    """A dataclass field with its row; `row` are fields of Row. The metadata are also those of a setting's field."""
+    """A dataclass field with its row; `row` are fields of Row. The metadata are also used for a setting's field."""
     metadata: dict[str, Any] = {"row": {"help": help, "setting": setting, **row}, "group": _RUNS}
     if setting is not None:
         metadata |= {"flags": tuple(setting.flags.split()), "help": setting.help, "shown": setting.shown}
@@ -299,11 +299,11 @@ class ModelOptions(EngineOptions):
         flags="--preset",
         shown="that of the model's name",
     )
-    check_memory: bool = option(True)  # the server and its replicas count themselves what all models take
+    check_memory: bool = option(True)  # the server and its replicas count the memory of all models themselves
 
 
 class LoadOptions(TypedDict, total=False):
-    """The keywords of `LLM` for type checkers: names are those of the rows, as a test holds them, types are wider."""
+    """Keywords of `LLM` for type checkers: a test checks that the names match the rows; types are wider."""
 
     backend: str
     device: str | None
@@ -358,7 +358,7 @@ def takes_options(init: Init) -> Init:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=None if rows[name].default == () else rows[name].default,  # both mean none
+            default=None if rows[name].default == () else rows[name].default,  # both mean no value
             annotation=hint.__forward_arg__,
         )
         for name, hint in hints.items()

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class SharedOptions(SamplingOptions, total=False):
-    """Options of `generate` and `chat`; a sampling option replaces that of `params`."""
+    """Options of `generate` and `chat`; a sampling option overrides `params`."""
 
-    timeout: float | None  # seconds after which the request ends with what it has, as cancelled
+    timeout: float | None  # seconds after which the request ends as cancelled, with its text so far
     priority: int  # a higher one goes first
     replay_tokens: Sequence[int]  # first token ids of the answer, replayed from an interrupted one
 
@@ -34,7 +34,7 @@ class ChatOptions(SharedOptions, total=False):
     tools: Sequence[Tool | Mapping[str, Any]] | None  # functions that the model may call
     tool_choice: str | None  # none, auto (default), required, or the name of the tool that must be called
     parallel_tool_calls: bool  # False: at most one call
-    reasoning_effort: str | None  # "none", or a word that the template knows
+    reasoning_effort: str | None  # "none", or a value that the template supports
     split_reasoning: bool  # False: reasoning stays in the text, with its marks
     continue_final: bool  # True: the answer continues the last message, which is the assistant's
     documents: Sequence[Mapping[str, Any]] | None  # for templates that show them

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Text = str | Sequence[int]  # ids are taken as they are
 
-# Whether the caller has left: texts that are being prepared for it are then prepared no further.
+# Returns True if the caller has left: the preparation of its texts then stops.
 given_up: ContextVar[Callable[[], bool]] = ContextVar("woolly_given_up", default=lambda: False)
 
 
@@ -43,7 +43,7 @@ class Classification:
 
 
 class PoolingMixin:
-    """Prepares texts (any thread may), reads them beside the answers, and finishes what the model makes of them."""
+    """Embedding, reranking and classification methods of LLM. Preparation is thread-safe; texts run next to answers."""
 
     tokenizer: Tokenizer
     driver: EngineDriver
@@ -62,18 +62,17 @@ class PoolingMixin:
     ) -> Float32:
         """Returns a vector for each text (text, or token ids taken as they are), float32 [n, width].
 
-        Embeddings have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, which only
-        models that were trained for it (Matryoshka) bear. `pooling` says how a text's rows become one: mean, cls or
-        last; by default as the file says, and a model whose file says nothing is refused. A text of more tokens than
-        the model takes is refused, or cut with `truncate`. `progress` shows a bar on standard error.
+        Embeddings have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, for models
+        with Matryoshka training only. `pooling` is mean, cls or last; by default the file's value, and a model whose
+        file has none is rejected. A text that exceeds the model's maximum is rejected, or truncated with `truncate`.
+        `progress` shows a bar on standard error.
         """
         job = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
         return self.embeddings(self._run(job, progress), normalize=normalize, dimensions=dimensions)
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
-        """Returns a vector for each token of each text, float32 [n tokens, width], as the model leaves them.
-
-        For models whose file names no pooling; one that pools is refused.
+        """Returns a vector for each token of each text, float32 [n tokens, width], not normalized.
+        For models whose file names no pooling; other models are rejected.
         """
         job = self.prepare_token_embedding(listed(texts), truncate=truncate)
         return self._run(job, False).all_rows()
@@ -88,10 +87,10 @@ class PoolingMixin:
         document_tokens: int | None = None,
         progress: bool = False,
     ) -> Float32:
-        """Returns how well each document answers the query, float32 [n], from 0 to 1; `raw` as the model scores it.
+        """Return the relevance of each document to the query, float32 [n], from 0 to 1; with `raw` the model's scores.
 
         The order of the scores is that of the documents. `truncate` cuts documents that are too long for the model,
-        `document_tokens` those that have more tokens than that.
+        `document_tokens` documents with more tokens.
         """
         job = self.prepare_ranking(query, documents, truncate=truncate, document_tokens=document_tokens)
         return self.ranks(self._run(job, progress), raw=raw)
@@ -99,7 +98,7 @@ class PoolingMixin:
     def classify(
         self, texts: Text | Sequence[Text], *, truncate: bool = False, progress: bool = False
     ) -> list[Classification]:
-        """Returns how likely each of the model's labels is for each text."""
+        """Return the probability of each label for each text."""
         job = self.prepare_classification(listed(texts), truncate=truncate)
         return self.classes(self._run(job, progress))
 
@@ -111,7 +110,7 @@ class PoolingMixin:
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> PoolingJob:
-        """Returns a job for `embeddings`. RequestError if the model makes none, or for a text that is too long."""
+        """Return a job for `embeddings`. RequestError if the model is not an embedding model, or a text is too long."""
         if pooling == "none":
             message = "pooling is 'none', which gives no vector of a text; mean, cls or last was expected"
             raise RequestError(message, field="pooling")
@@ -122,7 +121,7 @@ class PoolingMixin:
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
-        """Returns a job for `PoolingJob.all_rows`; refused as by `prepare_embedding`."""
+        """Returns a job for `PoolingJob.all_rows`; errors as in `prepare_embedding`."""
         pooler = self._pooler("none")
         assert pooler is not None
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
@@ -130,7 +129,7 @@ class PoolingMixin:
     def prepare_ranking(
         self, query: str, documents: Sequence[str], *, truncate: bool = False, document_tokens: int | None = None
     ) -> PoolingJob:
-        """Returns a job for `ranks`; refused as by `prepare_embedding`."""
+        """Returns a job for `ranks`; errors as in `prepare_embedding`."""
         pairs = [(query, document) for document in documents]
         return self.prepare_pairs(pairs, truncate=truncate, document_tokens=document_tokens)
 
@@ -155,18 +154,18 @@ class PoolingMixin:
         return self._job(ids, pooler, truncate, "document", document_tokens)
 
     def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
-        """Returns a job for `classes`; refused as by `prepare_embedding`."""
+        """Returns a job for `classes`; errors as in `prepare_embedding`."""
         pooler = self._pooler(None)
         if pooler is None or pooler.kind != "scores":
             raise self._cannot("rerank", "classify texts", pooler)
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def embeddings(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
-        """Returns the embeddings of a job that is over, or raises its error."""
+        """Returns the embeddings of a job that is finished, or raise its error."""
         return truncate_embeddings(job.result(), dimensions, normalize)
 
     def ranks(self, job: PoolingJob, *, raw: bool = False) -> Float32:
-        """Returns the scores of a job that is over, or raises its error."""
+        """Returns the scores of a job that is finished, or raise its error."""
         rows = job.result()
         yes = _yes(self._labels) if rows.shape[1] > 1 else None
         if raw:
@@ -174,7 +173,7 @@ class PoolingMixin:
         return sigmoid(rows[:, 0]) if yes is None else np.ascontiguousarray(softmax(rows)[:, yes])
 
     def classes(self, job: PoolingJob) -> list[Classification]:
-        """Returns the labels of a job that is over, or raises its error."""
+        """Returns the labels of a job that is finished, or raise its error."""
         rows = job.result()
         scores = sigmoid(rows) if rows.shape[1] == 1 else softmax(rows)
         labels = self._labels or tuple(f"LABEL_{i}" for i in range(rows.shape[1]))
@@ -203,7 +202,7 @@ class PoolingMixin:
         return make_pooler(loaded.program, loaded.file.tensors, pooling)
 
     def _cannot(self, purpose: Purpose, verb: str, pooler: Pooler | None) -> RequestError:
-        """The refusal of a model that was made for something else, with the names of models that can."""
+        """Error for a model without the capability, with the names of models that have it."""
         transcribes = self._loaded[0].program.plan.transcribes
         if transcribes:
             why = "it is a speech-to-text model"
@@ -229,13 +228,13 @@ class PoolingMixin:
         return BatchTokenizer(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
 
     def _max_tokens(self, pooler: Pooler) -> int:
-        """Returns the most tokens of a text."""
+        """Return the maximum number of tokens of a text."""
         return min(self.ctx, self.driver.engine.program.max_rows) if pooler.is_whole else self.ctx
 
     def _job(
         self, texts: Sequence[TextIds], pooler: Pooler, truncate: bool, what: str, inner: int | None = None
     ) -> PoolingJob:
-        """Returns a job of texts that are cut or refused if the model cannot take them whole.
+        """Return a job of texts; texts that are too long for the model are truncated or rejected.
 
         With `inner`, each is cut to that number of tokens between its head and its tail.
         """
@@ -276,12 +275,12 @@ def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> li
 
 
 def listed(texts: Any) -> Sequence[Any]:
-    """Returns several texts as they are, and one text, or the ids of one, as a list of it."""
+    """Return a list of texts unchanged, and one text, or its ids, as a list of one."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         return [texts]
     return [texts] if len(texts) and isinstance(texts[0], (int, np.integer)) else texts
 
 
 def _yes(labels: Sequence[str]) -> int | None:
-    """Returns the label that says that a document answers the query, as those of rerankers made of chat models."""
+    """Return the label that means that a document answers the query, as in rerankers made from chat models."""
     return next((i for i, label in enumerate(labels) if label.lower() == "yes"), None)

@@ -1,4 +1,4 @@
-"""Presets in use: what a preset says about opening its model, the sampling defaults and the system prompt."""
+"""Applying presets: load options, sampling defaults and system prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.chat import ChatRequest
     from woolly.store import Preset
 
-# The key in presets.toml, and the keyword of LLM that it gives; `adapters` says how much each counts, as in a request.
+# Key in presets.toml, and the keyword of LLM that it sets; `adapters` has scales, as in a request.
 LOADING_KEYS: Mapping[str, str] = {
     "kv_type": "kv_type",
     "kv_tokens": "kv_tokens",
@@ -31,7 +31,7 @@ LOADING_KEYS: Mapping[str, str] = {
     "lora": "adapters",
 }
 
-# What a server does with a model: it changes no answer, so that the library takes it.
+# Keys for servers, which change no answer: accepted by the library.
 SERVER_KEYS = ("pin", "keep_alive", "reasoning")
 
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "int | str": (int, str)}
@@ -39,7 +39,7 @@ _WORDS = {int: "a whole number", str: "a text"}
 
 
 def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
-    """Returns the parameters of a request that sets none; StoreError if the preset has a wrong one."""
+    """Return the default parameters of a request; StoreError for an invalid one in the preset."""
     others = (*LOADING_KEYS, *SERVER_KEYS)
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -56,7 +56,7 @@ def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
 
 
 def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
-    """Returns the conversation with the preset's system prompt, unless it has one of its own."""
+    """Return the conversation with the preset's system prompt, unless it has a system prompt."""
     if preset is None or preset.system is None:
         return chat
     if any(message.role in ("system", "developer") for message in chat.messages):
@@ -65,7 +65,7 @@ def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
 
 
 def load_of(preset: Preset | None) -> dict[str, Any]:
-    """Returns the keywords of LLM that a preset gives, its context included. StoreError for a wrong value."""
+    """Return the keywords of LLM set by a preset, including its context. StoreError for an invalid value."""
     if preset is None:
         return {}
     found: dict[str, Any] = {} if preset.ctx is None else {"ctx": preset.ctx}
@@ -77,7 +77,7 @@ def load_of(preset: Preset | None) -> dict[str, Any]:
 
 
 def with_load(options: ModelOptions, preset: Preset | None, *, replaces: bool = False) -> ModelOptions:
-    """Returns options with those of a preset, where nothing else is said; with `replaces`, the preset goes before."""
+    """Return options completed by the preset's; with `replaces`, the preset's override them."""
     rows, load = rows_of(), load_of(preset)
     kept = {name: value for name, value in load.items() if replaces or getattr(options, name) == rows[name].default}
     return replace(options, **kept)
@@ -99,7 +99,7 @@ def _checked(preset: Preset, key: str, keyword: str, value: Any) -> Any:
 
 
 def _files(preset: Preset, value: Any) -> tuple[str, ...]:
-    """Returns the files of adapters; relative ones are beside the file of presets."""
+    """Return the files of adapters; relative paths are relative to the presets file."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
         raise StoreError(f"{preset.file}: lora of [{preset.name}] is {value!r}; a file or a list of files was expected")

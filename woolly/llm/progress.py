@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @contextmanager
 def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
     """Yields a function to be called with each request that has ended."""
-    # Imported late: most calls show none.
+    # Imported late: most calls show no bar.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -40,7 +40,7 @@ def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
 
 @contextmanager
 def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function to be called with the number of texts that are done, from any thread."""
+    """Yield a function to be called with the number of finished texts, from any thread."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -50,6 +50,6 @@ def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
 
 
 def check_progress(stream: bool, progress: bool) -> None:
-    """Refuses a bar for a stream."""
+    """Raise RequestError for a progress bar of a stream."""
     if stream and progress:
         raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")

@@ -1,4 +1,4 @@
-"""The projector of a model: which file it is, and what it says before it is opened."""
+"""Projector file of a model: how it is found, and its header."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class ProjectorFile:
 
 
 def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -> Path | None:
-    """Returns the projector's file: the one that is given, or the one beside the model; None if there is none.
+    """Return the projector's file: the given one, or the one next to the model; None if there is none.
 
-    `given` "none" takes none; StoreError if a given file does not exist.
+    `given` "none" means no projector; StoreError if a given file does not exist.
     """
     if given is not None:
         return None if given == "none" else _given(given)
@@ -49,7 +49,7 @@ def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -
 
 
 def describe_projector(model: Path, given: str | os.PathLike[str] | None = None) -> ProjectorFile | None:
-    """Returns the projector that a model would be opened with, by its header alone; None if there is none."""
+    """Return the projector that a model would be opened with, read from its header; None if there is none."""
     path = choose_projector(model, given)
     if path is None:
         return None
@@ -61,10 +61,9 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
 
 
 def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_stages: bool = False) -> Path | None:
-    """Returns the projector to open with a model: the one that is given, or one beside it that fits; None: neither.
-
-    One that nobody asked for and that cannot be used gives a line of the log: the model reads text without it.
-    ModelError with both names if a given one makes rows for another model.
+    """Return the projector to open with a model: the given one, or a matching one next to it; None: neither.
+    A projector found next to the model that cannot be used is logged and ignored: the model then takes text only.
+    ModelError with both names if the given one belongs to another model.
     """
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):

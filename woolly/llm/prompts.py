@@ -27,7 +27,7 @@ from woolly.sampling.schema import read_schema
 Messages = str | Sequence[Mapping[str, Any]]  # a text is one message of the user
 Chats = list[str] | Sequence[Sequence[Mapping[str, Any]]]
 
-_NOT_VARIABLES = ("messages", "tools", "documents")  # have arguments of their own
+_NOT_VARIABLES = ("messages", "tools", "documents")  # separate arguments
 
 
 def is_list_of_prompts(prompt: object) -> bool:
@@ -45,7 +45,7 @@ def is_list_of_chats(messages: object) -> bool:
 def split_options(
     call: str, options: Mapping[str, Any], known: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the sampling options and the others; KeywordError for one that is not known."""
+    """Return the sampling options and the other options; KeywordError for an unknown one."""
     check_keywords(call, options, known)
     rows = options_of(SamplingParams)
     sampling = {name: value for name, value in options.items() if name in rows}
@@ -53,7 +53,7 @@ def split_options(
 
 
 def params_of_each(params: Any, n: int, sampling: Mapping[str, Any], defaults: SamplingParams) -> list[SamplingParams]:
-    """Returns the parameters of each of n prompts, of one for all or one for each, with `sampling` in their place."""
+    """Return the parameters of each of n prompts, from one for all or one for each, overridden by `sampling`."""
     given = list(params) if isinstance(params, (list, tuple)) else [defaults if params is None else params] * n
     if len(given) != n:
         raise RequestError(f"{len(given)} params were given for {n} prompts; one for all, or one for each")
@@ -80,7 +80,7 @@ def read_chat(
     images: Sequence[Any] | None = None,
     audio: Sequence[Any] | None = None,
 ) -> ChatRequest:
-    """Returns the request of a conversation; the keywords are those of ChatOptions."""
+    """Returns the request of a conversation; the keywords are the fields of ChatOptions."""
     for name in _NOT_VARIABLES:
         if name in (variables or {}):
             raise RequestError(

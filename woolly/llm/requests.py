@@ -40,24 +40,24 @@ Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
 Params = SamplingParams | Sequence[SamplingParams]
 
 _INNER = [field.name for field in fields(RequestOptions)]
-_SEARCH = 2.0  # seconds in which the tool is looked for whose schema is at fault
+_SEARCH = 2.0  # seconds to search for the tool with the invalid schema
 
 
 class RequestMixin:
-    """The part of LLM that renders, tokenizes and checks; any thread may call it."""
+    """Methods of LLM that render, tokenize and check. Thread-safe."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     driver: EngineDriver
-    preset: Preset | None  # system prompt and sampling where a call gives none
+    preset: Preset | None  # default system prompt and sampling
     defaults: SamplingParams
-    keeps_shared = False  # even if the engine of this process would not
+    keeps_shared = False  # even if the engine of this process does not
     modalities: Modalities | None = None  # None: text only
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
         """Returns the requests of each prompt, one for each of its n answers.
 
-        `options` are those of `generate` and of the engine (`RequestOptions`).
+        `options` are options of `generate` and of the engine (`RequestOptions`).
         """
         sampling, options = split_options("LLM.generate", options, [*GenerateOptions.__annotations__, *_INNER])
         if sampling.get("reasoning_budget") is not None:
@@ -111,7 +111,7 @@ class RequestMixin:
     ) -> tuple[Layout, list[Request]]:
         """Returns the request for a note of a conversation, as `prepare_chat` does.
 
-        The oldest messages but the first question are left out if they leave no room for a note.
+        The oldest messages except the first question are dropped if they leave no room for a note.
         """
         sampling, options = split_options("LLM.compact", options, ChatOptions.__annotations__)
         (its,) = params_of_each(params, 1, sampling, self.defaults)
@@ -136,14 +136,14 @@ class RequestMixin:
     ) -> list[Request]:
         """Returns the requests of a conversation that is laid out, as `prepare` does.
 
-        `before` are ids of earlier turns, which the text of the layout follows; `cut` returns those that are kept.
+        `before` are ids of earlier turns, which the text of the layout follows; `cut` returns the kept ids.
         """
         ids: Sequence[int | Placeholder] = self._encoded(layout)
         if before:
             ids = [*before, *self._encode(layout.text)]
         if cut is not None and not layout.media:  # a cut would go through an image
             ids = cut([id for id in ids if isinstance(id, int)])
-        shared = 0 if before else self._n_shared(layout, ids)  # what was cut off at the start is not alike
+        shared = 0 if before else self._n_shared(layout, ids)  # the removed beginning differs
         settings = RequestOptions(
             shown=layout.shown, reasoning_markers=layout.reasoning_markers, n_shared=shared, **options
         )
@@ -155,7 +155,7 @@ class RequestMixin:
             raise self._fault_of_tool(layout) or error from None
 
     def _fault_of_tool(self, layout: Layout) -> RequestError | None:
-        """Returns the error that names the tool whose schema no grammar can keep; None if it is not found soon.
+        """Return the error that names the tool whose schema has no grammar; None if it is not found in time.
 
         One grammar has the schemas of all tools, and its error names none of them.
         """
@@ -176,12 +176,12 @@ class RequestMixin:
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
     def tokenize_layout(self, layout: Layout) -> list[int]:
-        """Returns the ids of a conversation that is laid out; each row of an image is a 0, which is not text of it."""
+        """Returns the ids of a conversation that is laid out; each row of an image is the placeholder 0."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
 
     def image_tokens(self, image: Image) -> int:
-        """Returns how many tokens an image takes of a context; RequestError if the model sees none."""
+        """Return the number of context tokens of an image; RequestError if the model does not support images."""
         if self.modalities is None or self.modalities.vision is None:
             raise RequestError(cannot_take("image", self.modalities))
         return image_tokens(image, self.modalities.vision, self._encode)
@@ -213,7 +213,7 @@ class RequestMixin:
     def _requests(self, ids: Sequence[Any], params: SamplingParams, options: RequestOptions) -> list[Request]:
         engine = self.driver.engine
         if params.n > 1 and params.seed is None:
-            # The answers' seeds follow each other, as with a seed that is given.
+            # The seeds of the answers are consecutive, as with a given seed.
             params = replace(params, seed=draw_seed())
         first = engine.new_request(ids, params, options)
         others = (replace(options, index=index, beside=first) for index in range(1, params.n))
@@ -234,14 +234,14 @@ class RequestMixin:
         return [*self._missing_bos(ids), *ids]
 
     def _encoded(self, layout: Layout) -> Sequence[int | Placeholder]:
-        """Returns a conversation that is laid out as tokens, with rows of its images among them."""
+        """Return the tokens of a rendered conversation, with placeholder rows for its images."""
         if not layout.media or self.modalities is None:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]
 
     def _n_shared(self, layout: Layout, ids: Sequence[int | Placeholder]) -> int:
-        """Returns how many ids are system prompt and tools; 0 if nothing depends on it."""
+        """Return the number of ids of system prompt and tools; 0 if it has no effect."""
         if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0
         n_characters = layout.shared_length()

@@ -24,7 +24,7 @@ _NAMES = ("auto", "mtp", "mtp_lookup", "none", "prompt_lookup")
 
 
 class Opened(Protocol):
-    """An open LLM, as far as a draft needs it."""
+    """Attributes of an open LLM that a draft needs."""
 
     path: Path
 
@@ -34,9 +34,8 @@ class Opened(Protocol):
 
 
 def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | os.PathLike[str] | None:
-    """The name or file of what guesses tokens. An open LLM gives its file.
-
-    Not its program: the logits of a run are a view that a run for the other engine would overwrite.
+    """Name or file of the draft source. An open LLM is replaced by its file,
+    not its program: the logits of a run are a view that a run for the other engine would overwrite.
     """
     if speculation is None or isinstance(speculation, (str, os.PathLike)):
         return speculation
@@ -45,9 +44,9 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
 
 
 def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
-    """Return the MTP block of the model, None without one, and the file that holds it if it is a separate one.
+    """Return the MTP block of the model, None without one, and its file if that is a separate one.
 
-    These are `load_model`'s `draft` and `draft_file`. A block in the model's file goes before one beside it.
+    These are `load_model`'s `draft` and `draft_file`. A block in the model's file takes precedence over one next to it.
     """
     if speculation in ("none", "prompt_lookup") or not isinstance(speculation, (str, os.PathLike)):
         return False, None
@@ -106,7 +105,7 @@ def open_draft(
     if speculation == "prompt_lookup":
         return drafts.PromptLookupProposer()
     assert speculation is not None
-    # A number of layers is that of the first model. Of a GPU there is what that one leaves.
+    # A number of layers applies to the first model. The draft gets the GPU memory left by that model.
     small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
     loaded.append(small)
     if small.source is not None or target.source is not None:

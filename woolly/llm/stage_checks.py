@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages | None:
-    """Returns where the stages are, None without any; refuses what stages do not have."""
+    """Return the addresses of the stages, None without stages; RequestError for options that stages lack."""
     if not given.stages:
         return None
     alone = {

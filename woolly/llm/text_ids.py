@@ -1,6 +1,5 @@
-"""TextIds: the ids of a text or of a pair of texts, and which of them a cut must keep.
-
-Lengths are looked at in characters before a text is tokenized: a text that no context can hold costs no work.
+"""TextIds: ids of a text or of a pair of texts, and the ids that truncation must keep.
+Lengths are checked in characters before a text is tokenized: a text that no context can hold costs no work.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-# More than any text has: one with more characters than this per token that a model takes is refused untokenized.
+# Upper bound of characters per token: a longer text is rejected without tokenizing it.
 CHARACTERS_PER_TOKEN = 256
 
-_TEMPLATE = "tokenizer.chat_template.rerank"  # how a file lays out a query and a document, if it has tokens of its own
+_TEMPLATE = "tokenizer.chat_template.rerank"  # layout of a query and a document in the file, if it has tokens for it
 _PLACES = re.compile(r"\{(query|document)\}")
 
 
@@ -33,7 +32,7 @@ class TextIds:
     n_tail: int = 0
 
     def cut(self, n: int) -> TextIds | None:
-        """Returns at most n ids; None if what must stay is longer."""
+        """Return at most n ids; None if the ids that must stay are more."""
         if len(self.ids) <= n:
             return self
         if self.n_head + self.n_tail >= n:
@@ -43,9 +42,8 @@ class TextIds:
 
 
 class BatchTokenizer:
-    """Makes the ids of texts for a model that takes `most` tokens at once. A query is tokenized once for all documents.
-
-    With `truncate` a text may be longer; no more of it is tokenized than can stay.
+    """Tokenize texts for a model with a maximum of `most` tokens. A query is tokenized once for all documents.
+    With `truncate` a text may be longer; only the part that can stay is tokenized.
     """
 
     def __init__(self, tokenizer: Tokenizer, metadata: Mapping[str, Any], most: int, truncate: bool) -> None:
@@ -58,7 +56,7 @@ class BatchTokenizer:
         self._heads: dict[str, tuple[int, ...]] = {}  # by query
 
     def text(self, text: Any) -> TextIds:
-        """The ids of a text, with what the file puts around texts, or given ids as they are."""
+        """Return the ids of a text with the file's special tokens, or given ids unchanged."""
         tokenizer = self._tokenizer
         if isinstance(text, str):
             return TextIds(self._encoded(text, tokenizer.encode), n_tail=tokenizer.n_end)
@@ -73,7 +71,7 @@ class BatchTokenizer:
         return TextIds(tuple(map(int, text)))
 
     def pair(self, query: str, document: str) -> TextIds:
-        """The ids of a query and a document as the model was trained to read them; a cut shortens the document."""
+        """Return the ids of a query and a document in the model's layout; truncation shortens the document."""
         for what, text in (("query", query), ("document", document)):
             if not isinstance(text, str):
                 raise RequestError(f"the {what} is of type {type(text).__name__}; text was expected")
@@ -106,7 +104,7 @@ class BatchTokenizer:
                 raise self._too_long(f"it has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN)
             ids = tuple(encode(text[: self._max_chars]))
             if len(ids) > self._max_tokens:
-                return ids  # what follows would be cut
+                return ids  # the rest would be cut
         return tuple(encode(text))
 
     def _plain(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Calls that people know from other libraries: each is refused with the name of the one here."""
+"""Method names of other libraries: each raises an error with Woolly's name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from woolly.errors import RequestError
 
-# llama-cpp-python's and vLLM's names of methods, by what does the same here.
+# Methods of llama-cpp-python and vLLM, and the corresponding method here.
 PEER_CALLS = {
     "create_chat_completion": "llm.chat(messages)",
     "create_chat_completion_openai_v1": "llm.chat(messages)",
@@ -21,9 +21,9 @@ PEER_CALLS = {
 
 
 class UnsupportedCallsMixin:
-    """The part of LLM that answers calls of other libraries with the right name."""
+    """Errors with the right name for methods of other libraries."""
 
-    if not TYPE_CHECKING:  # a type checker would take every attribute for one that exists
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __call__(self, *_: Any, **__: Any) -> NoReturn:
             """Raises RequestError: an LLM is not a function, unlike llama-cpp-python's."""
@@ -32,7 +32,7 @@ class UnsupportedCallsMixin:
             )
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raises AttributeError, with what does the same here if other libraries have such a method."""
+            """Raise AttributeError, with the corresponding method if other libraries have this one."""
             ours = PEER_CALLS.get(name)
             hint = f"; use {ours}" if ours else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)

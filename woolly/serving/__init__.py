@@ -1,4 +1,4 @@
-"""HTTP: one engine, spoken to in OpenAI's, Ole's and llama-server's words."""
+"""HTTP server with the APIs of OpenAI, Anthropic, Google, Cohere, Ollama, llama-server and Ole."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

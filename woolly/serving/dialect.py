@@ -1,4 +1,4 @@
-"""The Dialect: what a group of routes has of its own, and the registry that finds it by a request's path."""
+"""Dialect: API-specific behavior of a group of routes, and the registry that finds it by a request's path."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ HealthReport = Literal[
 
 
 class Dialect(Protocol):
-    """Routes in one API's words. A subclass inherits the defaults given here."""
+    """One API: its routes and its formats. Subclasses override these defaults."""
 
     name: str
     prefix: str  # of the paths whose errors have this dialect's shape
-    aliases: tuple[str, ...] = ()  # further prefixes
-    pattern: re.Pattern[str] | None = None  # of further paths, below the prefix of another dialect
+    aliases: tuple[str, ...] = ()  # additional prefixes
+    pattern: re.Pattern[str] | None = None  # additional paths, below the prefix of another dialect
     router: fastapi.APIRouter
     health: Mapping[str, HealthReport] = {}  # by path; answered without a key
     metrics: tuple[str, ...] = ()  # paths
-    polled: tuple[str, ...] = ()  # paths that programs ask for every second
+    polled: tuple[str, ...] = ()  # polled paths
     tokens: tuple[str, ...] = ()  # paths that take a key or a token in the body
     media_type: str = "text/event-stream"  # of a stream
-    query_key: str | None = None  # the query that may hold a key; None: only headers do
-    takes_any_type: bool = False  # JSON under any Content-Type, as the documented `curl -d` of some APIs sends it
+    query_key: str | None = None  # query parameter for a key; None: headers only
+    takes_any_type: bool = False  # JSON with any Content-Type, as sent by the documented `curl -d` of some APIs
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns the JSON of an error; status and headers are the error's own."""
+        """Return the JSON of an error; status and headers come from the error."""
         ...
 
     def more_metrics(self, state: State) -> str:
@@ -53,20 +53,20 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """Facts of a reply besides its chunks: model, tokens, times, and the form that the body requests."""
+    """Facts of a reply besides its chunks: model, tokens, times, and the options of the body."""
 
-    running: RunningRequest  # gives the model, and tokens and times so far
+    running: RunningRequest  # model, and tokens and times so far
     layout: Layout
-    form: Any = None  # the dialect's own
-    load_seconds: float = 0.0  # that the request waited for its model
+    form: Any = None  # specific to the dialect
+    load_seconds: float = 0.0  # seconds that the request waited for its model
 
     def count_thoughts(self, thoughts: str) -> int:
-        """Returns the tokens of a model's thoughts, without those of the marks around them."""
+        """Return the number of reasoning tokens, without the markers."""
         return len(self.running.tokenizer.encode(thoughts, add_special=False)) if thoughts else 0
 
 
 class ChatDialect(Dialect, Protocol):
-    """A dialect that answers conversations. `answer.py` opens them and replies."""
+    """Dialect with conversations. `reply.py` opens them and replies."""
 
     fields: Mapping[str, str]  # the body's name for a field of ChatRequest or SamplingParams, if it differs
 
@@ -75,12 +75,12 @@ class ChatDialect(Dialect, Protocol):
         ...
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns the JSON of a whole reply."""
+        """Return the JSON of a complete reply."""
         ...
 
 
 def dialect_of(connection: HTTPConnection) -> ChatDialect:
-    """Returns the dialect of a connection's path, which must be one that answers conversations."""
+    """Return the dialect of a connection's path, which must be a ChatDialect."""
     return cast(ChatDialect, connection.app.state.dialects.of(connection.url.path))
 
 
@@ -88,14 +88,14 @@ class Dialects(Sequence[Dialect]):
     """The dialects of one app."""
 
     def __init__(self, dialects: Sequence[Dialect]) -> None:
-        """Paths that no prefix matches speak the dialect whose prefix is empty, or else the last one."""
+        """Paths without a matching prefix use the dialect with an empty prefix, or else the last one."""
         self._dialects = tuple(sorted(dialects, key=lambda dialect: -len(dialect.prefix)))
         prefixes = {prefix: one for one in self._dialects for prefix in (one.prefix, *one.aliases)}
         self._patterned = [one for one in self._dialects if one.pattern is not None]
         self._prefixes = sorted(prefixes.items(), key=lambda item: -len(item[0]))
 
     def of(self, path: str) -> Dialect:
-        """Returns the dialect of a path: the one whose pattern matches, or the longest prefix."""
+        """Return the dialect of a path: by matching pattern, or by longest prefix."""
         for one in self._patterned:
             if one.pattern is not None and one.pattern.fullmatch(path):
                 return one

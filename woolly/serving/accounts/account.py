@@ -1,4 +1,4 @@
-"""Account: what belongs to one key: its name, its limits, and the models that it may use."""
+"""Account: name, limits and permitted models of one key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Most requests and tokens of a key; None: no limit. Days begin at midnight UTC."""
+    """Maximum requests and tokens of a key; None: no limit. Days begin at midnight UTC."""
 
     requests_per_minute: int | None = None
     requests_per_day: int | None = None
@@ -31,10 +31,10 @@ class Account:
     """A key without its secret."""
 
     name: str  # in the log and in the usage
-    owner: str  # whose sessions, files and prefixes it sees; the same after a restart
+    owner: str  # owner of its sessions, files and prefixes; stable across restarts
     is_admin: bool = False  # whether it may load, configure and unload models
     limits: KeyLimits = NO_LIMITS
-    models: tuple[str, ...] = ()  # names that it may use, with * and ?; none: all
+    models: tuple[str, ...] = ()  # names that it may use, with * and ?; empty: all
 
     def allows(self, names: Iterable[str]) -> bool:
         """Return True if the account may use a model with these names."""

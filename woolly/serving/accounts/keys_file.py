@@ -9,8 +9,8 @@
     tokens_per_day = 2000000
     models = ["qwen3:4b", "team-*"]     # all models, if it is not there
 
-A key is 256 random bits, so that one round of SHA-256 keeps it safe: there is nothing to guess. A slow hash such as
-scrypt would protect keys that people invent, which the file does not take, and would cost each request its time.
+A key is 256 random bits, so that one round of SHA-256 keeps it safe: it cannot be guessed. A slow hash such as
+scrypt would protect keys chosen by people, which the file does not accept, and would slow down each request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def hash_key(key: str) -> bytes:
 
 
 def read_keys(path: Path) -> tuple[NamedKey, ...]:
-    """Returns the keys of a file. RequestError if it cannot be read, or is not as it should be."""
+    """Returns the keys of a file. RequestError if it cannot be read or is invalid."""
     content = _parsed(path, _text_of(path))
     tables = content.get(TABLE, {})
     if not isinstance(tables, dict):
@@ -113,9 +113,9 @@ def _models(where: str, value: Any) -> tuple[str, ...]:
 def add_key(
     path: Path, name: str, *, is_admin: bool = False, limits: Mapping[str, int], models: tuple[str, ...] = ()
 ) -> str:
-    """Adds a key to the file, which it creates if need be; returns the key, which nothing keeps.
+    """Add a key to the file, created if necessary; return the key, which is stored nowhere.
 
-    RequestError if the name is taken or wrong, or the file is not as it should be.
+    RequestError if the name is taken or invalid, or the file is invalid.
     """
     key = f"sk-woolly-{secrets.token_urlsafe(32)}"
     table: dict[str, Any] = {"hash": f"sha256:{hash_key(key).hex()}", **({"admin": True} if is_admin else {})}
@@ -126,7 +126,7 @@ def add_key(
         text = _text_of(path) if path.exists() else ""
         content = _parsed(path, text)
         if path.exists():
-            read_keys(path)  # a file with another fault is not made longer
+            read_keys(path)  # a file with another error is not extended
         if name in content.get(TABLE, {}):
             raise RequestError(f"{path} has a key named {name!r}; remove it first, or take another name")
         lines = [f"[{TABLE}.{name}]", *(f"{field} = {_toml(value)}" for field, value in table.items())]
@@ -141,7 +141,7 @@ def add_key(
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Removes a key from the file. RequestError if there is none of this name."""
+    """Remove a key from the file. RequestError if there is no key with this name."""
     if not path.exists():
         raise RequestError(f"{path} does not exist; `woolly keys add` makes it")
     with file_lock(path.with_suffix(".lock"), lambda: None):
@@ -168,7 +168,7 @@ def _without(text: str, name: str) -> str:
 
 
 def _says(text: str, content: Mapping[str, Any]) -> bool:
-    """Return True if the text is TOML with this content, in all its tables; an empty table of keys counts as none."""
+    """Return True if the text is TOML with this content, in all its tables; an empty table counts as missing."""
     try:
         found = _parsed(Path(), text)
     except RequestError:
@@ -181,7 +181,7 @@ def _without_empty(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes the file as a whole. A file that is there keeps its mode and owner; others cannot read a new one."""
+    """Replace the file atomically. An existing file keeps its mode and owner; a new one is private."""
     target = path.resolve()  # a link stays a link
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as other:
         other.write(text)

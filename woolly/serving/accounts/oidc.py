@@ -1,6 +1,6 @@
-"""OIDC: bearer tokens that another server has issued, such as Keycloak, Entra or Dex. There are no login pages.
+"""OIDC: bearer tokens issued by another server, such as Keycloak, Entra or Dex. There are no login pages.
 
-The keys of the issuer are fetched before the port is open, every hour, and when a token names one that is not known;
+The keys of the issuer are fetched before the port is open, every hour, and when a token names an unknown key;
 never while a request waits.
 """
 
@@ -22,7 +22,7 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
 from woolly.serving.observability.logs import log
 
-OIDC_OWNER = "oidc:"  # begins the name of a user, and the owner of what it has stored; no name of a key has a colon
+OIDC_OWNER = "oidc:"  # prefix of a user's name and owner id; names of keys have no colon
 
 # Signed with a key that the issuer alone has. HMAC is not here: a server that checks such a token could issue one.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -36,7 +36,7 @@ _LEEWAY = 30  # seconds that two clocks may differ
 
 
 def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
-    """RequestError for settings that no issuer can have, or without the package that checks signatures."""
+    """RequestError for invalid issuer settings, or if the package that checks signatures is missing."""
     if not _is_safe(issuer):
         raise RequestError(f"oidc_issuer is {issuer!r}; an address with https:// was expected", field="oidc_issuer")
     if not audience:
@@ -58,14 +58,14 @@ def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
 
 
 def _is_safe(url: str) -> bool:
-    """Return True if nobody on the network can change what the address returns."""
+    """Return True if the reply of the address cannot be tampered with on the network."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     return parts.scheme == "https" or (parts.scheme == "http" and is_local)
 
 
 def _fetch(url: str) -> Any:
-    """Returns the JSON at an address. OSError or ValueError if there is none."""
+    """Return the JSON at an address. OSError or ValueError on failure."""
     with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
         return json.loads(reply.read(_MAX_BYTES))
 
@@ -76,13 +76,13 @@ class Issuer:
     def __init__(
         self, issuer: str, audience: str, admin: str | None = None, fetch: Callable[[str], Any] = _fetch
     ) -> None:
-        """`admin` is CLAIM=VALUE: who has it may load models, and sees everyone's usage."""
+        """`admin` is CLAIM=VALUE: users with it may load models and see everyone's usage."""
         self._issuer = issuer
         self._audience = audience
         self._admin = None if admin is None else (admin.partition("=")[0], admin.partition("=")[2])
         self._fetch = fetch
         self._keys: Mapping[str, jwt.PyJWK] = {}
-        self._is_missing = False  # a token has named a key that is not known
+        self._is_missing = False  # a token has named an unknown key
         self._fetched = 0.0
 
     def refresh(self) -> None:
@@ -115,18 +115,18 @@ class Issuer:
                     await asyncio.to_thread(self.refresh)
                 except RequestError as error:
                     log.warning("keys not fetched", extra={"reason": str(error)})
-                except Exception as error:  # a reply that nobody thought of must not end the refreshing
+                except Exception as error:  # an unexpected reply must not end the refreshing
                     log.error("keys not fetched", exc_info=error)
 
     def identify(self, token: str) -> Account | None:
-        """Returns the account of a token's user, None unless the issuer signed it for this server and it holds now."""
+        """Return the account of a token's user; None unless the token is valid now and issued for this server."""
         claims = self._claims(token)
         if claims is None:
             return None
         user = claims["sub"]
         if not isinstance(user, str) or not 0 < len(user) <= _MAX_NAME_LENGTH or not user.isprintable() or " " in user:
             return None
-        # The name has the prefix too, so that a user and a key that is named alike have usage of their own.
+        # The name has the prefix too, so that a user and a key with the same name have separate usage.
         return Account(f"{OIDC_OWNER}{user}", f"{OIDC_OWNER}{user}", self._is_admin(claims))
 
     def _claims(self, token: str) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ class Issuer:
 
 
 def _key_of(key: dict[str, Any]) -> jwt.PyJWK | None:
-    """Returns a published key; None for one of a kind that cannot be used here, which spoils no other."""
+    """Return a published key; None for an unsupported kind, which does not affect other keys."""
     try:
         return jwt.PyJWK(key)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, NotImplementedError) as error:

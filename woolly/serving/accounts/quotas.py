@@ -1,4 +1,4 @@
-"""Quotas: how much of its limits each account has used."""
+"""Quotas: usage of each account in the current windows."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ class _Standing:
 
 
 class Quotas:
-    """Counts in windows of a minute and of a day (UTC) that all begin at once. Belongs to the event loop's thread.
-
-    An account that has tokens left may begin an answer, and has the whole of it: how long an answer becomes is known at
-    its end. A bucket that fills steadily would let no client tell when a day's tokens are free again.
+    """Counters in fixed windows of a minute and of a day (UTC), the same for all accounts. Event loop thread only.
+    An account with tokens left may begin an answer and gets all of it: the length of an answer is known at its end.
+    With a token bucket, no client could know when a day's tokens are available again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # name, what, window: its number, and the count
+        self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # (name, kind, window): (window number, count)
 
     def has_left(self, account: Account | None) -> bool:
         """Return True if no limit of the account is reached."""
@@ -72,7 +71,7 @@ class Quotas:
             self._add(account.name, "tokens", n_tokens)
 
     def restore(self, name: str, n_requests: int, n_tokens: int) -> None:
-        """Sets what an account has used today, as an earlier process counted it."""
+        """Set the usage of an account today, as counted by an earlier process."""
         number = int(self._clock()) // _SECONDS["day"]
         self._used[name, "requests", "day"] = (number, n_requests)
         self._used[name, "tokens", "day"] = (number, n_tokens)

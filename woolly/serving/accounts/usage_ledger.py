@@ -1,6 +1,5 @@
-"""The UsageLedger: what keys have used of models, day by day, in a SQLite file.
-
-One row for each day (UTC), key and model holds sums, so that a year of a team is some thousand rows. Texts are never
+"""UsageLedger: usage of models by key and day, in a SQLite file.
+One row for each day (UTC), key and model has sums, so that a year of a team is some thousand rows. Texts are never
 written.
 """
 
@@ -20,8 +19,8 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.serving.observability.logs import log
 
-GROUPS = ("key", "model", "day")  # what usage may be summed up by
-_EVERY = 2.0  # seconds between two writes: what the process loses if it is killed
+GROUPS = ("key", "model", "day")  # columns to group usage by
+_EVERY = 2.0  # seconds between two writes: usage lost if the process is killed
 _WAIT = 10.0  # seconds for another process that writes
 
 _SCHEMA = """
@@ -36,7 +35,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 @dataclass(frozen=True)
 class KeyUsage:
-    """Requests, and tokens of their prompts and answers; cached tokens are a part of the prompts'."""
+    """Requests, and tokens of their prompts and answers; cached tokens are included in prompt tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -59,10 +58,10 @@ _ADD = f"INSERT INTO usage VALUES (?, ?, ?, {', '.join('?' for _ in _SUMS)}) ON 
 
 
 class UsageLedger:
-    """Collects usage on the event loop's thread, and writes it on others every two seconds and at the end."""
+    """Collects usage on the event loop's thread, and writes it on another thread every two seconds and at the end."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """RequestError if the file cannot be opened or is another kind of file."""
+        """RequestError if the file cannot be opened or is not a usage file."""
         self._path = path
         self._clock = clock
         self._pending: dict[tuple[str, str, str], KeyUsage] = {}
@@ -78,7 +77,7 @@ class UsageLedger:
             raise RequestError(f"usage_file is {path}, which cannot be used: {error}", field="usage_file") from None
 
     def note(self, key: str, model: str, used: KeyUsage) -> None:
-        """Adds what a request used."""
+        """Add the usage of a request."""
         place = (self.day, key, model)
         self._pending[place] = self._pending.get(place, KeyUsage()) + used
 
@@ -88,15 +87,14 @@ class UsageLedger:
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
 
     async def run(self) -> None:
-        """Writes what has come in, again and again, until it is cancelled."""
+        """Write new usage repeatedly, until cancelled."""
         while True:
             await asyncio.sleep(_EVERY)
             await self.flush()
 
     async def flush(self) -> None:
-        """Writes what has come in, after a write under way; a failed one is tried again with the next one.
-
-        A caller that is cancelled leaves a write to its end: the next flush waits for it, and has its rows if it fails.
+        """Write new usage, after a write in progress; a failed write is retried with the next one.
+        If the caller is cancelled, its write continues: the next flush waits for it, and writes its rows if it fails.
         """
         await asyncio.shield(asyncio.ensure_future(self._flush()))
 
@@ -113,12 +111,12 @@ class UsageLedger:
                     self._pending[place] = self._pending.get(place, KeyUsage()) + used
 
     async def read(self, by: Sequence[str], **wanted: str | None) -> list[dict[str, Any]]:
-        """Returns usage with what has just come in; see `read_usage`."""
+        """Return usage, including usage not written yet; see `read_usage`."""
         await self.flush()
         return await asyncio.to_thread(read_usage, self._path, by, **wanted)
 
     def of_today(self) -> dict[str, KeyUsage]:
-        """Returns what each key has used today."""
+        """Return today's usage of each key."""
         rows = read_usage(self._path, ("key",), since=self.day)
         return {row["key"]: KeyUsage(*(row[name] for name in _SUMS)) for row in rows}
 
@@ -141,9 +139,8 @@ def read_usage(
     since: str | None = None,
     until: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns usage summed up by some of GROUPS, between two days that both count. RequestError for a wrong group.
-
-    The file may belong to a server that runs.
+    """Return usage summed by some of GROUPS, between two days, inclusive. RequestError for an unknown group.
+    The file may belong to a running server.
     """
     wrong = [group for group in by if group not in GROUPS]
     if wrong or len(set(by)) < len(by):

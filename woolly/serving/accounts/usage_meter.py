@@ -1,4 +1,4 @@
-"""The UsageMeter: counts what each account uses, against its limits and for the ledger."""
+"""UsageMeter: counts the usage of each account, for its limits and for the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from woolly.serving.accounts.account import Account
 from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.accounts.usage_ledger import KeyUsage, UsageLedger
 
-ANYONE = "-"  # the key of requests that needed none
+ANYONE = "-"  # key of requests without a key
 
 
 class UsageMeter:
@@ -34,9 +34,9 @@ class UsageMeter:
         self.quotas.admit(account)
 
     def charge(self, account: Account | None, model: str, usage: Mapping[str, int], n_requests: int = 1) -> None:
-        """Counts what a prompt of a request has used; `usage` is that of `Running.usage`.
+        """Count the usage of a prompt of a request; `usage` comes from `RunningRequest.usage`.
 
-        `n_requests` is 0 for all but one prompt of a request.
+        `n_requests` is 1 for one prompt of a request, 0 for the others.
         """
         used = KeyUsage(
             n_requests, usage["prompt_tokens"], usage.get("cached_tokens", 0), usage.get("completion_tokens", 0)

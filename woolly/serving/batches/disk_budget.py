@@ -1,4 +1,4 @@
-"""The DiskBudget: bytes on disk that a running batch may still take."""
+"""DiskBudget: remaining disk space of a running batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from woolly.serving.batches.store import BatchStore
 
-_EVERY = 1.0  # seconds between two looks at the disk: other requests of the owner take room too
+_EVERY = 1.0  # seconds between two checks of the disk: other requests of the owner take room too
 
 
 class DiskBudget:
@@ -19,7 +19,7 @@ class DiskBudget:
         self._asked: float | None = None
 
     def take(self, n_bytes: int) -> None:
-        """Takes room for a line of the journal. ApiError 413 if there is none."""
+        """Take room for a line of the journal. ApiError 413 if there is no room."""
         wanted, now = 2 * n_bytes, time.monotonic()
         if self._asked is None or wanted > self._left or now - self._asked > _EVERY:
             self._left, self._asked = self._store.check_room(self._owner, wanted), now

@@ -35,7 +35,7 @@ def check_input(path: Path) -> None:
 
 
 def check_output(path: Path) -> None:
-    """RequestError if a file's name ends in no format, or its folder is not there."""
+    """RequestError if a file's name has no known extension, or its folder does not exist."""
     _check_kind(path)
     if not path.parent.is_dir():
         raise RequestError(f"{path} cannot be written: {path.parent} is not a folder")
@@ -51,10 +51,10 @@ def count_rows(path: Path) -> int:
 
 
 async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[BatchRow | BadRow, None]:
-    """Yields each row, and in the place of one that cannot be read, or that is not for `endpoint`, a BadRow."""
+    """Yield each row, or a BadRow for one that cannot be read or is not for `endpoint`."""
     with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
         number = 0
-        # Held: a reader that is cancelled closes the file when the thread is done with it.
+        # Locked: a cancelled reader closes the file when the thread is done with it.
         while (given := await run_in_thread(next, values, None)) is not None:
             value: Any = None
             try:
@@ -78,8 +78,8 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Writes lines to a file in the format of its name, whole or not at all, and returns their number."""
-    # One name for all attempts: a process that was killed leaves one file beside the user's own, not many.
+    """Write lines to a file in the format of its name, atomically, and return their number."""
+    # One name for all attempts: killed processes leave one file next to the user's, not many.
     with atomic_write(path, aside=path.with_name(f"{path.name}.writing")) as file:
         if path.suffix.lower() == _TABLE:
             return _write_table(file, lines)
@@ -136,7 +136,7 @@ def _read(name: str, value: Any) -> Any:
         try:
             return json.loads(value)
         except ValueError:
-            return value  # the route says what it expected
+            return value  # the route reports the expected type
     return value
 
 

@@ -29,7 +29,7 @@ _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not
 
 _groups = itertools.count(1)  # below 0 when used: ids of requests are above
 
-# Yields rows, and those that cannot be read.
+# Yields rows and unreadable rows.
 Source = Callable[[], AsyncGenerator[BatchRow | BadRow, None]]
 
 
@@ -48,7 +48,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class _Model:
-    """Facts about a model that go into the answers of its rows."""
+    """Facts about a model that determine the answers of its rows."""
 
     name: str
     slot: weakref.ref[ModelSlot]
@@ -59,7 +59,7 @@ class _Model:
 
 
 class Job:
-    """Runs one batch. Whatever ends it, the next run goes on from the journal, to the same bytes."""
+    """One run of a batch. After any interruption, the next run continues from the journal, to the same bytes."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Job:
         self._created = created
         self._owner = owner
         self._on_row = on_row
-        self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name that rows have
+        self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name in the rows
         self._adding = asyncio.Lock()
         self._group = -next(_groups)
         self._deferred_since: float | None = None  # by time.monotonic(), if no row has ended since
-        self._quota_error: RowDeferred | None = None  # the first refusal because the key has used its limit
+        self._quota_error: RowDeferred | None = None  # the first rejection because the key has reached its limit
         settings = app.state.settings
         self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # more once the model is loaded
         self._is_seeded = settings.seed >= 0
@@ -97,10 +97,10 @@ class Job:
         return Tally(n_good, len(self._journal.notes) - n_good)
 
     async def run(self) -> Tally:
-        """Answers all rows that the journal does not have. OSError if it cannot be written.
+        """Answer all rows that are missing in the journal. OSError if it cannot be written.
 
-        ApiError 503 if the server could answer no row for a quarter of an hour, for another reason than many answers.
-        RowDeferred if the key has used its limit: rows under way end first, because they count for it.
+        ApiError 503 if the server could answer no row for a quarter of an hour, for a reason other than load.
+        RowDeferred if the key has reached its limit: running rows end first, because they count for it.
         """
         tasks: set[asyncio.Task[None]] = set()
         n_rows = 0
@@ -156,7 +156,7 @@ class Job:
                 await self._sleep(busy.seconds)
 
     async def _answer(self, row: BatchRow) -> bool:
-        """Answers one row; False if what decides the answer changed meanwhile. RowDeferred if there is no room."""
+        """Answer one row; False if the model or its settings changed meanwhile. RowDeferred if there is no room."""
         try:
             model, added = await self._facts(row)
             key = row.key(model.identity, added)
@@ -188,13 +188,13 @@ class Job:
         return None if self.is_cancelled else await send_row(self._app, row, self._owner, self._group)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, but not long after no further row is asked."""
+        """Sleep; return early if no further row is sent."""
         end = time.monotonic() + seconds
         while not self._is_over and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.5))
 
     def _check_patience(self, busy: RowDeferred) -> None:
-        """ApiError if rows have been refused for too long; a full queue is none of it: others get answers."""
+        """ApiError if rows have been rejected for too long; a full queue does not count: others get answers."""
         now = time.monotonic()
         if busy.is_full:
             self._deferred_since = None
@@ -204,7 +204,7 @@ class Job:
             raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
 
     async def _facts(self, row: BatchRow) -> tuple[_Model, str]:
-        """Returns the model that answers a row, and the digest of what else decides the answer; loads the model."""
+        """Load and return the model that answers a row, and the digest of all else that determines the answer."""
         name = row.body.get("model")
         if name is not None and not isinstance(name, str):
             raise ApiError(400, "invalid_request", "model: a text was expected", param="model")
@@ -253,7 +253,7 @@ class Job:
 
 
 def _of_answers(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that decide an answer."""
+    """Return the settings that determine an answer."""
     names = ("reasoning", "reasoning_format", "chat_template_kwargs", "max_prompt", "request_ctx")
     options = settings.model_options()
     found = {name: getattr(settings, name) for name in names}
@@ -265,7 +265,7 @@ def _digest(text: str) -> str:
 
 
 def _settled(body: Any, key: str, created: int, identity: str) -> Any:
-    """Returns a reply without what depends on the moment: random ids, the clock, what the cache held."""
+    """Return a reply without values that vary between runs: random ids, times, cached tokens."""
     if not isinstance(body, dict):
         return body
     body = {name: value for name, value in body.items() if name != "timings"}

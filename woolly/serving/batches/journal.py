@@ -1,4 +1,4 @@
-"""The Journal: answers of a batch in the order in which they came, in a file that survives the process."""
+"""Journal: answers of a batch in order of completion, in a file that survives the process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.machine.file_lock import file_lock
 
-_SYNC = 1.0  # seconds between two syncs: what a power cut may take is computed again
+_SYNC = 1.0  # seconds between two syncs: answers lost in a power cut are computed again
 
-# How a first record begins that was cut short by a kill, or by a power cut (zeros).
+# Prefixes of a first record that was cut short by a kill, or by a power cut (zeros).
 _TORN = re.compile(rb"[0-9a-f]{1,8}|[0-9a-f]{8} (\[[^\n]*)?|\0+", re.DOTALL)
 
 
@@ -40,19 +40,19 @@ class Note:
 class Journal:
     """Appends one line per row: a checksum, then JSON with the row's number, its key and its line of the output.
 
-    A line is written by one call and read back by its checksum. A process that is killed thus leaves whole lines and
-    at most one torn line at the end, which is dropped. A number that comes twice counts once: the last line holds.
+    A line is written by one call and read back by its checksum. A killed process thus leaves complete lines and
+    at most one torn line at the end, which is dropped. If a number occurs twice, the last line counts.
     """
 
     def __init__(self, path: Path, take_room: Callable[[int], None] = lambda n_bytes: None) -> None:
-        """Opens a journal, or begins one. JournalTaken if another process writes it, OSError if none can.
+        """Open or create a journal. JournalTaken if another process writes it, OSError if it cannot be written.
 
         RequestError if the file is not a journal. `take_room` is called before bytes are added, and may
-        refuse them.
+        raise.
         """
         self._take_room = take_room
         self.path = path
-        self._lock = path.with_name(f"{path.name}.lock")  # of its own: Windows lets nobody read a locked file
+        self._lock = path.with_name(f"{path.name}.lock")  # separate file: a locked file cannot be read on Windows
         self.notes: dict[int, Note] = {}
         self.n_good = 0
         self._stack = ExitStack()
@@ -69,7 +69,7 @@ class Journal:
         self._synced = time.monotonic()
 
     def add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
-        """Appends the answer of a row. OSError, as of a full disk, and no room leave the journal without it."""
+        """Append the answer of a row. After an OSError (such as a full disk) or without room, the journal lacks it."""
         data = json.dumps([number, key, is_good, line], ensure_ascii=False, separators=(",", ":"))
         text = data.encode("utf-8", "replace")
         record = b"%08x %s\n" % (zlib.crc32(text), text)
@@ -88,12 +88,12 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Waits until the disk has what was added."""
+        """Sync the added lines to disk."""
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def lines(self, is_good: bool) -> Iterator[dict[str, Any]]:
-        """Yields the lines of the output, or those of rows that failed, in the order of the rows."""
+        """Yield the output lines of successful or of failed rows, in the order of the rows."""
         for number in sorted(self.notes):
             note = self.notes[number]
             if note.is_good == is_good:
@@ -101,7 +101,7 @@ class Journal:
                 yield json.loads(self._file.read(note.length)[9:])[3]
 
     def keep(self, n_rows: int) -> None:
-        """Forgets rows from this number on, as of an input that became shorter."""
+        """Forget rows from this number on, if the input became shorter."""
         self.notes = {number: note for number, note in self.notes.items() if number < n_rows}
         self.n_good = sum(note.is_good for note in self.notes.values())
 
@@ -115,7 +115,7 @@ class Journal:
         """Closes the file, which stays."""
         was_stack, self._is_stack = self._is_stack, False
         if was_stack and sys.platform != "win32":
-            self._lock.unlink(missing_ok=True)  # while it is held: a later owner's is never removed
+            self._lock.unlink(missing_ok=True)  # while locked: a later owner's file is never removed
         self._stack.close()
         if was_stack and sys.platform == "win32":
             with suppress(OSError):  # another process has it open
@@ -140,7 +140,7 @@ class Journal:
         self.notes[number] = note
 
     def _read(self) -> int:
-        """Reads whole lines and returns where they end."""
+        """Read complete lines and return the offset of their end."""
         at = 0
         with self.path.open("rb") as file:
             for record in file:

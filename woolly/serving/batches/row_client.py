@@ -1,4 +1,4 @@
-"""Asks the app's own routes for the answer to a row, within the process."""
+"""In-process client that sends rows to the app's routes."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from woolly.serving.observability.request_history import answer_log
 
 _FULL = 429
 _LATER = (_FULL, 503)
-_SPENT = "rate_limit_exceeded"  # code of accounts/quotas.py; each dialect words its errors in another way
+_SPENT = "rate_limit_exceeded"  # code of accounts/quotas.py; messages differ between dialects
 _MINUTE = 60.0
-_BEHIND = -1  # priority: answers that a person waits for go first
+_BEHIND = -1  # priority: interactive answers go first
 
 
 class RowDeferred(Exception):  # noqa: N818 - not an error: the row is asked again
-    """The server takes the row later.
-
-    `is_full` if other answers have its room, `is_spent` if the key has used its limit; else something is amiss.
+    """Row to be sent again later.
+    `is_full` if other answers fill the server, `is_spent` if the key has reached its limit; neither for other errors.
     """
 
     def __init__(self, seconds: float, status: int, code: str, reason: str) -> None:
         super().__init__(reason)
-        self.seconds = min(_MINUTE, seconds)  # a key that has used its day may get a higher limit meanwhile
+        self.seconds = min(_MINUTE, seconds)  # a key that has reached its daily limit may get a higher one meanwhile
         self.is_spent = code == _SPENT
         self.is_full = status == _FULL and not self.is_spent
 
     @classmethod
     def of(cls, error: ApiError) -> RowDeferred | None:
-        """Returns the RowDeferred of an error that may pass, None for one that stays."""
+        """Return the RowDeferred of a temporary error, None for a permanent one."""
         if error.status not in _LATER:
             return None
         return cls(error.retry_after or 1.0, error.status, error.code, error.message)
@@ -57,8 +56,8 @@ class RowReply:
 async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
     """Returns the reply of a row's route. RowDeferred if the server is full or stopping, or the key reached its limit.
 
-    Rows of one `group` share one turn: the scheduler lets a request of others take the place of one of them.
-    The gate is not passed: the batch was. The caller runs each row in a task of its own, whose context this sets.
+    Rows of one `group` share one turn: a request of another group preempts one of them in the scheduler.
+    Middleware is skipped: the batch passed it. The caller runs each row in a separate task, whose context this sets.
     """
     id = secrets.token_hex(8)
     noted: list[str] = []
@@ -111,6 +110,6 @@ async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | No
         return RowReply(api_error.status, error_body(api_error))
     body = json.loads(b"".join(parts))
     if status in _LATER:
-        code = (state["reason"] or "").partition(":")[0]  # as ApiError.reason begins
+        code = (state["reason"] or "").partition(":")[0]  # the beginning of ApiError.reason
         raise RowDeferred(float(headers.get(b"retry-after", b"1")), status, code, body["error"]["message"])
     return RowReply(status, body)

@@ -22,32 +22,32 @@ class BatchRow:
     """A request of a batch."""
 
     number: int  # from 0 on, in the order of the input
-    id: str  # the custom_id, or one that is made of the number
+    id: str  # the custom_id, or one made from the number
     url: str
     body: dict[str, Any]
 
     def key(self, identity: str, defaults: str) -> str:
-        """Returns the digest of all that decides the answer."""
+        """Return the digest of all inputs of the answer."""
         facts = [identity, defaults, self.number, self.id, self.url, self.body]
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def with_model(self, name: str) -> BatchRow:
-        """Returns the row with a model's name, unless it has one of its own: all rows of a job mean the same model."""
+        """Return the row with a model's name, unless it has one: all rows of a job use the same default model."""
         if self.body.get("model") not in (None, "loaded", "current"):
             return self
         return BatchRow(self.number, self.id, self.url, {**self.body, "model": name})
 
     def with_seed(self, key: str) -> BatchRow:
-        """Returns the row with a seed that follows from its key, unless it has one: a repeated row answers alike."""
-        if self.url in (EMBEDDINGS, MESSAGES) or self.body.get("seed") is not None:  # which have no seed
+        """Return the row with a seed derived from its key, unless it has one: repeated rows give equal answers."""
+        if self.url in (EMBEDDINGS, MESSAGES) or self.body.get("seed") is not None:  # without a seed
             return self
         return BatchRow(self.number, self.id, self.url, {**self.body, "seed": int(key[:7], 16)})
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be asked, and why."""
+    """Row that cannot be sent, with the reason."""
 
     number: int
     id: str
@@ -55,7 +55,7 @@ class BadRow:
 
 
 def id_of(number: int, value: Any) -> str:
-    """Returns the custom_id of a value, sound or not as the rest of it may be; else one that is made of the number."""
+    """Return the custom_id of a value, even if the rest is invalid; else one made from the number."""
     given = value.get("custom_id") if isinstance(value, dict) else None
     return given if isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH else f"row-{number + 1}"
 
@@ -63,7 +63,7 @@ def id_of(number: int, value: Any) -> str:
 def read_row(number: int, value: Any) -> BatchRow:
     """Returns the row of a value. ApiError 400 says what is wrong with it.
 
-    A text is a message of the user. An object with `body` is a line as OpenAI's batches have it; any other object is
+    A text is a user message. An object with `body` is a line in the format of OpenAI's batches; any other object is
     the body itself, of a chat if it has `messages`, of a completion if it has `prompt`, of embeddings if it has
     `input`.
     """

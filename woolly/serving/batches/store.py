@@ -1,4 +1,4 @@
-"""The BatchStore: uploaded files, batches and their results, in a folder that outlives the server."""
+"""BatchStore: uploaded files, batches and their results, in a folder that survives restarts."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ Data = dict[str, Any]
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
-_MAX_OPEN_BATCHES = 100  # batches of one owner that have not ended
-_MAX_ENDED_BATCHES = 1000  # batches of one owner that have; the oldest are forgotten first
+_MAX_OPEN_BATCHES = 100  # maximum of unfinished batches per owner
+_MAX_ENDED_BATCHES = 1000  # maximum of finished batches per owner; the oldest are forgotten first
 _MAX_FILES = 1000  # of one owner
-_OBJECT = 512  # bytes that the JSON of a file takes, about
-_MAX_OBJECT_BYTES = 1 << 20  # bytes of the JSON of an object, which takes some thousands
-_STALE = 3600.0  # seconds after which no process writes a file any more
+_OBJECT = 512  # approximate bytes of the JSON of a file
+_MAX_OBJECT_BYTES = 1 << 20  # maximum bytes of the JSON of an object; usually a few thousand
+_STALE = 3600.0  # seconds after which a partial file is abandoned
 
 _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-_KEYS = {"id", "status", "created_at", "owner"}  # of every object; one without them is damaged, and not there
+_KEYS = {"id", "status", "created_at", "owner"}  # fields of every object; one without them is damaged and ignored
 
 _SOUND = re.compile(r"(file|batch)[-_][0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class _Known:
-    """An object as a file has it."""
+    """Cached object of a file."""
 
-    mark: tuple[int, int, int]  # of the file: another one has another mark
+    mark: tuple[int, int, int]  # fingerprint of the file; changes with it
     n_bytes: int
     found: Data
 
 
 class BatchStore:
-    """Each object is a JSON file, written whole or not at all; the content of a file is beside it.
-
-    Each owner sees its own objects. The folder is private to the user who runs the server.
+    """Stores each object as a JSON file, written atomically, next to the content of an uploaded file.
+    Each owner sees only its own objects. The folder is private to the server's user.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -66,7 +65,7 @@ class BatchStore:
             raise RequestError(f"batches_dir is {self.folder}, which cannot be made: {error.strerror}") from None
 
     def sweep(self) -> None:
-        """Removes what processes that were killed have left: unfinished writes, contents and journals of nothing."""
+        """Remove the leftovers of killed processes: unfinished writes, contents and journals without an object."""
         if not self.folder.is_dir():
             return
         open_ones = {batch["id"] for batch in self.unfinished()}
@@ -80,15 +79,15 @@ class BatchStore:
                         path.unlink()
 
     def new_id(self, kind: str) -> str:
-        """Returns an id as OpenAI writes it: file-... or batch_..."""
+        """Return an id in OpenAI's format: file-... or batch_..."""
         return f"{kind}{'-' if kind == 'file' else '_'}{secrets.token_hex(16)}"
 
     def content(self, id: str) -> Path:
-        """Returns where the bytes of a file are."""
+        """Return the path of a file's content."""
         return self.folder / f"{id}.jsonl"
 
     def journal(self, id: str) -> Path:
-        """Returns where the answers of a batch are kept until it ends."""
+        """Return the path of a batch's journal, which has its answers until it ends."""
         return self.folder / f"{id}.part"
 
     def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
@@ -113,7 +112,7 @@ class BatchStore:
             raise
 
     def describe_file(self, owner: str, id: str, name: str, purpose: str) -> Data:
-        """Writes the object of a file whose content is there, and returns it."""
+        """Write and return the object of a file whose content exists."""
         size = self.content(id).stat().st_size
         found = {"id": id, "object": "file", "bytes": size, "created_at": int(time.time()), "filename": name}
         found |= {"purpose": purpose, "status": "processed", "owner": owner}
@@ -121,7 +120,7 @@ class BatchStore:
         return found
 
     def new_batch(self, owner: str, endpoint: str, file_id: str, **more: Any) -> Data:
-        """Returns a batch that has still to be added; `more` are fields of its own."""
+        """Return a new batch, not added yet; `more` are additional fields."""
         return {
             "id": self.new_id("batch"),
             "object": "batch",
@@ -169,7 +168,7 @@ class BatchStore:
             raise _full(error) from None
 
     def get(self, owner: str, id: str, kind: str) -> Data:
-        """Returns an object. ApiError 404 if there is none of this owner."""
+        """Returns an object. ApiError 404 if the owner has no such object."""
         found = self._read(self.folder / f"{id}.json") if _SOUND.fullmatch(id) and id.startswith(kind) else None
         if found is None or found.get("owner") != owner:
             raise ApiError(404, "not_found", f"there is no {kind} {id[:80]!r} here", param="id")
@@ -194,7 +193,7 @@ class BatchStore:
         self.content(id).unlink(missing_ok=True)
 
     def delete_batch(self, owner: str, id: str) -> None:
-        """Removes a batch; its files stay if the client made them. ApiError 404 if there is none, 409 if it is open."""
+        """Remove a batch; files uploaded by the client stay. ApiError 404 if there is none, 409 if it is open."""
         batch = self.get(owner, id, "batch")
         if batch["status"] not in ENDED:
             raise ApiError(409, "batch_open", f"the batch is {batch['status']}; cancel it first")
@@ -220,7 +219,7 @@ class BatchStore:
         return n_bytes
 
     def check_room(self, owner: str, n_bytes: int) -> int:
-        """Returns the bytes that an owner may still store. ApiError 413 if these do not fit."""
+        """Returns the bytes that an owner may still store. ApiError 413 if `n_bytes` do not fit."""
         taken = self._taken(owner)
         if taken + n_bytes > self._max_bytes:
             raise ApiError(
@@ -232,7 +231,7 @@ class BatchStore:
 
     def _all(self, kind: str) -> Iterator[Data]:
         for one in self._read_all(kind):
-            yield dict(one.found)  # the worker changes what it gets
+            yield dict(one.found)  # the worker changes its copy
 
     def _read_all(self, kind: str) -> list[_Known]:
         """Returns all objects of a kind. Each file is read once: an object is never changed, but replaced."""

@@ -1,4 +1,4 @@
-"""The BatchWorker: runs the batches of a server one after the other, and goes on with them after a restart."""
+"""BatchWorker: runs the batches of a server one after the other, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.observability.logs import log
 
 _EVERY = 1.0  # seconds between two writes of a batch's counts
-_PAUSE = 30.0  # seconds until a batch is tried again that another server runs, or that the disk has no room for
+_PAUSE = 30.0  # seconds until a retry of a batch that another server runs, or that has no disk space
 
 _NO_ROOM = 507  # status of an object that could not be written
 
@@ -40,9 +40,8 @@ class _Running:
 
 
 class BatchWorker:
-    """One task that takes the oldest batch that has not ended. Belongs to the event loop's thread.
-
-    The disk is read and written on threads. `changing` is held by all that change an object of the store.
+    """One task that runs the oldest unfinished batch. Event loop thread only.
+    The disk is read and written on threads. The lock `changing` protects changes of the store's objects.
     """
 
     def __init__(self, app: FastAPI, store: BatchStore) -> None:
@@ -52,7 +51,7 @@ class BatchWorker:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._running: dict[str, _Running] = {}
-        self._paused: dict[str, float] = {}  # until when, by time.monotonic()
+        self._paused: dict[str, float] = {}  # deadline by time.monotonic()
 
     def wake(self) -> None:
         """Lets the task look for batches; starts it if it has ended."""
@@ -61,24 +60,24 @@ class BatchWorker:
             self._task = start_task(self._run())
 
     async def stop(self) -> None:
-        """Ends the task; batches stay as they are, and go on at the next start."""
+        """End the task; batches stay unchanged and resume at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def shown(self, batch: Data) -> Data:
-        """Returns a batch with the counts of this moment."""
+        """Return a batch with its current counts."""
         running = self._running.get(batch["id"])
         return batch if running is None else running.batch
 
     async def add(self, batch: Data) -> None:
-        """Keeps a batch and starts to run it. ApiError if the store refuses it."""
+        """Store a batch and start to run it. ApiError if the store rejects it."""
         async with self.changing:
             await run_in_thread(self.store.add_batch, batch)
         self.wake()
 
     async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
-        """Keeps a batch whose rows the client sent with it, and starts to run it. ApiError if the store refuses it."""
+        """Store a batch with inline rows and start to run it. ApiError if the store rejects it."""
         store = self.store
         async with self.changing:
             file = await run_in_thread(store.add_file, owner, "requests.jsonl", "batch", data)
@@ -131,7 +130,7 @@ class BatchWorker:
                 return
 
     async def _try(self, batch: Data) -> None:
-        """Runs a batch to its end, or pauses it. Raises nothing: the other batches go on."""
+        """Run a batch to its end, or pause it. Never raises: the other batches continue."""
         id = batch["id"]
         self._paused.pop(id, None)
         self._running[id] = running = _Running(batch)
@@ -187,7 +186,7 @@ class BatchWorker:
         await self._end(batch, journal, status)
 
     async def _answer(self, running: _Running, journal: Journal) -> str:
-        """Answers the rows of a batch, and returns the status in which it ends."""
+        """Answer the rows of a batch, and return its final status."""
         store, batch = self.store, running.batch
         file = await run_in_thread(store.get, batch["owner"], batch["input_file_id"], "file")
         path = store.content(file["id"])
@@ -213,14 +212,14 @@ class BatchWorker:
         return "cancelled" if job.is_cancelled else "completed"
 
     async def _end(self, batch: Data, journal: Journal, status: str) -> None:
-        """Writes the answers of a batch to its files, and its status after them."""
+        """Write the answers of a batch to its files, then its status."""
         store = self.store
         batch["finalizing_at"] = int(time.time())
         kinds = [("output", True), ("error", False)]
         kinds = [one for one in kinds if any(note.is_good == one[1] for note in journal.notes.values())]
         for kind, _ in kinds:
             batch[f"{kind}_file_id"] = batch[f"{kind}_file_id"] or store.new_id("file")
-        async with self.changing:  # the names first: a run that is killed here writes the same files again
+        async with self.changing:  # names first: after a kill here, the next run writes the same files
             await run_in_thread(store.save, batch)
         for kind, is_good in kinds:
             made = batch[f"{kind}_file_id"]
@@ -238,11 +237,11 @@ class BatchWorker:
         async with self.changing:
             ended = {**batch, "status": status, f"{status}_at": int(time.time())}
             await run_in_thread(self.store.save, ended)
-            batch |= ended  # clients see the end when it is on disk
+            batch |= ended  # clients see the final status when it is on disk
 
     @asynccontextmanager
     async def _saving(self, running: _Running) -> AsyncIterator[None]:
-        """Keeps the counts on disk up to date while the block runs, and sees if another server cancels the batch."""
+        """Update the counts on disk while the block runs, and detect that another server cancels the batch."""
         task = start_task(self._save_counts(running))
         try:
             yield
@@ -265,18 +264,18 @@ class BatchWorker:
 
 
 def worker_of(connection: HTTPConnection) -> BatchWorker:
-    """Returns what runs the batches of the server."""
+    """Return the server's BatchWorker."""
     worker: BatchWorker = connection.app.state.batches
     return worker
 
 
 def _unexpected(error: Exception) -> Exception | None:
-    """Returns the error if its trace is for the log: a fault of our own."""
+    """Return the error if its trace belongs in the log: an internal error."""
     return None if isinstance(error, (WoollyError, OSError)) else error
 
 
 def _errors(error: Exception) -> Data:
-    """Returns the reason as OpenAI's batches have it; a fault of our own says no more than that."""
+    """Return the reason in OpenAI's batch format; internal errors have no details."""
     message = (
         str(error) if isinstance(error, WoollyError) else "the server failed at this batch; its log has the reason"
     )

@@ -74,7 +74,7 @@ class ConversationStore:
         return conversation
 
     def get(self, owner: str, id: str) -> KeptConversation:
-        """Returns a conversation. ApiError 404 if there is none of this owner."""
+        """Returns a conversation. ApiError 404 if the owner has no such object."""
         found = self._kept.get(owner, id)
         if found is None:
             message = f"there is no conversation {id[:80]!r} here; it may have been forgotten"
