@@ -1,4 +1,4 @@
-// Four floats at a time, which the oldest CPU of each platform has registers for.
+// Vectors of four floats: 128-bit registers exist on the oldest supported CPU of each platform.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace woolly {
 
 using FourFloats [[gnu::vector_size(16)]] = float;
 
-// Four numbers of `a` and `b`, by their places in both. GCC has Clang's builtin from version 12 on.
+// Shuffle of `a` and `b` by indices into their concatenation. GCC has Clang's builtin from version 12 on.
 template <int... places>
 [[gnu::always_inline]] inline FourFloats choose_four(FourFloats a, FourFloats b) {
 #if defined(__clang__)

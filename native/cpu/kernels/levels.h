@@ -1,6 +1,6 @@
-// Which parts make the table of a level (targets/parts.h makes the parts). A later part replaces kernels of earlier
-// ones: amx is avx512 with other kernels for many rows, neon_i8mm is neon with others. avx512f has floats and rows,
-// which avx512 and amx share, and whole numbers are avx2's there.
+// Parts of each level's kernel table (built by targets/parts.h). A later part replaces kernels of earlier ones: amx is
+// avx512 with other kernels for many rows, neon_i8mm is neon with others. avx512f has floats and rows, shared by avx512
+// and amx; its integer kernels are those of avx2.
 #pragma once
 
 #include "cpu/kernels/table.h"
@@ -47,7 +47,7 @@ inline constexpr Level k_neon_i8mm_level{"neon_i8mm", {WOOLLY_PARTS(neon), WOOLL
 #undef WOOLLY_FLOAT_PARTS
 #undef WOOLLY_DIFFERENCE_PARTS
 
-// The whole table of a level.
+// Complete table of a level.
 inline KernelTable joined(const Level& level) {
     KernelTable table{};
     for (const KernelTable* part : level.parts) {

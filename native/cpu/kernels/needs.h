@@ -1,4 +1,4 @@
-// Kernel levels beside the portable one, best first, and the CPU features that each needs.
+// Kernel levels other than scalar, best first, and the CPU features that each requires.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Prints the best kernel level of this machine, or scalar: CMake runs it to build that level. The sources are included,
-// because CMake's try_run takes one file.
+// Prints the best kernel level of this machine, or scalar; CMake runs it to choose the level to build. Sources are
+// included because CMake's try_run takes one file.
 #include <cstdio>
 
 #include "cpu/kernels/needs.h"

@@ -1,21 +1,21 @@
-// Kernels of recurrent layers, with their contracts. They have a table and files of their own: a change of one compiles
-// in seconds, and levels that differ in whole-number arithmetic alone share them.
+// Kernels of recurrent layers, with their contracts. A separate table and separate files: a change compiles in seconds,
+// and levels that differ in integer arithmetic alone share them.
 #pragma once
 
 #include <cstdint>
 
 namespace woolly {
 
-// How a token changes the state S of a head, [n_keys][n_columns], of which y = S^T read is then taken:
+// Update rule of the state S [n_keys][n_columns] of a head by a token; the output is y = S^T read of the new state:
 // plain: S = decay S + write v^T.
 // delta: the same with beta (v - S^T probe) instead of v.
 // pair:  S = decay S + write v^T + second (S^T probe)^T.
-// S^T probe is that of S before the token.
+// S^T probe uses S before the token.
 enum class ScanRule : uint8_t { plain, delta, pair };
 constexpr int kScanRules = 3;
 
 // Columns of a state that are stored together, row after row; the last block may be narrower. 64 columns of 128 keys
-// fill two thirds of an L1 cache, and side by side they use all of its sets.
+// fill two thirds of an L1 cache, and contiguous rows use all of its sets.
 constexpr int64_t kStateBlock = 64;
 
 // Tokens of one sequence through one head.
@@ -23,10 +23,10 @@ struct ScanTile {
     const float* from;  // the state before the first token
     float* state;       // the state after the last one; may be `from`
     int64_t n_keys, n_columns, n_tokens;
-    const float *decay, *probe, *write, *second, *read;  // [n_tokens, n_keys]; those that the rule has
+    const float *decay, *probe, *write, *second, *read;  // [n_tokens, n_keys]; those that the rule uses
     const float* beta;                                   // [n_tokens]
-    const float* v;                                      // rows at distance v_stride
-    float* y;                                            // rows at distance y_stride
+    const float* v;                                      // row stride: v_stride
+    float* y;                                            // row stride: y_stride
     int64_t v_stride, y_stride;
 };
 
@@ -42,7 +42,7 @@ struct MambaTile {
     int64_t stride;
 };
 
-// One row of a convolution over the `kernel` latest rows.
+// One output row of a convolution over the `kernel` latest rows.
 struct ConvRow {
     const float* const* rows;  // [kernel], oldest first
     const float* weights;      // [kernel], at distance stride
@@ -59,7 +59,7 @@ struct ScanTable {
     void (*conv)(const ConvRow& row);
 };
 
-// The table of a kernel level, which must be one of this build.
+// Returns the table of a kernel level, which must be in this build.
 const ScanTable& scan_table(const char* level);
 
 }  // namespace woolly

@@ -11,7 +11,7 @@ namespace woolly {
 
 namespace {
 
-// The levels of this build: all of the platform, but those that CMake left out.
+// Levels of this build: all of the platform, except those excluded by CMake.
 constexpr const Level* kLevels[] = {
 #if defined(__x86_64__)
 #if !defined(WOOLLY_WITHOUT_amx)
@@ -40,7 +40,7 @@ constexpr const Level* kLevels[] = {
     &k_scalar_level,
 };
 
-// Made when first asked for, by code that every CPU runs.
+// Built at first use, by code that every CPU can run.
 const KernelTable* table_of(const std::string& name) {
     static const auto tables = [] {
         std::array<KernelTable, std::size(kLevels)> made;

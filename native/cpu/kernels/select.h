@@ -1,4 +1,4 @@
-// Which kernel levels this build has, and which of them this CPU can run.
+// Kernel levels of this build, and the subset that this CPU supports.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace woolly {
 
-// Levels that this machine can run, best first. "scalar" is always the last.
+// Levels that this machine supports, best first. "scalar" is always the last.
 std::vector<const KernelTable*> available_levels();
 
-// The level of that name, or null if this machine cannot run it.
+// Returns the level with this name, or null if this machine does not support it.
 const KernelTable* find_level(const std::string& name);
 
 }  // namespace woolly

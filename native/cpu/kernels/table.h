@@ -1,5 +1,5 @@
-// Every kernel, with its contract. Only plain data crosses this table: the functions behind it are compiled once per
-// instruction set, and nothing of theirs may be shared with other files.
+// Kernel table, with the contract of each kernel. Only plain data crosses it: the functions behind it are compiled once
+// per instruction set and must not share code with other files.
 #pragma once
 
 #include <cstddef>
@@ -17,51 +17,51 @@ struct ActivationRow {
     const int8_t* q;       // [columns]
     const float* scale;    // [columns / 32 or / 256]
     const int32_t* sums;   // of q, [columns / 32 or / 16]
-    const float* lows;     // of q8_32: scale * sum, what a minimum of 1 contributes
-    const int8_t* planes;  // of q8_256: the sums once more as bytes, [columns / 256][kPlanes]
+    const float* lows;     // of q8_32: scale * sum, the contribution of a minimum of 1
+    const int8_t* planes;  // of q8_256: the sums as bytes, [columns / 256][kPlanes]
     bool ordinary;  // of f32: each value is 0, or from 2^-60 to 2^28 in magnitude (cpu/kernels/isa/neon_halves.h)
 };
 
-// Sums of 256 columns in bytes, sum = low + 64 * high: 16 low ones and 16 high ones of 16 columns each, then 8 and 8
-// of 32 columns each; then the sum of all in 32 bits.
+// Sums of 256 columns in bytes, sum = low + 64 * high: 16 low and 16 high bytes for runs of 16 columns, then 8 and 8
+// for runs of 32 columns; then the total in 32 bits.
 constexpr int kPlanes = 64, kPlanesAll = 48;
 
 constexpr int kDotRows = 8;
 // tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
-// `panel` is packed (cpu/weights/pack.h says how), `columns` the matrix's.
+// `panel` is packed (cpu/weights/pack.h), `columns` is the width of the matrix.
 using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
 
-// Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that
-// is computed with, once for all rows. Null if a type or level has none.
+// Kernels for many rows. Weights of a panel are opened, kWideColumns columns at a time: converted once for all rows
+// into the form used by the arithmetic. Null if a type or level has none.
 struct Ahead;
 struct Wide {
     void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
     // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. The rows
-    // are in memory at equal distances. Called with the blocks in order, on sums that began as zeros, it gives what
-    // PanelDot gives, to the bit.
+    // have a constant stride in memory. Called with the blocks in order on sums that start at zero, it is bit-identical
+    // to PanelDot.
     void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
                 Ahead& ahead);
     int block, bytes;  // columns of a block, and the bytes of it packed ...
     int open_bytes;    // ... and opened
 };
 constexpr int64_t kWideColumns = 1024;
-// Packed weights that are opened next: fetched line by line while the present ones are computed with.
+// Packed weights that are opened next: prefetched line by line during the present computation.
 struct Ahead {
     const uint8_t* at;
     const uint8_t* end;
 };
 
-// Kernels for many rows whose activations are packed in tiles: 16 rows by the columns of a block of the type, 256
-// or 32; floats have blocks of 256 columns, of which the last one may have fewer, a multiple of 4. Weights are opened
-// some blocks of some panels at a time. Null if a type or level has none.
+// Kernels for many rows whose activations are packed in tiles: 16 rows by the columns of a block of the type, 256 or
+// 32; floats have blocks of 256 columns, the last of which may be shorter, a multiple of 4. Weights are opened some
+// blocks of some panels at a time. Null if a type or level has none.
 struct GridBlocks {
     const uint8_t* open;  // [n_panels][n_blocks][Grid::open_bytes]
     int n_panels, n_blocks;
-    const uint8_t* tiles;  // row tiles of the first block; those of the next block begin tiles_step bytes on
+    const uint8_t* tiles;  // row tiles of the first block; those of the next block start tiles_step bytes later
     int64_t tiles_step;
     float* acc;  // [n_panels][n_tiles * 16][16], panels acc_step numbers apart
     int64_t acc_step;
-    int last_columns;  // of the last block: a row of floats may end before a block does
+    int last_columns;  // of the last block, which may be shorter for floats
 };
 // Packed panels, for few rows.
 struct FewBlocks {
@@ -72,19 +72,19 @@ struct FewBlocks {
     int64_t tiles_step;
     float* acc;
     int64_t acc_step;
-    uint8_t* open;  // [kFewBytes]: memory to open blocks into
+    uint8_t* open;  // [kFewBytes]: buffer for opened blocks
 };
 constexpr int kFewRows = 32, kFewBytes = 3 * 1024 + 2 * 8192;
 using FewDot = void (*)(const FewBlocks& blocks, int n_rows);
 struct Grid {
     void (*open)(const uint8_t* block, int n_columns, uint8_t* to);
-    // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows, and for other rows of
-    // their tiles anything: tile rows that no row fills may hold anything. Called with the blocks in order, on sums
-    // that began as zeros, it gives what PanelDot gives, to the bit.
+    // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows; unspecified for the
+    // other rows of their tiles, whose activations may hold any value. Called with the blocks in order on sums that
+    // start at zero, it is bit-identical to PanelDot.
     void (*dot)(const GridBlocks& blocks, int n_rows);
     int columns, bytes, open_bytes;  // of a block, packed and opened
-    int together;                    // panels that it takes at a time, if there are as many
-    // Both in one for up to kFewRows rows, with the same sums. Null for none.
+    int together;                    // preferred number of panels per call
+    // Fused opening and dots for up to kFewRows rows, with the same sums. Null: none.
     FewDot few;
 };
 // A tile of q8_256: quants [4][16][64], scales [16], sums of 32 columns in 16 bits [16][8], of 16 columns [16][16].
@@ -118,57 +118,57 @@ inline constexpr KvInfo kKvInfos[] = {WOOLLY_KV_TYPES(WOOLLY_ROW)};
 #undef WOOLLY_ROW
 inline constexpr int kKvTypes = int(sizeof kKvInfos / sizeof kKvInfos[0]);
 
-// Attention in progress, of several queries.
+// Attention in progress for several queries.
 struct AttentionSums {
     float* out;  // [n_queries, v_dim]: sum of exp(score - max) * v
     float* max;  // [n_queries]
     float* sum;  // [n_queries]: sum of exp(score - max)
 };
 
-constexpr int kSplit = 128;        // positions of a split: fixed, so that results do not depend on the threads
-constexpr int kChunk = 64;         // positions that are opened at a time
-constexpr int kTileQueries = 128;  // queries whose scores are held at a time
+constexpr int kSplit = 128;        // positions per split: fixed, so that results do not depend on the threads
+constexpr int kChunk = 64;         // positions opened at a time
+constexpr int kTileQueries = 128;  // maximum queries whose scores are buffered together
 constexpr size_t attention_scratch(int k_dim, int v_dim) {
     return size_t(kTileQueries * kSplit + kChunk * (k_dim + v_dim));
 }
 
 struct AttentionTile;
 
-// What one type of cache needs (cpu/kernels/generic/cached.h).
+// Kernels of one cache type (cpu/kernels/generic/cached.h).
 struct KvKernels {
     // Writes one token's K or V (head_dim values) into its slot of a block of 16 positions.
     void (*store_k)(const float* k, int head_dim, int slot, uint8_t* block);
     void (*store_v)(const float* v, int head_dim, int slot, uint8_t* block);
-    // `n` blocks from `block` on as f32: K in columns of kChunk positions, V position by position.
+    // Converts `n` blocks from `block` on to f32: K in columns of kChunk positions, V position by position.
     void (*open_k)(const AttentionTile& tile, int block, int n, float* keys);
     void (*open_v)(const AttentionTile& tile, int block, int n, float* values);
-    // Few queries from `query` on: scaled products with blocks [block, end) of K; values of positions [from, to) of
-    // the split times their weights, added to the sums. Rows of scores and of weights are kSplit numbers apart. Null if
-    // the type has none.
+    // Few queries from `query` on: scaled products with blocks [block, end) of K; weighted values of positions [from,
+    // to) of the split, added to the sums. Rows of scores and of weights are kSplit numbers apart. Null if the type has
+    // none.
     void (*score_few)(const AttentionTile& tile, int query, int n, int block, int end, float* scores);
     void (*add_few)(const AttentionTile& tile, int query, int n, int from, int to, const float* weights);
 };
 
-// Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Each gets the
-// bits that it gets alone.
+// Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Results are
+// bit-identical to those of a single query.
 struct AttentionTile {
     const float* const* q;  // [n_queries][k_dim], rotated and not scaled
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
     const int* last;
-    const float* const* bias;   // [n_queries]: what is added to the score of each position; null for none
-    const float* slopes;        // [n_queries]: how much scores fall with each position of distance; null for none
+    const float* const* bias;   // [n_queries]: added to the score of each position; null: none
+    const float* slopes;        // [n_queries]: decrease of scores per position of distance (ALiBi); null: none
     const int* positions;       // [n_queries]: of the query; only with slopes
     const float* const* terms;  // [n_queries][n_terms]: what else is multiplied, with `turns`, and added to scores
     const float* rotations;     // [n_terms][kSplit]: the same for all queries, by position of the split
     int n_terms;                // 0 for none; only types of cache without score_few
     int n_queries;
-    int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's types
+    int k_dim, v_dim;  // columns of a head, padded to blocks of the cache types
     const KvKernels *k, *v;
     float scale;
     float softcap;
     const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
     const uint8_t* const* v_blocks;  // null if V is the first v_dim columns of K
-    // [kSplit / 16]: blocks that the caller takes next, to be fetched from memory meanwhile; null for none.
+    // [kSplit / 16]: blocks that the caller processes next, prefetched meanwhile; null: none.
     const uint8_t* const* next_k;
     const uint8_t* const* next_v;
     int first_block, n_blocks;  // at most kSplit / 16
@@ -176,13 +176,12 @@ struct AttentionTile {
     AttentionSums sums;
 };
 
-// Products of rows with whole panels that are to become rows of a value: residual + (sum + bias) * scale, or
-// silu(gate) * sum.
+// Epilogue of products of rows with complete panels: residual + (sum + bias) * scale, or silu(gate) * sum.
 struct Ends {
     const float* sums;      // [n_panels][n_rows][kPanel], panels `step` numbers apart
-    const float* gates;     // likewise; null unless they are gated
+    const float* gates;     // same layout; null if not gated
     const float* bias;      // [n_panels * kPanel]; null for none
-    const float* residual;  // rows as those of `to`; null for none
+    const float* residual;  // same layout as `to`; null: none
     float* to;              // [n_rows], `width` numbers apart
     int64_t step, width;
     int n_rows, n_panels;
@@ -191,12 +190,12 @@ struct Ends {
 
 // Norms, activations, quantization and attention.
 struct RowKernels {
-    int row_block;  // rows of a batch for which a panel is opened once, for all types
+    int row_block;  // rows of a batch per opening of a panel, for all types
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
     void (*quantize_256)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
-    // The planes of sums per 16 columns.
+    // Computes the planes from the sums per 16 columns.
     void (*planes)(const int32_t* sums, int64_t columns, int8_t* planes);
 
     // y = x / rms(x) * weight over n columns. y may be x.
@@ -204,18 +203,17 @@ struct RowKernels {
     // y = silu(gate) * up. y may be gate or up.
     void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
     void (*end)(const Ends& ends);
-    // y = gelu(x), by erf, by tanh and by a sigmoid, and times `up` if that is not null. y may be x or up.
+    // y = gelu(x) with erf, tanh or a sigmoid, times `up` if it is not null. y may be x or up.
     void (*gelu_erf)(const float* x, const float* up, int64_t n, float* y);
     void (*gelu)(const float* x, const float* up, int64_t n, float* y);
     void (*gelu_quick)(const float* x, const float* up, int64_t n, float* y);
 
     KvKernels kv[kKvTypes];
     void (*attend)(const AttentionTile& tile);
-    // Scores of the positions of all blocks: for each query a row of them, rows `step` numbers apart; or, with weights,
-    // one row, the sum over queries of products above 0 times the query's weight. Of the tile it reads q, k and its
-    // blocks.
+    // Scores of the positions of all blocks: a row per query, rows `step` numbers apart; or, with weights, one row, the
+    // sum over queries of weight * max(product, 0). Reads only q, k and the blocks of the tile.
     void (*rank)(const AttentionTile& tile, const float* weights, float* scores, int64_t step);
-    // Adds the result of the next split to that of those before it: always in order of splits.
+    // Merges the result of the next split into that of the earlier ones; call in order of splits.
     void (*merge)(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim);
 };
 
@@ -226,7 +224,7 @@ struct KernelTable : RowKernels {
     Wide wide[kWeightTypes];
     Grid grid[kWeightTypes];
     bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
-    bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary
+    bool f16_must_be_finite;  // F16 dot requires finite weights, and checks `ordinary` of activations
 };
 
 // Bytes of K (or of V) of one KV head in a block of 16 positions.

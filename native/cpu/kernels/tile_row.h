@@ -8,8 +8,8 @@
 
 namespace woolly {
 
-// Writes four rows of f32 that are `distance` numbers apart as rows r to r + 3 of their tile, as write_tile_row does
-// one by one: a line of a tile has one number of each row, and row by row it would be written 16 times.
+// Writes four rows of f32, `distance` numbers apart, as rows r to r + 3 of their tile, like four calls of
+// write_tile_row: a cache line of a tile has one number per row, and row by row it would be written 16 times.
 inline void write_four_rows(const float* x, int64_t distance, int64_t columns, int r, uint8_t* tiles, int64_t step) {
     constexpr int sum = kFloatColumns / 4 * kTileRows;
     for (int64_t from = 0; from < columns; from += kFloatColumns, tiles += step) {
@@ -29,8 +29,8 @@ inline void write_four_rows(const float* x, int64_t distance, int64_t columns, i
     }
 }
 
-// Writes a row as row `r` of its tile of each block of columns. `tiles` is the tile of the first block,
-// the next one begins `step` bytes on.
+// Writes a row as row `r` of its tile in each block of columns. `tiles` is the tile of the first block; the next starts
+// `step` bytes later.
 inline void write_tile_row(Activation kind, const ActivationRow& row, int64_t columns, int r, uint8_t* tiles,
                            int64_t step) {
     if (kind == Activation::f32) {

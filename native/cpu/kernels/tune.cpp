@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kColumns = 1024;
 constexpr int kMaxTuned = 16, kPanels = 8, kTries = 5;
-constexpr int64_t kLong = 100'000;  // nanoseconds after which one panel is enough to be timed
+constexpr int64_t kLong = 100'000;  // nanoseconds above which one panel is enough for a timing
 constexpr int kCounts[] = {2, 3, 4, 6, 8, 12, kMaxTuned};
 
-// Zeros in every form of activations, and panels of zeros: the time does not depend on the values.
+// Zero activations in every form, and zero panels: timings do not depend on the values.
 struct Subject {
     const KernelTable& kernels;
     const int type;
@@ -67,7 +67,7 @@ struct Subject {
         wide.dot(to, kColumns / wide.block, rows.data(), 0, n, tile.data(), ahead);
     }
 
-    // Two panels at every second call, because kernels take them in pairs.
+    // Alternates between one and two panels, because kernels process them in pairs.
     void tiled(const uint8_t* panel, int n) {
         const Grid& grid = kernels.grid[type];
         const int n_blocks = int(kColumns / grid.columns);
@@ -94,7 +94,7 @@ struct Subject {
         for (int panel = 0; panel < panels; ++panel) f(weights.data() + size_t(panel) * weights.size() / kPanels);
         return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
     }
-    // The least of several times, in which nothing disturbed it.
+    // Minimum of several timings, the least disturbed one.
     template <class F>
     int64_t time(const F& f) {
         int64_t best = INT64_MAX;
@@ -103,8 +103,8 @@ struct Subject {
     }
 };
 
-// From the most rows down, to the last count at which `another` way was not slower than the best one before; no more
-// than `most`, from which on it wins in any case.
+// Searches downwards from the maximum row count to the last one at which `another` method was not slower than the best
+// one before; at most `most`, from which on it always wins.
 template <class Best, class Other>
 int crossover(Subject& subject, const Best& best, const Other& another, int most) {
     subject.slow = subject.once([&](const uint8_t* panel) { best(panel, kMaxTuned); }, 1) > kLong;
@@ -113,17 +113,17 @@ int crossover(Subject& subject, const Best& best, const Other& another, int most
         const int n = kCounts[i];
         const int64_t before = subject.time([&](const uint8_t* panel) { best(panel, n); });
         const int64_t after = subject.time([&](const uint8_t* panel) { another(panel, n); });
-        // By a margin: here the weights are in the cache, and a panel that comes from memory is opened a little slower.
+        // With a margin: weights are in the cache here, and opening a panel from memory is slightly slower.
         if (20 * after > 19 * before) break;
         from = n;
     }
     return std::min(from, most);
 }
 
-// Calls `measure` once for a type of a level, and remembers what it returns.
+// Calls `measure` once per type of a level, and caches the result.
 template <class F>
 int remembered(const KernelTable& kernels, int type, const F& measure) {
-    static std::mutex mutex;  // taken with Python's lock alone, which a fork needs: no child gets it locked
+    static std::mutex mutex;  // taken only with the GIL held, which fork() needs: a child never inherits it locked
     static std::map<std::pair<const KernelTable*, int>, int> known;
     const std::lock_guard lock(mutex);
     const auto key = std::make_pair(&kernels, type);
@@ -152,8 +152,8 @@ int grid_from(const KernelTable& kernels, int type) {
             subject,
             [&](const uint8_t* panel, int n) { n < open_from ? subject.direct(panel, n) : subject.opened(panel, n); },
             [&](const uint8_t* panel, int n) { subject.tiled(panel, n); },
-            // Matrix tiles beside a busy thread of the core look slow at load, and are not in a run of all threads: 32
-            // rows without them took 1.4 times as long.
+            // Matrix tiles next to a busy sibling thread look slow at load, but are not when all threads run: 32 rows
+            // without them took 1.4 times as long.
             kernels.grid[type].few == nullptr ? 4 * kMaxTuned : kMaxTuned);
     });
 }

@@ -1,15 +1,15 @@
-// From how many rows it pays to open a panel, or to compute by tiles: measured, because it depends on the type, the
-// level and the CPU.
+// Minimum row counts for opening a panel and for tile kernels: measured, because they depend on the type, the level and
+// the CPU.
 #pragma once
 
 #include "cpu/kernels/table.h"
 
 namespace woolly {
 
-// Measured at the first call for a type, in 1 to 20 ms, and remembered. Both ways give the same bits, so a
-// measurement that was disturbed costs time and nothing else.
+// Measured at the first call for a type, in 1 to 20 ms, and cached. Both methods are bit-identical, so a disturbed
+// measurement only costs time.
 int wide_from(const KernelTable& kernels, int type);
-// The same for tiles, of a type that has them, against the better of the other two.
+// As above for tiles, compared with the better of the other two methods.
 int grid_from(const KernelTable& kernels, int type);
 
 }  // namespace woolly

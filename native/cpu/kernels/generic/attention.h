@@ -1,6 +1,6 @@
-// Attention over one split of the past: 64 positions of K at a time become f32 once for all queries, whose scores are
-// computed for the whole split; then each query's softmax; then V as K. Every query goes through the same steps in the
-// same order, whatever is computed beside it.
+// Attention over one split of the KV cache. 64 positions of K at a time are converted to f32 once for all queries; the
+// scores of the split are followed by the softmax of each query, then V is processed like K. Each query runs the same
+// steps in the same order, independent of the other queries.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -11,13 +11,13 @@ namespace woolly::WOOLLY_TARGET {
     return sub(set1(cap), div(set1(2.0f * cap), add(e, set1(1.0f))));
 }
 
-// `other` at positions of blocks that [first, last) touches and does not hold whole.
+// Fills positions with `other` that are in a block touched by [first, last) but outside the range.
 inline void fill_around(float* a, int first, int last, float other) {
     for (int i = first / 16 * 16; i < first; ++i) a[i] = other;
     for (int i = last; i < (last + 15) / 16 * 16; ++i) a[i] = other;
 }
 
-// Positions that a query sees, counted from the first one of the split.
+// Visible positions of a query, relative to the start of the split.
 struct Seen {
     int first, last;
 };
@@ -28,13 +28,13 @@ inline Seen seen_by(const AttentionTile& t, int query) {
     return {t.first[query] - start, t.last[query] - start};
 }
 
-// How far 16 positions from `first` on are from position 0. Exact: no context has 2^24 positions.
+// Distances of 16 positions from `first` on to position 0. Exact: no context has 2^24 positions.
 inline F32 distances(int first) {
     static constexpr float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return abs(add(load(lanes), set1(float(first))));
 }
 
-// What is more than a scaled product.
+// Additions to the scaled product: softcap, bias, slopes, terms.
 [[gnu::noinline]] inline void adjust(const AttentionTile& t, int query, Seen seen, float* scores) {
     const float* bias = t.bias == nullptr ? nullptr : t.bias[query] + 16 * t.first_block;
     for (int at = seen.first / 16 * 16; at < seen.last; at += 16) {
@@ -46,8 +46,7 @@ inline F32 distances(int first) {
     }
 }
 
-// Scaled products of one query become scores, less than any at positions of seen blocks that it does not see. Returns
-// the largest.
+// Turns the scaled products of one query into scores; masked positions of visible blocks get -inf. Returns the maximum.
 [[gnu::always_inline]] inline float score(const AttentionTile& t, int query, Seen seen, float* scores) {
     const auto [first, last] = seen;
     if (first == last) return -__builtin_inff();
@@ -58,7 +57,7 @@ inline F32 distances(int first) {
     return max_lanes(top);
 }
 
-// Scores become weights, 0 at positions of seen blocks that the query does not see. Returns their sum.
+// Turns scores into weights, 0 at masked positions of visible blocks. Returns their sum.
 [[gnu::always_inline]] inline float weigh(Seen seen, float largest, float* scores) {
     const auto [first, last] = seen;
     const int begin = first / 16 * 16;
@@ -86,8 +85,8 @@ inline F32 distances(int first) {
     return sum_lanes(sum);
 }
 
-// The softmax of n queries over the split. Maxima of several are found before the weights of any, so that a core does
-// not wait for each: from scores to the largest lane of them it is as long a way as through all of their exponentials.
+// Softmax of n queries over the split. Several maxima are computed before any weights to hide latency: reducing the
+// scores to the maximum lane takes as long as all of the exponentials.
 [[gnu::noinline]] inline void soften(const AttentionTile& t, int query, int n, float* scores) {
     constexpr int kTogether = 4;
     for (int j = query; j < query + n; j += kTogether) {
@@ -98,8 +97,8 @@ inline F32 distances(int first) {
     }
 }
 
-// Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block, and of
-// one of the next split if that is not null.
+// Calls f with every fourth of n rows of `width` numbers of a block, and prefetches the same rows of a later block and,
+// if not null, of a block of the next split.
 template <class Kv, class F>
 [[gnu::always_inline]] inline void fours(int n, int width, const uint8_t* later, const uint8_t* next, const F& f) {
     const int bytes = 4 * width * Kv::bits / 8;
@@ -111,7 +110,7 @@ template <class Kv, class F>
     }
 }
 
-// Keys of `n` blocks, columns of kChunk positions.
+// Keys of `n` blocks as f32, in columns of kChunk positions.
 template <class Kv>
 [[gnu::noinline]] void open_keys(const AttentionTile& t, int block, int n, float* keys) {
     const int k_dim = t.k_dim;
@@ -130,7 +129,7 @@ template <class Kv>
     }
 }
 
-// Values of `n` blocks, position by position.
+// Values of `n` blocks as f32, position by position.
 template <class Kv>
 [[gnu::noinline]] void open_values(const AttentionTile& t, int block, int n, float* values) {
     const int v_dim = t.v_dim;
@@ -156,7 +155,7 @@ constexpr KvKernels kv_kernels() {
     return kernels;
 }
 
-// Values that are the first columns of keys.
+// Values if V is the first columns of K.
 inline void open_inside(const AttentionTile& t, int block, int n, float* keys, float* values) {
     t.k->open_k(t, block, n, keys);
     for (int c = 0; c < t.v_dim; c += 16)
@@ -164,11 +163,11 @@ inline void open_inside(const AttentionTile& t, int block, int n, float* keys, f
             for (int j = 0; j < 16; ++j) values[i * t.v_dim + c + j] = keys[kChunk * (c + j) + i];
 }
 
-// Calls add(query, how many, first position, last) for positions [from, to) and n queries, as far as each sees them:
-// together where all of them do. What the cache holds at other positions may be anything.
+// Calls add(query, count, first position, last) for positions [from, to) and n queries within their masks: together
+// where all of them are visible. Masked cache positions may hold any value.
 template <class Add>
 [[gnu::always_inline]] inline void as_seen(const AttentionTile& t, int query, int n, int from, int to, const Add& add) {
-    int low = from, high = to;  // positions that all see
+    int low = from, high = to;  // positions visible to all queries
     for (int j = 0; j < n; ++j) {
         const auto [first, last] = seen_by(t, query + j);
         low = first > low ? first : low;
@@ -188,7 +187,7 @@ template <class Add>
     if (high < to) alone(true);
 }
 
-// Values of positions [from, to) that were opened, as far as each of n queries sees them.
+// Adds the opened values of positions [from, to) to each of n queries within its mask.
 inline void add_values(const AttentionTile& t, int query, int n, int from, int to, const float* values,
                        const float* weights) {
     const float* rows[kProductRows];
@@ -200,11 +199,11 @@ inline void add_values(const AttentionTile& t, int query, int n, int from, int t
     });
 }
 
-// At most kFewQueries: nothing is opened in memory.
+// For at most kFewQueries queries: reads the cache in its type, without an f32 copy in memory.
 inline void attend_few(const AttentionTile& t) {
     float* scores = t.scratch;
     for (int i = 0; i < t.n_queries * t.v_dim; i += 16) store(t.sums.out + i, zero());
-    int low = 16 * t.n_blocks, high = 0;  // positions that some see
+    int low = 16 * t.n_blocks, high = 0;  // positions visible to any query
     for (int i = 0; i < t.n_queries; ++i) {
         const auto [first, last] = seen_by(t, i);
         if (first == last) continue;
@@ -218,11 +217,12 @@ inline void attend_few(const AttentionTile& t) {
     });
 }
 
-// At most kTileQueries queries from `from` on.
+// For at most kTileQueries queries from `from` on.
 inline void attend_some(const AttentionTile& t, int from, int n) {
     float *scores = t.scratch, *keys = scores + kTileQueries * kSplit, *values = keys + kChunk * t.k_dim;
     for (int i = from * t.v_dim; i < (from + n) * t.v_dim; i += 16) store(t.sums.out + i, zero());
-    // Calls f for every chunk and each group of queries that sees some of it; opens the chunk before the first.
+    // Calls f for every chunk and each group of queries to which part of it is visible; opens the chunk before the
+    // first.
     const auto chunks = [&](const auto& open, const auto& f) {
         for (int block = 0; block < t.n_blocks; block += kChunkBlocks) {
             const int blocks = t.n_blocks - block < kChunkBlocks ? t.n_blocks - block : kChunkBlocks;
@@ -292,9 +292,9 @@ inline void merge(const AttentionSums& to, const AttentionSums& next, int n_quer
     }
 }
 
-// Scores of an index over positions.
+// Scores of the sparse-attention index over positions.
 
-// The sum over queries of their products above 0 of kChunk positions, times their weights.
+// Sum over queries of weight * max(product, 0) for kChunk positions.
 inline void weigh_heads(const float* products, const float* weights, int n_queries, int n_positions, float* scores) {
     for (int at = 0; at < n_positions; at += 16) {
         F32 sum = zero();
@@ -304,7 +304,7 @@ inline void weigh_heads(const float* products, const float* weights, int n_queri
     }
 }
 
-// The tile's scratch has kChunk numbers for each query, and kChunk keys.
+// The tile's scratch has room for kChunk numbers per query and kChunk keys.
 inline void rank(const AttentionTile& t, const float* weights, float* scores, int64_t step) {
     float *heads = t.scratch, *keys = heads + kChunk * t.n_queries;
     for (int block = 0; block < t.n_blocks; block += kChunkBlocks) {

@@ -1,12 +1,12 @@
-// The k-quants: super-blocks of 256 columns with integer sub-scales. With activations quantized per 256, a super-block
-// is pure integer arithmetic; one conversion and one fma (two with minima) end it.
+// K-quants: super-blocks of 256 columns with integer sub-scales. With activations quantized per 256, a super-block is
+// pure integer arithmetic, finished by one conversion and one fma (two with minima).
 //
 // A packed super-block of a panel: f16 scales of 16 rows, f16 minima of 16 rows if the type has them, sub-scales in
 // chunks of 4 bytes, row after row, then the quants group by group (cpu/weights/pack.cpp).
 
 namespace woolly::WOOLLY_TARGET {
 
-// What minima and offsets contribute is a dot like any other, of factors and the sums of the activations in bytes.
+// Minima and offsets contribute a dot product of factors and the activations' sums, in bytes.
 inline void planes(const int32_t* sums, int64_t n_columns, int8_t* to) {
     for (int64_t b = 0; b < n_columns / 256; ++b, sums += 16, to += kPlanes) {
         for (int i = 0; i < 16; ++i) {
@@ -77,25 +77,24 @@ template <class Type>
     for (int k = 0; k < Type::n_groups / 4; ++k) store_bytes(bytes + 64 * k, minima[k]);
 }
 
-// Whether the dot of a group fits 16 bits, so that one operation multiplies it with the sub-scale and adds it. The
-// factor is then 256 times the sub-scale, which takes one operation, too, and the sum is shifted at the end: it has
-// eight bits to spare.
+// True if the dot of a group fits 16 bits, so that one operation multiplies it by the sub-scale and accumulates. The
+// factor is then 256 times the sub-scale (one operation), and the sum, which has eight spare bits, is shifted at the
+// end.
 template <class Type>
 constexpr bool kShortDots = kShortProducts && 256 / Type::n_groups * Type::most * 127 < 32768;
 
-// A super-block is computed in rounds of a loop: as straight code it takes several times as long to compile. A round
-// has four groups, whose sub-scales are one vector, or as many as the type says. A type gives the quants of unit first
-// + u by unpack<u>(quants, first, use); `first` begins a round.
+// A super-block runs in rounds of a loop: unrolled code takes several times as long to compile. A round has four
+// groups, whose sub-scales are one vector, or the type's own count. unpack<u>(quants, first, use) of a type returns the
+// quants of unit first + u; `first` begins a round.
 template <class Type>
 constexpr int kRounds = Type::n_groups / 4;
-// Types that look their quants up take rounds of 64 columns: with longer ones they take up to twice as long to compile,
-// and as long to run.
+// Types with lookup tables use rounds of 64 columns: longer rounds take up to twice as long to compile and to run.
 template <class Type>
 constexpr int kLookupRounds = kRounds<Type> > 1 ? 4 : 1;
 template <class Type>
 constexpr int kUnits = 256 / Type::unit / kRounds<Type>;
 
-// The sub-scales of rounds with `n` groups each, from those of four groups each.
+// Sub-scales of rounds of `n` groups, split from those of four groups.
 template <int n, int n_rounds>
 [[gnu::always_inline]] inline void divide_scales(const U8* scales, U8* to) {
     each<n_rounds>([&]<int s>() __attribute__((always_inline)) {
@@ -110,8 +109,8 @@ template <int n, int n_rounds>
 template <class Type, int M>
 inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
-    // A single row is computed without rounds, which would cost it a tenth; for several, rounds of 64 columns are long
-    // enough. To look quants up takes longer than any round.
+    // A single row has no rounds, which would cost a tenth; rounds of 64 columns suffice for several rows. Types with
+    // lookup tables always use rounds.
     constexpr int rounds = Type::one_by_one ? kLookupRounds<Type> : M == 1 ? 1 : 4;
     constexpr int units = 256 / Type::unit / rounds;
     constexpr bool is_short = kShortDots<Type>;
@@ -136,7 +135,7 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
         }
         U8 divided[n > rounds ? n : rounds];
         divide_scales<Type::n_groups / rounds, rounds>(scales, divided);
-        // One unit of fields may be two groups.
+        // A unit of fields may span two groups.
         const auto unit = [&]<int u>(int s) __attribute__((always_inline)) {
             constexpr int n_dots = Type::unit / width, step = Type::bytes / rounds, lines = (step + 63) / 64;
             for (int line = lines * u / units; line < lines * (u + 1) / units; ++line)
@@ -187,7 +186,7 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
 }
 
-// use(place, w) for all quants of a super-block; places are 64 bytes for four columns.
+// Calls use(place, w) for all quants of a super-block; places are 64 bytes per four columns.
 template <class Type, class Use>
 [[gnu::always_inline]] inline void open_quants(const uint8_t* panel, const Use& use) {
     constexpr int rounds = Type::one_by_one ? kLookupRounds<Type> : kRounds<Type>;
@@ -201,8 +200,8 @@ template <class Type, class Use>
     });
 }
 
-// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the others, whose upper
-// bits are the top ones of the first eight bytes.
+// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the other four of each,
+// whose upper bits are the top bits of the first eight bytes.
 struct Factors {
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         const U8 a = load_bytes(panel + 64), c = load_bytes(panel + 192);
@@ -218,7 +217,7 @@ struct Factors {
 struct Q4_K : Scale, Packed<BlockQ4_K>, Factors {
     static constexpr int n_groups = 8, unit = 32, offset = 0;
     static constexpr bool is_signed = false, has_min = true, signed_quants = false;
-    // 64 columns in 8 vectors: low nibbles the first 32, high ones the others.
+    // 64 columns in 8 vectors: the low nibbles are the first 32, the high nibbles the others.
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
         each<8>([&]<int v>() __attribute__((always_inline)) {
@@ -285,7 +284,7 @@ struct IQ4_XS : Scale, Packed<BlockIQ4_XS> {
     static constexpr int n_groups = 8, unit = 32, offset = 0;
     static constexpr bool is_signed = true, has_min = false, signed_quants = true;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
-        // 16 bits of each row in the upper half of a lane, as floats of 16 bits are widened.
+        // Widens 16-bit values into the upper half of each lane (bf16 to f32).
         const U8 high = as_bytes(as_ints(load_bf16(reinterpret_cast<const uint16_t*>(panel + 32))));
         each<2>([&]<int k>() __attribute__((always_inline)) {
             constexpr int from = 16 + 8 * k;
@@ -298,7 +297,7 @@ struct IQ4_XS : Scale, Packed<BlockIQ4_XS> {
             to[k] = minus<32>(as_bytes(iadd(low, upper)));
         });
     }
-    // The quants of a group are laid out as those of a block of IQ4_NL.
+    // Quants of a group have the layout of an IQ4_NL block.
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
         IQ4_NL::unpack(p + 256 * (first + u) - IQ4_NL::quants, use);

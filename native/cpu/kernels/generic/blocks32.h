@@ -1,4 +1,4 @@
-// Weight types with one float scale per 32 columns. Each gives a block's bytes as eight vectors of 16 rows by 4
+// Weight types with one float scale per 32 columns. Each supplies a block's bytes as eight vectors of 16 rows by 4
 // columns; the dot is the same for all.
 //
 // A packed block of a panel: f16 scales of 16 rows, f16 minima of 16 rows if the type has them, then
@@ -6,11 +6,11 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Bytes of a panel's packed block, and of what is in front of its quants.
+// Bytes of a panel's packed block, and of the header before its quants.
 template <class Block>
 struct Packed {
     static constexpr int bytes = kPanel * int(sizeof(Block)), quants = kPanel * part_bytes(Block::layout(), false);
-    static constexpr int most = 255;  // no quant is larger
+    static constexpr int most = 255;  // maximum quant
 };
 
 [[gnu::always_inline]] inline F32 halves(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
@@ -61,7 +61,7 @@ struct Q8_0 : Scale, Packed<BlockQ8_0> {
                     __attribute__((always_inline)) { use.template operator()<v>(load_bytes(p + quants + 64 * v)); });
     }
 };
-// Nibbles that index a table.
+// Nibbles that index a table of values.
 template <class Block, const int8_t* table>
 struct Indices : Packed<Block> {
     template <class Use>
@@ -85,7 +85,7 @@ struct MXFP4 : Indices<BlockMXFP4, kMxfp4Values> {
     }
 };
 
-// Blocks in order of columns; per block one exact integer dot, then one fma (two with a minimum).
+// Blocks in column order; per block one exact integer dot, then one fma (two with a minimum).
 template <class Type, int M>
 inline void dot_blocks32(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     F32 acc[M];

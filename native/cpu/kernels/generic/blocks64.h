@@ -1,5 +1,5 @@
-// Weights in blocks of 64 columns with a float scale for each 16, for few rows and for many. Activations have a scale
-// and a sum for each 32: a block meets two of them.
+// Weights in blocks of 64 columns with a float scale per 16, for few rows and for many. Activations have a scale and a
+// sum per 32 columns, two of each per block.
 //
 // A packed block of a panel: the scales of 16 rows in chunks of 4 bytes, then the quants in chunks of 4 bytes.
 
@@ -24,8 +24,9 @@ struct NVFP4 : Packed<BlockNVFP4> {
     }
 };
 
-// Where dots take only unsigned weights, each weight is kSignedOffset too large: -kSignedOffset times the sum of the 16
-// activations of group g. `first` keeps the sum of an even group, for the odd one that follows; `both` is their sum.
+// For levels whose dots take only unsigned weights, each weight is kSignedOffset too large: subtracts kSignedOffset
+// times the sum of the 16 activations of group g. `first` keeps the sum of an even group for the odd one that follows;
+// `both` is their sum.
 template <int g>
 [[gnu::always_inline]] inline I32 without_offset(Columns a, int32_t both, I32& first) {
     if constexpr (kSignedOffset == 0) return izero();

@@ -1,13 +1,12 @@
-// K and V in the cache, in blocks of 16 positions. K is stored column by column (16 positions of one column side
-// by side), so a lane is a position and scores need no sum over lanes. V is stored position by position, so a lane is a
-// column. Blocks of q8_0 and q4 carry scales behind their numbers, one for each position and 32 columns: f32, and bf16.
-// `four_k` and `whole_v` of types with scales open what shares one: a scale is loaded, and made f32, once for all of
-// it.
+// K and V blocks of 16 positions in the cache. K is stored column by column (16 positions of a column are contiguous),
+// so a lane is a position and scores need no sum over lanes. V is stored position by position, so a lane is a column.
+// q8_0 and q4 blocks end with scales, one per position and 32 columns: f32, and bf16. For types with scales, `four_k`
+// and `whole_v` open all numbers that share a scale, so that it is loaded and converted once.
 
 namespace woolly::WOOLLY_TARGET {
 
 struct KvF32 {
-    static constexpr int bits = 32;  // of a number
+    static constexpr int bits = 32;  // of an element
     static F32 k(const uint8_t* block, int, int column) {
         return load(reinterpret_cast<const float*>(block) + 16 * column);
     }
@@ -48,14 +47,14 @@ struct KvQ8 {
     static const float* scales(const uint8_t* block, int head_dim) {
         return reinterpret_cast<const float*>(block + 16 * head_dim);
     }
-    // Columns from a multiple of 4 on, `step` numbers apart.
+    // Four columns from a multiple of 4 on, `step` numbers apart.
     [[gnu::always_inline]] static inline void four_k(const uint8_t* block, int head_dim, int column, float* to,
                                                      int step) {
         const F32 scale = load(scales(block, head_dim) + 16 * (column / 32));
         const int8_t* from = reinterpret_cast<const int8_t*>(block) + 16 * column;
         for (int i = 0; i < 4; ++i) store(to + step * i, mul(to_float(load_s8(from + 16 * i)), scale));
     }
-    // 32 columns from a multiple of 32 on.
+    // 32 columns, starting at a multiple of 32.
     [[gnu::always_inline]] static inline void whole_v(const uint8_t* block, int head_dim, int position, int column,
                                                       float* to) {
         const F32 scale = set1(scales(block, head_dim)[position * (head_dim / 32) + column / 32]);
@@ -127,10 +126,10 @@ struct KvQ4 {
     struct Codes {
         int32_t of[32];
         uint16_t scale;  // bf16
-        float error;     // the sum of its squares
+        float error;     // sum of squared errors
     };
-    // The better of two: the largest number at either end of the values, then the scale that fits best. What is not
-    // finite makes a scale that is not a number.
+    // Keeps the better of two candidates: the largest number at either end of the value range, then the best-fitting
+    // scale. Input that is not finite produces a NaN scale.
     static Codes encode(const float* x) {
         float most = 0.0f;
         for (int i = 0; i < 32; ++i) most = __builtin_fabsf(x[i]) > __builtin_fabsf(most) ? x[i] : most;
@@ -149,7 +148,7 @@ struct KvQ4 {
             const float value = float(kIq4Values[codes.of[i]]);
             product += value * x[i], square += value * value;
         }
-        // Rounded to the nearest bf16; a number that is not finite stays one.
+        // Rounds to the nearest bf16; infinities and NaN are preserved.
         const uint32_t wide = __builtin_bit_cast(uint32_t, product / square);
         codes.scale = uint16_t((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
         if (!__builtin_isfinite(product / square)) codes.scale = 0x7fc0;

@@ -1,5 +1,5 @@
-// Quants that are points of a codebook: 16 rows look up 8 (or 4) columns at a time, and negate them by bits. The dots
-// are those of blocks256.h.
+// Quants that are points of a codebook: 16 rows look up 8 (or 4) columns at a time and negate them by sign bits. The
+// dots are in blocks256.h.
 //
 // A packed super-block of a panel: f16 scales of 16 rows (not in IQ1_M, whose float scale is spread over the
 // sub-scales), then the parts of quant/codebooks.h in words, row after row.
@@ -11,14 +11,14 @@ namespace woolly::WOOLLY_TARGET {
     return load_bytes(panel + kPanel * at + 64 * k);
 }
 
-// 2 * number + 1 in the bytes of a lane, for four numbers of n bits that stand `step` apart from bit `from` on.
+// 2 * number + 1 in the bytes of a lane, for four n-bit numbers `step` bits apart from bit `from` on.
 template <int from, int n, int step>
 [[gnu::always_inline]] inline U8 odd_factors(U8 a) {
     const I32 low = iadd(field<from, n, 1>(a), field<from + step, n, 9>(a));
     const I32 high = iadd(field<from + 2 * step, n, 17>(a), field<from + 3 * step, n, 25>(a));
     return as_bytes(iadd(iadd(low, high), iset1(0x01010101)));
 }
-// The same for the top four bits of four words.
+// As above, for the top four bits of four words.
 [[gnu::always_inline]] inline U8 odd_factors(U8 a, U8 b, U8 c, U8 d) {
     const I32 low = iadd(field<28, 4, 1>(a), field<28, 4, 9>(b));
     const I32 high = iadd(field<28, 4, 17>(c), field<28, 4, 25>(d));
@@ -38,7 +38,7 @@ inline constexpr int8_t kParity[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128,
         iadd(iadd(field<0, 7, 0>(a), field<7, 7, 8>(a)), iadd(field<14, 7, 16>(a), field<21, 7, 24>(a))));
 }
 
-// The float scale is `eighths` eighths of the file's, so that all quants and sub-scales are whole.
+// The float scale is `eighths` eighths of the file's, which makes all quants and sub-scales integers.
 template <class Block, int groups, int eighths>
 struct Points : Packed<Block> {
     static constexpr int quants = 0, n_groups = groups, unit = 32, offset = 0;
@@ -59,7 +59,7 @@ template <class Rank, class Use>
     });
 }
 
-// The bits of units from `first` on, of a word that has 8 bits for each of four units; an even unit begins a round.
+// Bits of units from `first` on, from a word with 8 bits for each of four units; an even unit begins a round.
 [[gnu::always_inline]] inline U8 units_of(U8 word, int first) {
     return first % 4 == 0 ? word : as_bytes(field<16, 16, 0>(word));
 }

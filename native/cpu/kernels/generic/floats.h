@@ -15,8 +15,8 @@ struct LoadBf16 {
     static F32 at(const uint8_t* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
 };
 
-// sum[m] += the dot with columns [0, n) of row m. kFloatColumns are summed together, as sum_columns does it; the sums
-// of all such segments are added in order.
+// sum[m] += dot of row m with columns [0, n). Segments of kFloatColumns are summed as in sum_columns; segment sums are
+// added in order.
 template <class Type, int M>
 [[gnu::always_inline]] inline void sum_segment(const uint8_t* p, const float* const* x, int n, F32* sum) {
     F32 acc[M][4];
@@ -39,7 +39,7 @@ inline int segment(int64_t left) { return left < kFloatColumns ? int(left) : kFl
 
 template <class Type, int M>
 inline void dot_floats(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
-    // As many rows at a time as there are registers for their sums.
+    // Processes as many rows at a time as registers hold sums for.
     constexpr int each_time = M < kFloatDots ? M : kFloatDots;
     for (int m = 0; m < M; m += each_time) {
         F32 sum[each_time];
@@ -53,7 +53,7 @@ inline void dot_floats(const uint8_t* panel, int64_t columns, const ActivationRo
     }
 }
 
-// Many rows: the weights of a panel become f32 once, after which all types are alike.
+// Many rows: the weights of a panel are converted to f32 once, after which all types share the code.
 struct OpenedFloats {
     static constexpr int bytes = 64;  // of a column
 
@@ -88,23 +88,22 @@ struct OpenFloats : OpenedFloats {
     }
 };
 
-// Many rows against weights that are floats, several panels by several rows at a time: a weight meets all of the rows
-// while it is in a register, and a broadcast activation all of the panels. One panel by six rows, as OpenFloats has
-// them with their four sums each, loads 28 times for 24 fmas; here, one sum after another, three panels by eight rows
-// load 11 times.
+// Many rows against float weights, several panels by several rows at a time: a weight in a register is used for all
+// rows, a broadcast activation for all panels. One panel by six rows with four sums each (OpenFloats) needs 28 loads
+// for 24 fmas; three panels by eight rows, one sum after another, need 11.
 //
-// Activations and opened weights lie as [sum][its columns][16], so that a sum reads both one after another. Each sum
-// has the columns and the order that sums.h gives it, and so a row has the same bits in both.
+// Activations and opened weights are laid out as [sum][columns of the sum][16], so that both are read sequentially.
+// Columns and order of each sum are those of sums.h, so results are bit-identical.
 struct GridSumsFloats {
     static constexpr int bytes = kFloatColumns * 64, sum_numbers = kFloatColumns / 4 * 16;
 
-    // What is known of a tile's sums: 0 + 1, and 2.
+    // Partial sums of a tile that are known so far: 0 + 1, and 2.
     template <int P>
     struct Known {
         alignas(64) float first[P][256], second[P][256];
     };
 
-    // Sum `which` of M rows of a tile and P panels, over n columns, and what becomes of it.
+    // Computes sum `which` of M rows of a tile and P panels over n columns, and combines it with the known sums.
     template <int M, int P>
     [[gnu::always_inline]] static void rows(const float* weights, int64_t panel, const float* x, int n, int which,
                                             int row, Known<P>& known, float* acc, int64_t acc_step) {
@@ -142,7 +141,8 @@ struct GridSumsFloats {
         });
     }
 
-    // Rows from `row` to 16 in groups of about the same size, as many as registers have sums for, if they are wanted.
+    // Splits rows `row` to 16 into groups of about equal size, as large as registers allow, skipping rows that are not
+    // wanted.
     template <int P, int row = 0>
     [[gnu::always_inline]] static void groups(int wanted, const float* weights, int64_t panel, const float* x, int n,
                                               int which, Known<P>& known, float* acc, int64_t acc_step) {
@@ -172,7 +172,7 @@ struct GridSumsFloats {
         }
     }
 
-    // Three panels by eight rows, or one by as many as registers hold the sums of.
+    // Three panels by eight rows, or one panel by as many rows as registers hold sums for.
     static constexpr int together = kGridSums >= 24 ? 3 : 1;
     template <int P = together>
     static void from(const GridBlocks& of, int first, int n_rows) {

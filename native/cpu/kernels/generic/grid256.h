@@ -1,6 +1,6 @@
-// Many rows against super-blocks of 256 columns by matrix tiles of bytes. Opening multiplies the sub-scale into each
-// weight. A product has up to 13 bits and becomes two planes of bytes, so that a tile sums all 256 columns without a
-// pause, exactly. One conversion and one fma (two with minima) end it, as in blocks256.h.
+// Many rows against super-blocks of 256 columns with int8 matrix tiles. Opening multiplies each weight by its
+// sub-scale. The product has up to 13 bits and is split into two byte planes, so that a tile sums all 256 columns
+// exactly without a break. One conversion and one fma (two with minima) finish it, as in blocks256.h.
 //
 // A unit is 32 rows by 16 by 256 columns, 16 tile dots. Its float side, the finish, runs between the tile dots of the
 // next unit, two rows after each dot: larger pieces leave the tiles idle (8 rows at once cost 15 %, a finish after all
@@ -13,8 +13,8 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened super-blocks of n groups, the same code for all types with these numbers. `halved`: the planes are products
-// with the halves of an unsigned scale = low + 8 * high, else the product = low + 128 * high.
+// Opened super-blocks of n groups; types with equal parameters share the code. `halved`: the planes are products with
+// the halves of an unsigned scale = low + 8 * high; else the product = low + 128 * high.
 template <int n, bool has_min, bool halved>
 struct GridSums256 {
     static constexpr int pairs = has_min ? n / 2 : 0, shift = halved ? 3 : 7;
@@ -22,13 +22,13 @@ struct GridSums256 {
     static constexpr int low = 64, minima = has_min ? 128 : 64, planes = minima + 64 * pairs, bytes = planes + 2 * 4096;
 
     struct Unit {
-        const uint8_t *front, *planes;  // opened weights: what stands before the planes, and these
+        const uint8_t *front, *planes;  // opened weights: the header before the planes, and the planes
         const uint8_t* tiles;
         float* acc;
     };
 
-    // What stands before the planes, in registers for all rows of a unit: loaded for each pair of rows, it took a
-    // twenty-fifth more time. No compiler keeps a vector in a register over a store that may alias it.
+    // Header of the planes, in registers for all rows of a unit: loading it per pair of rows took 4 % longer. Compilers
+    // do not keep a vector in a register across a store that may alias it.
     struct Front {
         F32 d, least;
         U8 lows[pairs > 0 ? pairs : 1];
@@ -42,7 +42,7 @@ struct GridSums256 {
         return front;
     }
 
-    // Ends rows `row` and row + 1 of a unit. Every input is loaded before the first store.
+    // Finishes rows `row` and row + 1 of a unit. All inputs are loaded before the first store.
     template <int row>
     [[gnu::always_inline]] static void finish(const Front& front, const Unit& unit, const int32_t* sums) {
         constexpr int r = row % 16;
@@ -78,8 +78,8 @@ struct GridSums256 {
         }
     }
 
-    // Activations. Those of few rows leave the first cache to the weights that are being opened: 32 rows take a tenth
-    // less time, 8 rows a twentieth; of many rows they are used for a second panel, and nothing is gained.
+    // Loads activations. For few rows they bypass L1, which is left to the weights being opened: 32 rows take 10 % less
+    // time, 8 rows 5 %. With many rows they are reused for a second panel, without a gain.
     template <int t, bool many>
     [[gnu::always_inline]] static void load_rows(const uint8_t* tile) {
         if constexpr (many) {
@@ -89,18 +89,18 @@ struct GridSums256 {
         }
     }
 
-    // The operands of a unit's first dots with two row tiles.
+    // Operands of a unit's first dots with two row tiles.
     template <bool many>
     [[gnu::always_inline]] static void load_first(const Unit& unit) {
         load_rows<4, many>(unit.tiles), tile_load<6>(unit.planes, 64);
         tile_load<7>(unit.planes + 4096, 64), load_rows<5, many>(unit.tiles + kTileBytes);
     }
 
-    // The tile dots of a unit with one or two row tiles, and between them the finish of the unit before, and
-    // more<i>() for i = 0 to 7, or to 15 with two tiles. With two, a tile is loaded anew right after the last dot that
-    // reads it, not right before the next, which takes a tenth less time (a twentieth beside another busy thread of the
-    // core). The operands of the first dots are loaded then, and if `ahead` (of many rows), those of the next unit at
-    // the end. Of the unit before, `rows` rows are finished.
+    // Runs the tile dots of a unit with one or two row tiles, interleaved with the finish of the unit before (of which
+    // `rows` rows are finished) and more<i>() for i = 0 to 7, or to 15 with two tiles. With two, a tile is reloaded
+    // right after the last dot that reads it instead of right before the next one: 10 % less time (5 % next to a busy
+    // sibling thread). The operands of the first dots are loaded then, too, and with `ahead` (many rows) those of the
+    // next unit at the end.
     template <bool two, bool before, bool ahead, class More>
     [[gnu::always_inline]] static void step(const Unit& unit, const Unit& next, const Unit& last, int rows,
                                             int32_t* sums, const More& more) {
@@ -178,7 +178,7 @@ struct GridSums256 {
     }
 };
 
-// The planes hold weights of up to five bits times halves of three bits, which are bytes, or signed products.
+// Planes hold weights of up to five bits times three-bit halves of the scale, which fit bytes, or signed products.
 template <class Type>
 constexpr bool kHalved = !Type::is_signed && !Type::signed_quants && Type::offset == 0;
 
@@ -196,7 +196,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
         each<n_pieces>([&]<int u>() __attribute__((always_inline)) { open_piece<u>(panel, scales, to + planes); });
     }
 
-    // What stands before the planes, and the sub-scales.
+    // Opens the header and the sub-scales.
     [[gnu::always_inline]] static void open_front(const uint8_t* panel, uint8_t* to, U8* scales) {
         store(reinterpret_cast<float*>(to), Type::scale(panel));
         Type::scales(panel, scales);
@@ -211,7 +211,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
         }
     }
 
-    // Part u of the planes.
+    // Opens part u of the planes.
     static constexpr int n_pieces = 256 / Type::unit;
     template <int u>
     [[gnu::always_inline]] static void open_piece(const uint8_t* panel, const U8* scales, uint8_t* to) {
@@ -232,8 +232,8 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
             });
     }
 
-    // Few rows: the next super-block is opened between the tile dots of this one, while the unit before is finished, so
-    // that opened weights never leave the first cache.
+    // Few rows: the next super-block is opened between the tile dots of this one and the finish of the unit before, so
+    // that opened weights stay in L1.
     template <bool two>
     static void few_units(const FewBlocks& of, int n_rows, int32_t* sums) {
         static constexpr int slots = two ? 16 : 8, lines = (Type::bytes + 63) / 64;
@@ -255,8 +255,8 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
                 constexpr int from = slot * n_pieces / slots, count = (slot + 1) * n_pieces / slots - from;
                 constexpr int first = slot * lines / slots, end = (slot + 1) * lines / slots;
                 if constexpr (slot == 0) open_front(next, front(i + 1), scales);
-                // To the second cache: 8, 16 and 32 rows read weights from memory 1.21, 1.06 and 1.08 times as fast
-                // as if they came to the first one, whose room opened weights need.
+                // Prefetches to L2: 8, 16 and 32 rows read weights from memory 1.21, 1.06 and 1.08 times as fast as
+                // with prefetch to L1, which opened weights need.
                 for (int line = first; line < end; ++line) prefetch_early(at + 4 * kPrefetch + 64 * line);
                 each<count>([&]<int u>() __attribute__((always_inline)) { open_piece<from + u>(next, scales, to); });
                 in_order();
@@ -287,7 +287,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
         }
         tiles_end();
     }
-    // Codebooks and ternary quants have none: their code would take minutes to compile.
+    // Not for codebooks and ternary quants: their code would take minutes to compile.
     static constexpr FewDot for_few() {
         if constexpr (Type::one_by_one) {
             return nullptr;

@@ -1,13 +1,13 @@
-// Many rows against super-blocks of 256 columns where there are no matrix tiles, two panels by up to six rows at a
-// time: a broadcast of four activations meets the weights of both panels, and the sums of all groups stay in registers.
-// A tile of 16 rows is taken as 6, 5 and 5. The float side is that of blocks256.h, so a row has the same bits in both.
+// Many rows against super-blocks of 256 columns on levels without matrix tiles, two panels by up to six rows at a time:
+// a broadcast of four activations is used for both panels, and the sums of all groups stay in registers. A tile of 16
+// rows is processed as 6, 5 and 5. The float operations are those of blocks256.h, so results are bit-identical.
 //
 // The level supplies pair_of and pair_dot.
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened super-blocks of n groups. An offset is taken off each weight, because the level's dot takes only unsigned
-// ones. Types that look alike when opened share this code.
+// Opened super-blocks of n groups. The offset is subtracted from each weight because the level's dot takes only
+// unsigned ones. Types with equal parameters share this code.
 template <int n, bool has_offset, bool has_min>
 struct GridDots256 : GridPairs<GridDots256<n, has_offset, has_min>, kTileBytes> {
     static_assert(!has_offset || !has_min, "the sums of activations are multiplied with one kind of factors");
@@ -26,7 +26,7 @@ struct GridDots256 : GridPairs<GridDots256<n, has_offset, has_min>, kTileBytes> 
         return sum;
     }
 
-    // Rows [row, row + M) of a tile of each block, and two panels.
+    // Computes rows [row, row + M) of a tile of each block, for two panels.
     template <int M>
     [[gnu::noinline]] static void rows(const GridBlocks& of, const PanelPair& pair, const uint8_t* tile, int row) {
         constexpr int P = 2;

@@ -1,18 +1,18 @@
 // Many rows against weights with one float scale per 32 columns, two panels by up to six rows at a time: a broadcast of
-// four activations meets the weights of both panels, and all sums stay in registers (16 of a panel by 8 rows, as Open32
-// has them, broadcasts twice as often). Activations are packed in tiles of 16 rows, which are taken as 6, 5 and 5. The
-// float side is that of blocks32.h, so a row has the same bits in both.
+// four activations is used for both panels, and all sums stay in registers (one panel by 8 rows, as in Open32,
+// broadcasts twice as often). Activations are packed in tiles of 16 rows, processed as 6, 5 and 5. The float operations
+// are those of blocks32.h, so results are bit-identical.
 
 namespace woolly::WOOLLY_TARGET {
 
-// The same code for all types that look alike when opened.
+// Types with equal parameters share the code.
 template <int offset, bool has_min>
 struct GridDots32 : GridPairs<GridDots32<offset, has_min>, kTile32Bytes> {
     using Opened = Opened32<offset, false, has_min>;
     static constexpr int weights = Opened::weights, bytes = Opened::bytes;
     static_assert((offset & (offset - 1)) == 0, "a shift multiplies with the offset");
 
-    // Rows [row, row + M) of a tile of each block, and two panels.
+    // Computes rows [row, row + M) of a tile of each block, for two panels.
     template <int M>
     [[gnu::noinline]] static void rows(const GridBlocks& of, const PanelPair& pair, const uint8_t* tile, int row) {
         constexpr int P = 2;

@@ -1,8 +1,9 @@
-// Many rows against weights with one float scale per 32 columns by matrix tiles of bytes: a tile dot sums a block for
-// up to 16 rows, exactly, and vectors end it. The float side is that of blocks32.h, so a row has the same bits in both.
+// Many rows against weights with one float scale per 32 columns with int8 matrix tiles: a tile dot sums a block for up
+// to 16 rows exactly, and vectors finish it. The float operations are those of blocks32.h, so results are
+// bit-identical.
 //
-// While a block is ended, the tile dots of the next two run. Tiles 0 and 3 are sums, 4 and 5 activations, 6 and 7
-// weights; the level supplies them as for grid256.h.
+// The tile dots of the next two blocks run while a block is finished. Tiles 0 and 3 are sums, 4 and 5 activations, 6
+// and 7 weights; the level supplies the same functions as for grid256.h.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -11,7 +12,7 @@ struct GridSums32 {
     // As in Open32, but weights are signed.
     static constexpr int weights = has_min ? 128 : 64, bytes = weights + 512;
 
-    // start<odd>(b) begins the tile dot of block b, end(b, sums) takes its sums, 16 for each row.
+    // start<odd>(b) begins the tile dot of block b; end(b, sums) finishes it with its sums, 16 per row.
     template <class Start, class End>
     [[gnu::always_inline]] static void in_turn(int n, const Start& start, const End& end) {
         alignas(64) int32_t sums[2][256];
@@ -30,7 +31,7 @@ struct GridSums32 {
         if (b < n) end(b, sums[0]);
     }
 
-    // M rows of a tile of each block, and one panel.
+    // Computes M rows of a tile of each block, for one panel.
     template <int M>
     [[gnu::noinline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, float* acc) {
         F32 sum[M];
@@ -61,7 +62,7 @@ struct GridSums32 {
         each<M>([&]<int m>() __attribute__((always_inline)) { store(acc + 16 * m, sum[m]); });
     }
 
-    // Tiles of 16 rows, and of 8 if no more are left.
+    // Tiles of 16 rows, or of 8 for the last ones.
     static void dot(const GridBlocks& of, int n_rows) {
         const int n_tiles = (n_rows + kTileRows - 1) / kTileRows, left = n_rows - (n_tiles - 1) * kTileRows;
         const int whole = left <= 8 ? n_tiles - 1 : n_tiles;

@@ -1,16 +1,17 @@
-// What kernels over packed tiles of activations share: the loop over panels and row tiles, and a place in the table.
+// Shared code of kernels over packed tiles of activations: the loop over panels and row tiles, and registration in the
+// kernel table.
 
 namespace woolly::WOOLLY_TARGET {
 
-// Two panels of a grid and their sums. A panel that is left alone is taken twice, and the sums of its double go to
-// `nowhere`: kernels for one panel would be half as much code again, for the odd last panel of a matrix.
+// Two panels of a grid and their sums. A single last panel is passed twice, and the second sums go to `nowhere`:
+// kernels for one panel would add half the code for the odd last panel of a matrix.
 struct PanelPair {
     const uint8_t* open[2];
     float* acc[2];
 };
 
-// Two panels at a time, so that a broadcast of activations meets the weights of both. Row tiles are taken as 6, 5 and 5
-// rows by Kernel::rows<rows>.
+// Processes two panels at a time, so that a broadcast of activations is used for both. Row tiles are split into 6, 5
+// and 5 rows by Kernel::rows<rows>.
 template <class Kernel, int tile_bytes>
 struct GridPairs {
     static void dot(const GridBlocks& of, int n_rows);
@@ -35,7 +36,7 @@ void GridPairs<Kernel, tile_bytes>::dot(const GridBlocks& of, int n_rows) {
     }
 }
 
-// Kernel<Type> serves the types of one family, whose blocks have `columns` columns. Others keep what they have.
+// Sets Kernel<Type> for the types of one family, whose blocks have `columns` columns; other types are left unchanged.
 template <template <class> class Family, template <class> class Kernel, int columns>
 struct Grids {
     template <class Type>

@@ -1,4 +1,4 @@
-// The kernels of one level, built over the primitives that were included before; targets/parts.h makes tables of them.
+// Kernels of one ISA level, built over the primitives included before; targets/parts.h makes tables of them.
 
 // clang-format off: each needs the ones before it
 #include "cpu/kernels/generic/loops.h"
@@ -19,8 +19,8 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Rows are taken eight, four, two or one at a time, as far as the level has registers for them (kMaxRows). Types whose
-// quants are expensive to look up take them one by one: opened panels serve two rows already.
+// Processes eight, four, two or one row at a time, up to the level's register limit (kMaxRows). Types with expensive
+// lookups run row by row: opened panels already pay off for two rows.
 template <class Type>
 void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
     constexpr int most = Type::one_by_one ? 1 : kMaxRows;
@@ -48,7 +48,7 @@ void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, 
         for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
 }
 
-// Super-blocks without minima look alike when opened: one part of a level has this code for all its parts
+// Super-blocks without minima share one opened format: one part of a level holds this code for all parts
 // (targets/parts.h).
 #if defined(WOOLLY_ONLY_ternary) && !defined(WOOLLY_DIFFERENCE)
 #define WOOLLY_SHARED template
@@ -109,14 +109,14 @@ struct Floats {
     }
 };
 
-// Kernels for many rows, with panels that `Open` opens.
+// Sets the kernels for many rows, over panels opened by `Open`.
 template <class Open>
 constexpr void set_wide(KernelTable& t, WeightType type, decltype(Wide::dot) dot) {
     const TypeInfo info = kTypes.of[int(type)];
     t.wide[int(type)] = {Open::open, dot, info.block, info.bytes * kPanel, Open::bytes};
 }
 
-// Kernels for few rows and for many.
+// Sets the kernels for few rows and for many.
 template <class Kernel>
 constexpr void set_kernel(KernelTable& t, WeightType type) {
     t.dot[int(type)] = dot_any<Kernel>;

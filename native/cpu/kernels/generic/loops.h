@@ -1,9 +1,9 @@
-// Loops that the compiler unrolls, and the prefetch of weights that a loop spreads over its rounds.
+// Loops that the compiler unrolls, and weight prefetches spread over the iterations of a loop.
 
 namespace woolly::WOOLLY_TARGET {
 
-// f.operator()<i>() for i = 0 to n - 1, unrolled. Not by recursion: what is inlined is copied once for each call that
-// it is inlined through.
+// f.operator()<i>() for i = 0 to n - 1, unrolled. Not recursive: inlining would copy the code once per level of
+// recursion.
 template <int n, class F>
 [[gnu::always_inline]] inline void each(const F& f) {
     static_assert(n <= 16);
@@ -32,10 +32,10 @@ template <int n, class F>
     for (int i = 0; i < n; ++i) f(i);
 }
 
-// The compiler moves no load or store over this: what is interleaved stays so, and what a tile loads has been stored.
+// Compiler barrier for loads and stores: interleaved code stays interleaved, and stores precede tile loads.
 [[gnu::always_inline]] inline void in_order() { asm volatile("" ::: "memory"); }
 
-// Some lines at a time, as many as a core waits for at once.
+// Prefetches a few lines at a time, about the number of outstanding misses of a core.
 [[gnu::always_inline]] inline void fetch(Ahead& ahead) {
     if (ahead.at >= ahead.end) return;
     for (int line = 0; line < 8; ++line) prefetch(ahead.at + 64 * line);

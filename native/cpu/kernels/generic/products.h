@@ -1,4 +1,4 @@
-// Products of f32 matrices for several rows at a time: each value is used for all of them while it is in a register.
+// Products of f32 matrices for several rows at a time: each value in a register is used for all of them.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -10,7 +10,7 @@ struct Products {
     int from, to, columns;  // columns in whole strips
     float* out;
     int out_step;
-    bool more = false;   // added to what `out` holds
+    bool more = false;   // accumulate into `out`
     float scale = 1.0f;  // of the sums
 };
 
@@ -42,7 +42,7 @@ template <int Q, int P>
         for (int s = 0; s < P; ++s) store(p.out + j * p.out_step + column + s * kStrip, scaled(acc[j][s], p.scale));
 }
 
-// Strips that Q rows take at a time: a power of two, as many as leave their sums in registers.
+// Strips per pass for Q rows: a power of two, the largest whose sums fit registers.
 constexpr int strips_of(int rows) {
     int strips = 1;
     while (strips < 4 && 2 * strips * rows <= kProductSums) strips *= 2;
@@ -64,16 +64,16 @@ inline void products(const Products& p, int n) {
     if constexpr (Q > 1) products<Q - 1>(p, n);
 }
 
-// f(from, how many) for groups of at most kProductRows of n rows, all of about the same size.
+// Calls f(from, count) for groups of at most kProductRows of n rows, of about equal size.
 template <class F>
 [[gnu::always_inline]] inline void in_even_groups(int n, const F& f) {
     const int groups = (n + kProductRows - 1) / kProductRows;
     for (int g = 0; g < groups; ++g) f(n * g / groups, n * (g + 1) / groups - n * g / groups);
 }
 
-// Products of few queries with keys and values in f16 as the cache holds them: these become f32 in registers, because a
-// copy in memory would cost more than it saves. The sums are those of `products`, in the same order. Numbers with a
-// scale were slower so on arm64, where their widening alone takes all registers.
+// Products of few queries with f16 keys and values in the cache: converted to f32 in registers, because a copy in
+// memory costs more than it saves. The sums are those of `products`, in the same order. For types with a scale this was
+// slower on arm64, where widening alone takes all registers.
 
 constexpr int kChunkBlocks = kChunk / 16;
 constexpr int kBlockStrips = 16 / kStrip;  // of 16 lanes
@@ -138,7 +138,7 @@ template <class Kv, int Q>
     }
 }
 
-// Values of positions [from, to) by their weights, added to P strips of columns of Q queries.
+// Adds the weighted values of positions [from, to) to P strips of columns of Q queries.
 template <class Kv, int Q, int P, int first>
 [[gnu::always_inline]] inline void value_strips(const AttentionTile& t, int from, int to, const float* weights,
                                                 int column, float* out) {

@@ -1,5 +1,5 @@
-// Recurrences. The state of a head is [n_keys][n_columns]; columns never meet, so how many are computed together does
-// not show in the bits. A sum over keys runs in two halves, even and odd keys, which are added at the end.
+// Linear recurrences. The state of a head is [n_keys][n_columns]; columns are independent, so the number computed
+// together does not affect the bits. A sum over keys has two halves, even and odd keys, added at the end.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -16,8 +16,8 @@ template <bool some>
         store(p, a);
 }
 
-// All tokens for V vectors of columns of a block, from its column j on; `width` columns are stored together. Their part
-// of the state stays in the L1 cache from token to token. `some`: the one vector has only n columns.
+// Runs all tokens for V vectors of columns of a block, from its column j on; `width` columns are stored together. Their
+// part of the state stays in L1 from token to token. `some`: the only vector has n columns.
 template <ScanRule rule, int V, bool some>
 inline void scan_columns(const ScanTile& t, int64_t width, int64_t j, int n) {
     for (int64_t token = 0; token < t.n_tokens; ++token) {
@@ -87,7 +87,7 @@ inline void scan(const ScanTile& tile) {
     }
 }
 
-// Sixteen columns or fewer of Mamba's scan.
+// Up to sixteen columns of the Mamba scan.
 template <bool some>
 inline void mamba_columns(const MambaTile& t, int64_t j, int n) {
     const F32 d = scan_load<some>(t.d + j, n);
@@ -114,7 +114,7 @@ inline void scan_mamba(const MambaTile& t) {
     if (j < t.n_columns) mamba_columns<true>(t, j, int(t.n_columns - j));
 }
 
-// y = the sum of `kernel` rows, each times its weights, plus the bias (null for none); then silu if it is wanted.
+// y = sum of `kernel` rows times their weights, plus the bias (null: none), then silu if requested.
 template <bool some>
 [[gnu::always_inline]] inline void conv_columns(const ConvRow& t, int64_t i, int n) {
     F32 sum = mul(scan_load<some>(t.rows[0] + i, n), scan_load<some>(t.weights + i, n));

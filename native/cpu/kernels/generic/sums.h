@@ -1,9 +1,9 @@
-// Sums of f32 products for several rows at a time, each in the order that it has alone.
+// Sums of f32 products for several rows at a time, each in the order of a single row.
 
 namespace woolly::WOOLLY_TARGET {
 
 // For 16 values per column, a strip from `values` on, and Q rows: four sums over columns 0, 1, 2, 3 modulo 4, so that
-// consecutive fmas do not wait for each other; then (0 + 1) + (2 + 3). What is left of columns goes to sum 0.
+// consecutive fmas are independent; then (0 + 1) + (2 + 3). Remaining columns go to sum 0.
 template <int Q>
 [[gnu::always_inline]] inline void sum_columns(const float* values, const float* const* rows, int n, StripF* sum) {
     StripF acc[Q][4];
@@ -23,7 +23,7 @@ template <int Q>
     for (int j = 0; j < Q; ++j) sum[j] = add(add(acc[j][0], acc[j][1]), add(acc[j][2], acc[j][3]));
 }
 
-// f(Q, from) with the largest Q that fits, until n are done.
+// Calls f(Q, from) with the largest Q that fits, until n are done.
 template <int Q, class F>
 [[gnu::always_inline]] inline void in_groups(int n, const F& f) {
     int from = 0;

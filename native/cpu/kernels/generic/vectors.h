@@ -10,10 +10,10 @@ inline constexpr Repeated kExpTerms[] = {Repeated(1.0f / 720.0f), Repeated(1.0f 
                                          Repeated(1.0f / 6.0f),   Repeated(0.5f),          Repeated(1.0f),
                                          Repeated(1.0f)};
 
-// exp of each lane: 2^n * p(r) with r in half a unit around 0; relative error below 2e-7. Below -87 the result is 0
-// or next to it; lanes are clamped to [-87, 88], so that nothing overflows. NaN stays NaN: max gives its second where
-// they cannot be compared.
-// n times 16 numbers that are not above 88, step by step together: each step waits for the one before.
+// exp of each lane: 2^n * p(r) with |r| at most half of ln 2; relative error below 2e-7. Lanes are clamped to [-87,
+// 88], so that nothing overflows; below -87 the result is nearly 0. NaN stays NaN: max returns its second operand for
+// unordered inputs.
+// For n times 16 numbers up to 88, interleaved step by step: each step depends on the one before.
 template <int n>
 [[gnu::always_inline]] inline void exp_below(F32 (&x)[n]) {
     F32 biased[n], p[n];
@@ -39,7 +39,7 @@ template <int n>
 }
 [[gnu::always_inline]] inline F32 exp(F32 x) { return exp_below(sub(zero(), max(set1(-88.0f), sub(zero(), x)))); }
 
-// e^x as the ops compute it beside the kernels (exp_of of cpu/ops/functions.h): each product and each sum is rounded.
+// e^x with the rounding of exp_of in cpu/ops/functions.h: each product and each sum is rounded.
 [[gnu::always_inline]] inline F32 exp_by_steps(F32 x) {
     x = at_least(sub(zero(), max(set1(-88.0f), sub(zero(), x))), -87.0f);
     const F32 biased = add(mul(x, set1(1.44269504f)), set1(12582912.0f)), whole = sub(biased, set1(12582912.0f));
@@ -49,7 +49,7 @@ template <int n>
     return mul(p, power_of_two(as_ints(biased)));
 }
 
-// The last n < 16 values of a row, filled up with zeros.
+// Last n < 16 values of a row, padded with zeros.
 inline F32 load_some(const float* p, int64_t n) {
     float padded[16] = {};
     std::memcpy(padded, p, size_t(n) * sizeof(float));
@@ -87,7 +87,7 @@ inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
     if (i < n) store_some(y + i, silu_times(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
 }
 
-// Row by row: neighbours of a row are written together, and a core has many rows under way.
+// Row by row, for contiguous writes and several rows in flight per core.
 inline void end(const Ends& e) {
     for (int64_t row = 0; row < e.n_rows; ++row)
         for (int64_t p = 0; p < e.n_panels; ++p) {
@@ -116,7 +116,7 @@ inline void end(const Ends& e) {
     return sub(max(zero(), x), mul(mul(size, set1(0.5f)), tail));
 }
 
-// y = f(x), times `up` if that is not null.
+// y = f(x), times `up` if it is not null.
 template <class F>
 [[gnu::always_inline]] inline void activated(const float* x, const float* up, int64_t n, float* y, const F& f) {
     int64_t i = 0;
@@ -144,7 +144,7 @@ inline void gelu(const float* x, const float* up, int64_t n, float* y) {
     });
 }
 
-// The sigmoid form, as CLIP has it.
+// Sigmoid form, used by CLIP.
 inline void gelu_quick(const float* x, const float* up, int64_t n, float* y) {
     activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) { return by_sigmoid(a, mul(set1(-1.702f), a)); });
 }
@@ -157,7 +157,7 @@ inline void quantize(const float* x, int64_t columns, Byte* q, float* scale, int
         const int64_t n = columns / 32, end = n / 16 * 16;
         int64_t done = 0;
         while (done < end && quantize_16(x + 32 * done, q + 32 * done, scale + done, sums + done)) done += 16;
-        // The last ones once more with those before them, which gives them the same bits.
+        // The last vector overlaps the one before; overlapping values get the same bits.
         if (done == n || (end > 0 && done == end &&
                           quantize_16(x + 32 * (n - 16), q + 32 * (n - 16), scale + n - 16, sums + n - 16)))
             return;
@@ -172,8 +172,8 @@ inline void quantize(const float* x, int64_t columns, Byte* q, float* scale, int
         }
         const float magnitude = max_lanes(largest);
         scale[b] = magnitude / 127.0f + sum_lanes(broken);
-        // What cannot be divided by its scale counts as zeros: numbers next to 0, whose inverse scale would overflow,
-        // and a block that is not finite, whose scale NaN makes every result NaN.
+        // Values that cannot be divided by their scale become zeros: numbers near 0, whose inverse scale would
+        // overflow, and blocks that are not finite, whose NaN scale makes every result NaN.
         if (!(scale[b] > 0x1p-100f)) {
             std::memset(q, 0, Block);
             for (int s = 0; s < Block; s += Sum) *sums++ = 0;

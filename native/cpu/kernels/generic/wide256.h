@@ -1,16 +1,15 @@
-// Many rows against weights of super-blocks of 256 columns. The weights of a panel are opened once: one byte each, the
-// sub-scales as integers; then all rows of the batch meet them. The float side is that of blocks256.h, so a row has the
-// same bits in both.
+// Many rows against super-blocks of 256 columns. The weights of a panel are opened once, to one byte each with integer
+// sub-scales, and used for all rows of the batch. The float operations are those of blocks256.h, so results are
+// bit-identical.
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened super-blocks of n groups. An offset is still in each weight, because the level's dot takes only unsigned ones.
-// Types that look alike when opened share this code.
+// Opened super-blocks of n groups. Weights still include their offset, because the level's dot takes only unsigned
+// ones. Types with equal parameters share this code.
 template <int n, bool has_offset, bool signed_dot, bool has_min>
 struct Opened256 {
-    // Where things stand in an opened super-block: f32 scales and minima of 16 rows, int32 sub-scales of 16 rows for
-    // each group; if an offset has to be taken off, minus the offset for 16 rows, and the sub-scales in bytes;
-    // sub-minima in bytes, weights.
+    // Layout of an opened super-block: f32 scales and minima of 16 rows, int32 sub-scales of 16 rows per group; with an
+    // offset, minus the offset for 16 rows, and the sub-scales in bytes; sub-minima in bytes; weights.
     static constexpr int low = 64, factors = has_min ? 128 : 64, less = factors + 64 * n,
                          packed = less + (has_offset ? 64 : 0), minima = packed + (has_offset ? 16 * n : 0),
                          weights = minima + (has_min ? 16 * n : 0), bytes = weights + 4096;
@@ -37,7 +36,7 @@ struct Opened256 {
         return add_64(start, high);
     }
 
-    // What the sum over all groups starts with: the offsets of all weights.
+    // Initial value of the sum over all groups: the offsets of all weights.
     [[gnu::always_inline]] static StripI begin(const uint8_t* p, const ActivationRow& row, int64_t b) {
         if constexpr (has_offset) {
             U8 scales[n / 4];

@@ -1,10 +1,10 @@
-// Many rows against weights with one float scale per 32 columns: opened once per panel, then all rows of the batch meet
-// them. The float side is that of blocks32.h, so a row has the same bits in both.
+// Many rows against weights with one float scale per 32 columns: opened once per panel, then used for all rows of the
+// batch. The float operations are those of blocks32.h, so results are bit-identical.
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened blocks, the same code for all types with these numbers. `offset_` is still in each weight, because the level's
-// dot takes only unsigned ones, up to `most`.
+// Opened blocks; types with equal parameters share the code. Weights still include `offset_`, because the level's dot
+// takes only unsigned ones, up to `most`.
 template <int offset_, bool signed_dot, bool has_min, int most = 255>
 struct Opened32 {
     static constexpr int offset = offset_;
@@ -17,8 +17,7 @@ struct Opened32 {
         for (int lane = 0; lane < 16; lane += kStrip) {
             const uint8_t* p = open + 4 * lane;
             StripF sum[M];
-            // Copies: memory that a fetch may have changed, as far as the compiler knows, would be read again each
-            // time.
+            // Copies: the compiler assumes that a prefetch changes memory, and would reload these each time.
             const int8_t* q[M];
             const float *scale[M], *lows[M];
             for (int m = 0; m < M; ++m) {
@@ -71,7 +70,7 @@ struct Opened32 {
     }
 };
 
-// The largest weight as it is opened: types that have it say so.
+// Maximum opened weight, for types that define it.
 template <class Type>
 constexpr int max_quant() {
     if constexpr (requires { Type::most; }) return Type::most;

@@ -1,10 +1,10 @@
-// Super-blocks of unsigned quants for many rows with the byte products of AVX2: the sums of column pairs stay in 16
-// bits as long as they fit, and one product with the sub-scale in both halves makes 32 bits of them. 17 operations for
-// a group of Q4_K and two registers, instead of 27. Whole numbers: the bits are those of Opened256.
+// Super-blocks of unsigned quants for many rows with AVX2 byte products: sums of column pairs stay in 16 bits while
+// they fit, and one product with the sub-scale in both halves widens them to 32. A group of Q4_K by two registers takes
+// 17 operations instead of 27. Integer arithmetic: bit-identical to Opened256.
 
 namespace woolly::WOOLLY_TARGET {
 
-// `most`: the largest quant.
+// `most`: the maximum quant.
 template <class Open, int n, int most>
 struct PairSums256 {
     static constexpr int width = 256 / n, vectors = width / 4;
@@ -64,7 +64,7 @@ void dot_pair_sums(const uint8_t* open, int64_t n_blocks, const ActivationRow* r
     for (; m < n_rows; ++m) Sums::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
 }
 
-// The largest quant of a type that is served so.
+// Maximum quant of a type with this kernel.
 template <class Type>
 constexpr int kMaxPair = 0;
 template <>

@@ -1,18 +1,18 @@
-// Two or four rows against weights that are floats. A weight is widened once for all of them: for one row after
-// another, as dot_floats takes them here, widening takes as long as the sums. The four sums of 16 lanes of several rows
-// would not fit the registers, so that a few lanes are taken at a time; the lines of a segment stay in the first cache
-// meanwhile.
+// Two or four rows against float weights. A weight is widened once for all rows: in dot_floats, row by row, widening
+// takes as long as the sums. The four sums of 16 lanes for several rows exceed the registers, so that a few lanes are
+// processed at a time while the lines of a segment stay in L1.
 
 namespace woolly::WOOLLY_TARGET {
 
-// What activations and sums of shifted halves are multiplied with: 2^112 in all.
+// Factors of activations and sums for shifted halves: 2^112 in all.
 constexpr float kBefore = 0x1p100f, kBehind = 0x1p12f;
 // A half that was shifted left by 13: its value times 2^-112.
 [[gnu::always_inline]] inline float32x4_t shifted_half(int32x4_t wide) {
     return vreinterpretq_f32_s32(vandq_s32(wide, vdupq_n_s32(int32_t(0x8fffe000))));
 }
 
-// Four lanes of a column. kScales: the column's activations are scaled, and its sum is, until it ends (neon_halves.h).
+// Four lanes of a column. kScales: the column's activations are scaled, and its sum stays scaled until it is finished
+// (neon_halves.h).
 struct FewF32 : LoadF32 {
     static constexpr bool kScales = false;
     template <int column>
@@ -28,7 +28,7 @@ struct FewBf16 : LoadBf16 {
         return vreinterpretq_f32_u16(vzip1q_u16(vdupq_n_u16(0), w));
     }
 };
-// Two columns of four are converted and two are shifted, which occupies both pipes; what cannot be shifted is
+// Two columns of four are converted and two are shifted, which occupies both pipes; columns that cannot be shifted are
 // converted.
 constexpr int kConverted = 2;
 template <bool kShifts>
@@ -42,8 +42,8 @@ struct FewF16 : LoadF16 {
     }
 };
 
-// tile[16 * m + lane] += the dot with columns [0, n) of row m, for kLanes lanes: a segment, as sum_segment sums it.
-// `later` is fetched, kLanes / 16 of what a segment has.
+// tile[16 * m + lane] += dot of row m with columns [0, n), for kLanes lanes of a segment, in the order of sum_segment.
+// Prefetches kLanes / 16 of a segment's size from `later`.
 template <class Type, int M, int kLanes>
 [[gnu::always_inline]] inline void few_segment(const uint8_t* p, const float* const* x, int n, const uint8_t* later,
                                                float* tile) {
@@ -59,7 +59,7 @@ template <class Type, int M, int kLanes>
         prefetch(later);
         Four four[M];
         for (int m = 0; m < M; ++m) four[m] = four_of(x[m] + c);
-        // All of them before the first is used: a core whose queues are full of sums does not look past them.
+        // All are loaded before the first use: a core whose queues are full of sums does not look further ahead.
         float32x4_t w[4][kParts];
         each<4>([&]<int i>() __attribute__((always_inline)) {
             each<kParts>([&]<int part>() __attribute__((always_inline)) {
@@ -118,7 +118,7 @@ template <class Type, int M>
     }
 }
 
-// F32 and BF16: rows by fours and twos, and one by itself.
+// F32 and BF16: rows in fours and twos, then one.
 template <class Load, class Type>
 struct FewFloats {
     static constexpr bool one_by_one = false;

@@ -1,17 +1,16 @@
-// One row against F16 weights. Their conversion to f32 holds one of the two pipes for two cycles, and would be all that
-// limits the speed. So half of them are widened by shifts instead, which the other pipe does: the bits of a half, put
-// where those of a float are, are its value times 2^-112. Those of infinities and NaN are not; panels that hold any are
-// opened instead.
+// One row against F16 weights. Conversion to f32 occupies one of the two pipes for two cycles and would be the
+// bottleneck. So half of the weights are widened with shifts on the other pipe: the bits of a half, moved to those of a
+// float, are its value times 2^-112. Not valid for infinities and NaN; panels with any are opened instead.
 //
-// Powers of two change no bit of a sum as long as nothing leaves the range of normal floats: activations from 2^-60 to
-// 2^28 make products that are multiples of 2^-107, which times 2^-12 still are floats, and below 2^52. A row with any
-// other activation takes the plain way.
+// Scaling by powers of two is exact as long as all values stay normal floats: activations from 2^-60 to 2^28 make
+// products that are multiples of 2^-107, still floats when scaled by 2^-12, and below 2^52. Rows with any other
+// activation use the plain conversion.
 
 namespace woolly::WOOLLY_TARGET {
 
 struct Halves {
     static constexpr bool one_by_one = false;
-    // Whether rows 4i to 4i + 3 of a column are converted; the others are shifted. Half of them keep both pipes busy.
+    // True if rows 4i to 4i + 3 of a column are converted; the others are shifted. Half of each keeps both pipes busy.
     static constexpr bool converted(int i) { return i % 2 == 0; }
 
     template <int i>
@@ -32,8 +31,8 @@ struct Halves {
             prefetch(p + 4 * kPrefetch);
             prefetch(p + 4 * kPrefetch + 64);
             const float32x4_t four = vld1q_f32(x + k), scaled = vmulq_n_f32(four, kBefore);
-            // Two columns are widened before the first is used: a core whose queues are full of sums does not look past
-            // them.
+            // Two columns are widened before the first use: a core whose queues are full of sums does not look further
+            // ahead.
             each<2>([&]<int pair>() __attribute__((always_inline)) {
                 float32x4_t values[2][4];
                 each<2>([&]<int k2>() __attribute__((always_inline)) {

@@ -1,6 +1,6 @@
-// Many rows by matrix products of bytes (i8mm): one instruction multiplies two rows of weights with two rows of
-// activations over eight columns, twice the work of a dot. A register of sums holds (weights 0, activations 0),
-// (0, 1), (1, 0), (1, 1). The float side is that of wide32.h and wide256.h, lane by lane.
+// Many rows with int8 matrix products (i8mm): one instruction multiplies two rows of weights by two rows of activations
+// over eight columns, twice the work of a dot. A sum register holds (weights 0, activations 0), (0, 1), (1, 0), (1, 1).
+// The float operations are those of wide32.h and wide256.h, lane by lane.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -18,16 +18,16 @@ struct PairF {
     const int32x4_t zero_ = vdupq_n_s32(0);
     return {{zero_, zero_, zero_, zero_}};
 }
-// Two rows of activations: their eight columns side by side.
+// Eight columns of two rows of activations, side by side.
 [[gnu::always_inline]] inline int8x16_t both(const int8_t* a, const int8_t* b) {
     return vcombine_s8(vld1_s8(a), vld1_s8(b));
 }
-// `w`: four registers, each eight columns of one row and eight of the next.
+// `w`: four registers, each with eight columns of one row and of the next.
 [[gnu::always_inline]] inline PairI mmla(PairI acc, const uint8_t* w, int8x16_t a) {
     WOOLLY_PAIRS(acc.v[i] = vmmlaq_s32(acc.v[i], vreinterpretq_s8_u8(vld1q_u8(w + 16 * i)), a));
     return acc;
 }
-// One number for each of eight rows of weights, for both rows of activations.
+// Broadcasts one number per row of eight weight rows to both rows of activations.
 [[gnu::always_inline]] inline PairI twice(const int32_t* p) {
     const int32x4_t a = vld1q_s32(p), b = vld1q_s32(p + 4);
     return {{vzip1q_s32(a, a), vzip2q_s32(a, a), vzip1q_s32(b, b), vzip2q_s32(b, b)}};
@@ -36,7 +36,7 @@ struct PairF {
     const float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + 4);
     return {{vzip1q_f32(a, a), vzip2q_f32(a, a), vzip1q_f32(b, b), vzip2q_f32(b, b)}};
 }
-// One number for each of the two rows of activations.
+// Broadcasts one number per row of the two rows of activations.
 [[gnu::always_inline]] inline float32x4_t alternate(float a, float b) {
     const float32x2_t two = vset_lane_f32(b, vdup_n_f32(a), 1);
     return vcombine_f32(two, two);
@@ -56,8 +56,8 @@ struct PairF {
     for (int i = 0; i < 2; ++i) vst1q_f32(a + 4 * i, vuzp1q_f32(x.v[2 * i], x.v[2 * i + 1]));
 }
 
-// Vectors of four columns by 16 rows become registers of eight columns by two rows, in place: 128 bytes are eight
-// columns of the panel.
+// Reorders vectors of four columns by 16 rows into registers of eight columns by two rows, in place: 128 bytes are
+// eight columns of the panel.
 inline void pair_columns(uint8_t* p, int n) {
     for (int at = 0; at < n; at += 128) {
         uint32x4_t low[4], high[4];
@@ -72,7 +72,7 @@ inline void pair_columns(uint8_t* p, int n) {
     }
 }
 
-// G pairs of rows at a time. `rows` holds 2 G of them, the last perhaps twice.
+// G pairs of rows at a time. `rows` holds 2 G of them; the last may be repeated.
 template <class Type>
 struct Mmla32 {
     using Open = Open32<Type>;
@@ -130,7 +130,7 @@ struct Mmla256 {
         }
     }
 
-    // What minima contribute: `planes` of the two rows, low ones first, `apart` bytes before the high ones.
+    // Contribution of minima: `planes` of the two rows, low ones first, `apart` bytes before the high ones.
     [[gnu::always_inline]] static PairI dot_minima(const uint8_t* p, const int8_t* a, const int8_t* b) {
         constexpr int at = Open::n == 8 ? 32 : 0, apart = Open::n;
         PairI low = pair_izero(), high = pair_izero();
@@ -194,7 +194,7 @@ void dot_mmla(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, 
         float* sums[4];
         const int n = n_rows - m < 4 ? n_rows - m : 4;
         for (int i = 0; i < 4; ++i) {
-            // An odd row is its own neighbour.
+            // An odd last row is paired with itself.
             const int at = m + (i < n ? i : n - 1);
             four[i] = rows + at;
             sums[i] = acc + 16 * at;
@@ -207,7 +207,7 @@ void dot_mmla(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, 
     }
 }
 
-// Floats and blocks of 64 columns keep their kernels.
+// Floats and blocks of 64 columns keep the neon kernels.
 template <class Type>
 constexpr void set_product(KernelTable&, WeightType, Floats<Type>) {}
 template <class Type>

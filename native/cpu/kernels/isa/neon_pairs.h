@@ -1,13 +1,12 @@
-// Nibbles in row pairs: a byte holds one column of row r in its low and of row r + 8 in its high nibble, the
-// latter minus 8 in two's complement. Both meet the same activation, so with both = 16 * high + low the dot of the high
-// one is (dot(both) - dot(low)) / 16: it never has to be taken out of its byte, which saves a quarter of the
-// operations.
+// Nibbles in row pairs: a byte holds one column of row r in its low nibble and of row r + 8 in its high nibble, the
+// latter minus 8 in two's complement. Both use the same activation, so with both = 16 * high + low the dot of the high
+// one is (dot(both) - dot(low)) / 16: it is never extracted, which saves a quarter of the operations.
 //
 // A group of 32 columns is 4 vectors; in vector i lanes 0 to 7 are columns 8i to 8i + 3, lanes 8 to 15 the next four.
 
 namespace woolly::WOOLLY_TARGET {
 
-// Dots of 32 columns with one row of activations. Rows 8 to 15 come minus 8, and 16 times too large.
+// Dots of 32 columns with one row of activations. Rows 8 to 15 are minus 8, and 16 times too large.
 [[gnu::always_inline]] inline I32 dot_pairs(const uint8_t* p, const int8_t* q) {
     I32 low = izero(), both = izero();
     const Columns a[2] = {columns(q), columns(q + 16)};
@@ -29,8 +28,8 @@ namespace woolly::WOOLLY_TARGET {
     return dot;
 }
 
-// With several rows of activations the nibbles are taken out, eight rows of weights at a time: their sums then fit the
-// registers. `half` 1 are the high ones, which come minus 8.
+// For several rows of activations the nibbles are extracted, eight rows of weights at a time, whose sums fit the
+// registers. `half` 1 selects the high nibbles, which are minus 8.
 template <int M, int half>
 [[gnu::always_inline]] inline void sum_half(const uint8_t* p, const ActivationRow* rows, int64_t b, const U8* scales,
                                             I32* sum) {
@@ -66,7 +65,7 @@ template <int M, int half>
 }
 
 struct PairedQ4_K : Q4_K {
-    // As the other types give them: vector v is columns 4v to 4v + 3 of 16 rows, none minus 8.
+    // Same order as other types: vector v is columns 4v to 4v + 3 of 16 rows, none minus 8.
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
         each<4>([&]<int i>() __attribute__((always_inline)) {

@@ -1,4 +1,4 @@
-// AMX: eight tiles of 16 rows by 64 bytes, and their byte dots. Used beside avx512.h.
+// AMX: eight tiles of 16 rows by 64 bytes, and their byte dots. Used together with avx512.h.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -8,8 +8,8 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {};
 };
 
-// Sums and activations have as many rows as there are rows of the batch. A dot sums `columns`, at most 64: a row of
-// weights holds four of them.
+// Sum and activation tiles have one row per batch row. A dot sums `columns`, at most 64: a row of the weight tile holds
+// four of them.
 [[gnu::noinline]] inline void tiles_begin(int rows, int more, int columns) {
     TileShapes shapes;
     const int of[8] = {rows, rows, more, more, rows, more, columns / 4, columns / 4};
@@ -17,23 +17,23 @@ struct alignas(64) TileShapes {
         shapes.rows[i] = uint8_t(of[i]);
         shapes.row_bytes[i] = uint16_t(of[i] == 0 ? 0 : i == 4 || i == 5 ? columns : 64);
     }
-    // GCC 12 believes that the instruction reads eight bytes and would drop the stores to the others.
+    // GCC 12 assumes that the instruction reads eight bytes and would drop the stores to the others.
     asm volatile("" ::"r"(&shapes) : "memory");
     _tile_loadconfig(&shapes);
 }
 [[gnu::always_inline]] inline void tiles_end() { _tile_release(); }
 
-// GCC writes a tile's number into the instruction's text, so it must stand here as a digit.
+// GCC writes the tile number into the instruction text, so it must be a literal.
 template <int t>
 void tile_zero();
 template <int t>
 void tile_load(const void* p, int64_t stride);
-// The same for what is not used again soon: it takes less room of the first cache.
+// Non-temporal load for data that is not reused soon: it takes less of L1.
 template <int t>
 void tile_load_once(const void* p, int64_t stride);
 template <int t>
 void tile_store(void* p, int64_t stride);
-// Tile c += signed bytes of tile a times signed bytes of tile b, or unsigned ones.
+// Tile c += signed bytes of tile a times signed (or unsigned) bytes of tile b.
 template <int c, int a, int b>
 void tile_dot();
 template <int c, int a, int b>
@@ -92,8 +92,8 @@ template <int offset, bool is_signed>
                               _mm512_slli_epi16(_mm512_srai_epi16(odd, 7), 8));
 }
 
-// Byte k of each lane in both halves of it, and products below 256 of bytes with such factors: one multiplication of 16
-// bits is two of bytes because the lower one carries nothing.
+// Byte k of each lane in both halves, and products below 256 of bytes with such factors: a 16-bit multiplication is two
+// byte multiplications, because the lower one does not carry.
 template <int k>
 [[gnu::always_inline]] inline I32 scale_twice(U8 a) {
     const __m512i one = _mm512_and_si512(_mm512_srli_epi32(a.v, 8 * k), _mm512_set1_epi32(255));

@@ -43,7 +43,7 @@ inline F32 fma(F32 a, F32 b, F32 c) {
     WOOLLY_PARTS(c.v[i] = _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i]));
     return c;
 }
-// The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
+// The instruction is a > b ? a : b: it returns the second operand for NaN and for two zeros.
 inline F32 max(F32 a, F32 b) {
     WOOLLY_PARTS(a.v[i] = _mm256_max_ps(a.v[i], b.v[i]));
     return a;
@@ -130,8 +130,8 @@ inline I32 load_ints(const int32_t* p) {
 inline void store(int32_t* p, I32 a) {
     WOOLLY_PARTS(_mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * i), a.v[i]));
 }
-// The low byte of each lane. The packing instructions saturate, so the other bytes are cleared before them;
-// they also work within 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
+// Low byte of each lane. The pack instructions saturate, so the other bytes are cleared first; they also work within
+// 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
 inline void store_s8(int8_t* p, I32 a) {
     const __m256i low_byte = _mm256_set1_epi32(0xff);
     const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.v[0], low_byte), _mm256_and_si256(a.v[1], low_byte));
@@ -164,12 +164,12 @@ inline int32_t isum_lanes(I32 a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
 }
 
-// How far ahead weights are fetched, twice as far in super-blocks. The hardware alone does not keep up with a stream of
-// dots.
+// Prefetch distance of weights, doubled in super-blocks. The hardware prefetcher alone does not keep up with the dots.
 constexpr int kPrefetch = 4096;
-// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+// Inline assembly instead of the builtin: GCC moves builtin prefetches to the start of a loop, where too many are
+// issued together.
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
-// Into the second cache, for what is used much later.
+// Prefetch to L2, for data that is used much later.
 [[gnu::always_inline]] inline void prefetch_early(const uint8_t* p) {
     asm volatile("prefetcht1 (%0)" ::"r"(p) : "memory");
 }
@@ -186,7 +186,7 @@ inline U8 low_bits(U8 a, uint8_t mask) {
     WOOLLY_PARTS(a.v[i] = _mm256_and_si256(a.v[i], _mm256_set1_epi8(static_cast<char>(mask))));
     return a;
 }
-// There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
+// There is no byte shift: 16-bit lanes shift, then bits that crossed from the neighboring byte are cleared.
 template <int n>
 inline U8 shift_right(U8 a) {
     WOOLLY_PARTS(a.v[i] = _mm256_srli_epi16(a.v[i], n));
@@ -260,7 +260,7 @@ inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
     WOOLLY_PARTS(
         const __m256 a = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_castsi256_si128(index.v[i]), 8));
         const __m256 b = _mm256_castsi256_ps(_mm256_i32gather_epi64(words, _mm256_extracti128_si256(index.v[i], 1), 8));
-        // Within 128 bits; the halves of a and b are then put in order.
+        // Works within 128 bits; the halves of a and b are then reordered.
         low->v[i] = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)), 0xd8);
         high->v[i] = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8));
 }
@@ -276,8 +276,8 @@ inline U8 negate(U8 a, U8 signs) {
                  a.v[i] = _mm256_sub_epi8(_mm256_xor_si256(a.v[i], negative), negative));
     return a;
 }
-// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it. There is no
-// byte product: bytes stand in the upper halves of 16-bit lanes, where a product loses what carries.
+// Extracts a digit of each byte, a fraction of 256 in base 3; `power` is 3 to the number of earlier digits. There is no
+// byte product: bytes are in the upper halves of 16-bit lanes, where the product drops the carry.
 template <int power>
 inline U8 trit(U8 a) {
     const __m256i three = _mm256_set1_epi16(3), before = _mm256_set1_epi16(power);
@@ -289,11 +289,11 @@ inline U8 trit(U8 a) {
     return a;
 }
 
-// Rows that one pass over the weights computes, and over opened ones.
+// Rows per pass over the packed weights, and over opened ones.
 constexpr int kMaxRows = 4, kWideRows = 2;
-// Rows that meet opened floats together, and packed ones.
+// Rows computed together over opened floats, and over packed ones.
 constexpr int kFloatRows = 1, kFloatDots = 1;
-// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+// Rows of a product of f32 matrices, and strips of sums that fit registers.
 constexpr int kProductRows = 6, kProductSums = 6, kGridSums = 6;
 
 using Columns = const int8_t*;
@@ -306,7 +306,7 @@ inline __m256i four_columns(const int8_t* a) {
     return _mm256_set1_epi32(four);
 }
 
-// The dots are always inlined: GCC would call them, and pass each struct through memory.
+// The dots are always inlined: otherwise GCC passes each struct through memory.
 #if defined(__AVXVNNI__)
 template <int g>
 [[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
@@ -314,7 +314,7 @@ template <int g>
     WOOLLY_PARTS(acc.v[i] = _mm256_dpbusd_avx_epi32(acc.v[i], w.v[i], four));
     return acc;
 }
-// The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
+// The byte dot takes unsigned weights: flipping the top bit adds 128.
 constexpr int32_t kSignedOffset = 128;
 template <int g>
 [[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
@@ -342,7 +342,7 @@ template <int g>
     WOOLLY_PARTS(acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs.v[i], ones)));
     return acc;
 }
-// The weight's sign moves to the activation, and -128 would have no negative. 2 * 128 * 127 = 32512 fits.
+// The sign of the weight moves to the activation; -128 would have no negative. 2 * 128 * 127 = 32512 fits.
 constexpr int32_t kSignedOffset = 0;
 template <int g>
 [[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {

@@ -1,5 +1,5 @@
 // AVX-512 (F, BW, DQ, VL) with VNNI: 16 lanes are one register.
-// GCC 12 and older warn of the undefined operand that their own header gives to an unmasked intrinsic.
+// GCC 12 and older warn about the undefined operand that their own header passes to unmasked intrinsics.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -33,7 +33,7 @@ inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
+// The instruction is a > b ? a : b: it returns the second operand for NaN and for two zeros.
 inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32 at_least(F32 a, float least) { return max(set1(least), a); }
 inline F32 larger(F32 a, F32 b) { return max(a, b); }
@@ -78,7 +78,7 @@ inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline I32 load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
-// Sums of each 16 of 256 bytes. Bytes are added as unsigned ones, each 128 larger.
+// Sums of each 16 of 256 bytes. Bytes are biased by 128 and added as unsigned.
 inline void sums_of_16(const int8_t* q, int32_t* sums) {
     const __m512i even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0), odd = _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1);
     const auto eights = [&](int i) {
@@ -93,7 +93,8 @@ inline void sums_of_16(const int8_t* q, int32_t* sums) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i), less);
     }
 }
-// Lane i of the result joins all lanes of v[i] by `both`: each step joins two vectors to one with half of their lanes.
+// Lane i of the result reduces all lanes of v[i] with `both`: each step combines two vectors into one with half of
+// their lanes.
 template <class F>
 [[gnu::always_inline]] inline __m512i joined_lanes(__m512i (&v)[16], const F& both) {
     for (int i = 0; i < 8; ++i)
@@ -106,9 +107,9 @@ template <class F>
                         _mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0xdd));
     return v[0];
 }
-// quantize<32, 32> of generic/vectors.h for 16 blocks at once: one by one their maxima, scales and sums are long
-// chains. False if one of them is not ordinary, and then nothing is written. The bits of magnitudes grow with them, and
-// those of what is not finite are above all.
+// quantize<32, 32> of generic/vectors.h for 16 blocks together: one by one, their maxima, scales and sums are long
+// dependency chains. Returns false and writes nothing if a block is not ordinary. Magnitudes compare like their bits,
+// with infinities and NaN above all numbers.
 inline bool quantize_16(const float* x, int8_t* q, float* scale, int32_t* sums) {
     const __m512i size = _mm512_set1_epi32(0x7fffffff);
     __m512i v[16];
@@ -152,12 +153,12 @@ inline float max_lanes(F32 a) {
 }
 inline int32_t isum_lanes(I32 a) { return _mm512_reduce_add_epi32(a.v); }
 
-// How far ahead weights are fetched, twice as far in super-blocks. The hardware alone does not keep up with a stream of
-// dots.
+// Prefetch distance of weights, doubled in super-blocks. The hardware prefetcher alone does not keep up with the dots.
 constexpr int kPrefetch = 4096;
-// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+// Inline assembly instead of the builtin: GCC moves builtin prefetches to the start of a loop, where too many are
+// issued together.
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
-// Into the second cache, for what is used much later.
+// Prefetch to L2, for data that is used much later.
 [[gnu::always_inline]] inline void prefetch_early(const uint8_t* p) {
     asm volatile("prefetcht1 (%0)" ::"r"(p) : "memory");
 }
@@ -165,7 +166,7 @@ constexpr int kPrefetch = 4096;
 inline U8 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store_bytes(uint8_t* p, U8 a) { _mm512_storeu_si512(p, a.v); }
 inline U8 low_bits(U8 a, uint8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(static_cast<char>(mask)))}; }
-// There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
+// There is no byte shift: 16-bit lanes shift, then bits that crossed from the neighboring byte are cleared.
 template <int n>
 inline U8 shift_right(U8 a) {
     return low_bits({_mm512_srli_epi16(a.v, n)}, static_cast<uint8_t>(0xff >> n));
@@ -175,7 +176,7 @@ inline U8 shift_left(U8 a) {
     return low_bits({_mm512_slli_epi16(a.v, n)}, static_cast<uint8_t>(0xff << n));
 }
 inline U8 either(U8 a, U8 b) { return {_mm512_or_si512(a.v, b.v)}; }
-// a with its low 8 - n bits replaced by b >> n: one operation takes bits of one or the other.
+// a with its low 8 - n bits replaced by b >> n: one bitwise select.
 template <int n>
 inline U8 insert_right(U8 a, U8 b) {
     return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(0xff >> n)), _mm512_srli_epi16(b.v, n), a.v,
@@ -210,7 +211,7 @@ inline I32 field(U8 a) {
 }
 inline U8 as_bytes(I32 a) { return {a.v}; }
 inline U8 look_up(const uint32_t* table, I32 index) { return {_mm512_i32gather_epi32(index.v, table, 4)}; }
-// Gathered as words of 64 bits: half as many loads as for each half.
+// Gathered as 64-bit words: half as many loads as for each half.
 inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
     const __m512i a = _mm512_i32gather_epi64(_mm512_castsi512_si256(index.v), table, 8);
     const __m512i b = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(index.v, 1), table, 8);
@@ -227,8 +228,8 @@ inline U8 negate(U8 a, U8 signs) {
     const __mmask64 negative = _mm512_test_epi8_mask(own, _mm512_set1_epi32(bit_of));
     return {_mm512_mask_sub_epi8(a.v, negative, _mm512_setzero_si512(), a.v)};
 }
-// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it. There is no
-// byte product: bytes stand in the upper halves of 16-bit lanes, where a product loses what carries.
+// Extracts a digit of each byte, a fraction of 256 in base 3; `power` is 3 to the number of earlier digits. There is no
+// byte product: bytes are in the upper halves of 16-bit lanes, where the product drops the carry.
 template <int power>
 inline U8 trit(U8 a) {
     const __m512i three = _mm512_set1_epi16(3), before = _mm512_set1_epi16(power);
@@ -238,11 +239,11 @@ inline U8 trit(U8 a) {
     return {_mm512_or_si512(even, _mm512_slli_epi16(odd, 8))};
 }
 
-// Rows that one pass over the weights computes, and over opened ones.
+// Rows per pass over the packed weights, and over opened ones.
 constexpr int kMaxRows = 8, kWideRows = 8;
-// Rows that meet opened floats together, and packed ones.
+// Rows computed together over opened floats, and over packed ones.
 constexpr int kFloatRows = 6, kFloatDots = 4;
-// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+// Rows of a product of f32 matrices, and strips of sums that fit registers.
 constexpr int kProductRows = 6, kProductSums = 24, kGridSums = 24;
 
 using Columns = const int8_t*;
@@ -254,15 +255,15 @@ template <int g>
     std::memcpy(&four, a + 4 * g, 4);
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(four))};
 }
-// The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
+// The byte dot takes unsigned weights: flipping the top bit adds 128.
 constexpr int32_t kSignedOffset = 128;
 template <int g>
 [[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
     return dot4<g>(acc, flip_sign(w), a);
 }
 
-// sum += dot * factor, for dots of 16 bits. The factor is byte k of each lane, times 256: the lane's upper half is 0,
-// so that the sign of the dot does not count.
+// sum += dot * factor, for 16-bit dots. The factor is byte k of each lane, times 256: the lane's upper half is 0, so
+// the sign extension of the dot has no effect.
 constexpr bool kShortProducts = true;
 template <int k>
 [[gnu::always_inline]] inline I32 byte_times_256(U8 a) {
@@ -274,7 +275,7 @@ template <int k>
     return {_mm512_dpwssd_epi32(sum.v, dot.v, factor.v)};
 }
 
-// Two numbers of 16 bits in each lane, and acc += such pairs times one pair of activations' sums.
+// Packs two 16-bit numbers into each lane, and acc += such pairs times a pair of activation sums.
 [[gnu::always_inline]] inline U8 pair_of(I32 low, I32 high) {
     return {_mm512_or_si512(_mm512_and_si512(low.v, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(high.v, 16))};
 }

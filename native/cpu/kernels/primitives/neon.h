@@ -47,12 +47,12 @@ inline F32 max(F32 a, F32 b) {
     WOOLLY_PARTS(a.v[i] = vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]));
     return a;
 }
-// The larger of each lane and a number. NaN stays NaN.
+// Maximum of each lane and a number. NaN stays NaN.
 inline F32 at_least(F32 a, float least) {
     WOOLLY_PARTS(a.v[i] = vmaxq_f32(a.v[i], vdupq_n_f32(least)));
     return a;
 }
-// The larger one of numbers, of zeros either; NaN counts for nothing.
+// Maximum of numbers, with either zero for two zeros; NaN is ignored.
 inline F32 larger(F32 a, F32 b) {
     WOOLLY_PARTS(a.v[i] = vmaxnmq_f32(a.v[i], b.v[i]));
     return a;
@@ -76,7 +76,7 @@ inline void store_f16(uint16_t* p, F32 a) {
 }
 inline F32 load_bf16(const uint16_t* p) {
     F32 r;
-    // Zeros below the halves: unlike a shift, either pipe does it.
+    // Interleaves zeros below the halves: unlike a shift, this runs on either pipe.
     const uint16x8_t none = vdupq_n_u16(0);
     for (int i = 0; i < 4; i += 2) {
         const uint16x8_t w = vld1q_u16(p + 4 * i);
@@ -91,7 +91,7 @@ inline I32 as_ints(F32 a) {
     WOOLLY_PARTS(r.v[i] = vreinterpretq_s32_f32(a.v[i]));
     return r;
 }
-// Loaded for each sum, which replaces it: a copy would take an operation.
+// Loaded for each sum, which overwrites it: a copy would cost an operation.
 [[gnu::always_inline]] inline F32 fma_to(F32 a, F32 b, const float* c) {
     F32 r;
     WOOLLY_PARTS(asm volatile("ldr %q0, %1" : "=w"(r.v[i]) : "Q"(*reinterpret_cast<const float32x4_t*>(c)));
@@ -103,7 +103,7 @@ inline I32 iset1(int32_t x) {
     const int32x4_t a = vdupq_n_s32(x);
     return {{a, a, a, a}};
 }
-// Not one zero that is copied: a register is cleared for nothing, while a copy takes an operation.
+// Zeroes each register: zeroing is free, a copy costs an operation.
 [[gnu::always_inline]] inline I32 izero() {
     I32 r;
     WOOLLY_PARTS(asm volatile("movi %0.2d, #0" : "=w"(r.v[i])));
@@ -173,7 +173,7 @@ inline float sum_lanes(F32 a) {
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
-// Not vmaxq: it prefers NaN and +0, and the order of a > b ? a : b decides here as in max.
+// Not vmaxq, which prefers NaN and +0: a > b ? a : b is required here as in max.
 inline float max_lanes(F32 a) {
     const auto greater = [](float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); };
     const float32x4_t four = greater(greater(a.v[0], a.v[2]), greater(a.v[1], a.v[3]));
@@ -184,14 +184,15 @@ inline float max_lanes(F32 a) {
 }
 inline int32_t isum_lanes(I32 a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3]))); }
 
-// How far ahead weights are fetched, twice as far in super-blocks. The hardware alone does not keep up with a stream of
-// dots; farther than this it gains nothing here.
+// Prefetch distance of weights, doubled in super-blocks. The hardware prefetcher alone does not keep up with the dots;
+// longer distances gain nothing here.
 constexpr int kPrefetch = 512;
-// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+// Inline assembly instead of the builtin: GCC moves builtin prefetches to the start of a loop, where too many are
+// issued together.
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
     asm volatile("prfm pldl1keep, [%0]" ::"r"(p) : "memory");
 }
-// Into the second cache, for what is used much later.
+// Prefetch to L2, for data that is used much later.
 [[gnu::always_inline]] inline void prefetch_early(const uint8_t* p) {
     asm volatile("prfm pldl2keep, [%0]" ::"r"(p) : "memory");
 }
@@ -272,7 +273,7 @@ inline U8 as_bytes(I32 a) {
     WOOLLY_PARTS(r.v[i] = vreinterpretq_u8_s32(a.v[i]));
     return r;
 }
-// No gather: each lane's word is loaded by itself.
+// No gather instruction: each lane's word is loaded separately.
 inline U8 look_up(const uint32_t* table, I32 index) {
     U8 r;
     WOOLLY_PARTS(uint32x4_t words = vdupq_n_u32(table[vgetq_lane_s32(index.v[i], 0)]);
@@ -301,18 +302,18 @@ inline U8 negate(U8 a, U8 signs) {
                  a.v[i] = vsubq_u8(veorq_u8(a.v[i], negative), negative));
     return a;
 }
-// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it.
+// Extracts a digit of each byte, a fraction of 256 in base 3; `power` is 3 to the number of earlier digits.
 template <int power>
 inline U8 trit(U8 a) {
     WOOLLY_PARTS(const uint8x16_t rest = vmulq_u8(a.v[i], vdupq_n_u8(power));
-                 // All ones, which is -1, from a third of 256 on, and once more from two thirds on.
+                 // Comparisons give all ones, -1: once from a third of 256 on, and again from two thirds on.
                  const uint8x16_t one = vcgeq_u8(rest, vdupq_n_u8(86)),
                  two = vcgeq_u8(rest, vdupq_n_u8(171));
                  a.v[i] = vsubq_u8(vsubq_u8(vdupq_n_u8(0), one), two));
     return a;
 }
 
-// Rows that one pass over the weights computes.
+// Rows per pass over the packed weights.
 constexpr int kMaxRows = 4;
 
 using Columns = int8x16_t;
@@ -331,7 +332,7 @@ template <int g>
 
 #undef WOOLLY_PARTS
 
-// Dots of 16 bits are multiplied as all others are (generic/blocks256.h).
+// 16-bit dots are multiplied like all others (generic/blocks256.h).
 constexpr bool kShortProducts = false;
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -1,11 +1,11 @@
-// Strips of NEON: eight rows of weights at a time, because the sums of 16 rows by 4 rows of activations would not fit
-// the registers.
+// Strips of NEON: eight rows of weights at a time, because the sums of 16 rows by 4 rows of activations exceed the
+// registers.
 
 namespace woolly::WOOLLY_TARGET {
 
 constexpr int kStrip = 8;       // lanes
-constexpr int kWideRows = 4;    // rows of activations that are computed together
-constexpr bool kSigned = true;  // a dot takes signed weights as fast as unsigned ones
+constexpr int kWideRows = 4;    // rows of activations computed together
+constexpr bool kSigned = true;  // signed dots are as fast as unsigned ones
 
 struct StripF {
     float32x4_t v[2];
@@ -30,7 +30,7 @@ struct StripU {
     WOOLLY_STRIP(asm volatile("movi %0.2d, #0" : "=w"(r.v[i])));
     return r;
 }
-// Loaded, not copied: the loads have pipes of their own.
+// Loaded instead of copied: loads have separate pipes.
 inline constexpr int32_t kBias[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000};
 [[gnu::always_inline]] inline StripI strip_biased() {
     StripI r;
@@ -61,20 +61,20 @@ inline constexpr int32_t kBias[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400
 }
 [[gnu::always_inline]] inline StripF strip_fzero() { return {{vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}}; }
 
-// One of the strips of 16 lanes.
+// Selects one strip of 16 lanes.
 template <int i>
 [[gnu::always_inline]] inline StripF strip_of(const F32& a) {
     return {{a.v[2 * i], a.v[2 * i + 1]}};
 }
-// Queries that are few enough to widen keys and values in registers (generic/products.h): with more, conversions are
-// in the way of sums.
+// Maximum queries for widening keys and values in registers (generic/products.h): with more, conversions compete with
+// the sums.
 constexpr int kFewQueries = 4;
-// Values are there before the first of them is used: a core whose queues are full of sums does not look past them.
+// Values are loaded before the first use: a core whose queues are full of sums does not look further ahead.
 template <int n>
 [[gnu::always_inline]] inline void widened_first(StripF (&a)[n]) {
     for (StripF& one : a) asm volatile("" : "+w"(one.v[0]), "+w"(one.v[1]));
 }
-// Four numbers, one of which is a factor.
+// Four numbers, one of which is used as a factor.
 using Four = float32x4_t;
 [[gnu::always_inline]] inline Four four_of(const float* p) { return vld1q_f32(p); }
 template <int l>
@@ -87,11 +87,11 @@ template <int l>
     for (int i = 0; i < 4; ++i) c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
     return c;
 }
-// Rows that meet opened floats together, and packed ones.
+// Rows computed together over opened floats, and over packed ones.
 constexpr int kFloatRows = 3, kFloatDots = 1;
-// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+// Rows of a product of f32 matrices, and strips of sums that fit registers.
 constexpr int kProductRows = 8, kProductSums = 8;
-// Sums of 16 lanes that registers hold.
+// Sums of 16 lanes that fit registers.
 constexpr int kGridSums = 4;
 
 // acc + a * b

@@ -1,5 +1,5 @@
-// A statement for each part i of what several registers hold, one after another. No loop: GCC unrolls it late, computes
-// with the parts in memory until then, and takes a third longer for a kernel.
+// Repeats a statement for each part i of a value in several registers. Not a loop: GCC unrolls it late, keeps the parts
+// in memory until then, and the kernel takes a third longer.
 #pragma once
 
 #define WOOLLY_PART_I(part, ...) \

@@ -1,8 +1,8 @@
-// The portable primitives: plain loops over 16 lanes. Every other level gives the same bits.
+// Portable primitives: plain loops over 16 lanes. Every other level is bit-identical.
 //
 // F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
-// consecutive columns, the operand of a 4-way byte dot. Functions take them by reference: each is a call
-// (CMakeLists.txt says why), and copies of 64 bytes would be most of the code.
+// consecutive columns, the operand of a 4-way byte dot. Functions take references: each is a real call (see
+// CMakeLists.txt), and copies of 64 bytes would dominate the code.
 #include <cstdint>
 #include <cstring>
 
@@ -43,7 +43,8 @@ WOOLLY_TWO(F32, add, +=)
 WOOLLY_TWO(F32, sub, -=)
 WOOLLY_TWO(F32, mul, *=)
 WOOLLY_TWO(F32, div, /=)
-// x86-64 without FMA would call a slow library function here: two roundings there, one everywhere else.
+// x86-64 without FMA would call a slow library function here: the scalar level rounds twice there, once everywhere
+// else.
 inline F32 fma(const F32& a, const F32& b, const F32& c) {
     F32 r = a;
 #if defined(__FMA__) || defined(__aarch64__)
@@ -58,9 +59,9 @@ inline F32 max(const F32& a, const F32& b) {
     WOOLLY_LANES r.v[i] = r.v[i] > b.v[i] ? r.v[i] : b.v[i];
     return r;
 }
-// The larger of each lane and a number. NaN stays NaN.
+// Maximum of each lane and a number. NaN stays NaN.
 inline F32 at_least(const F32& a, float least) { return max(set1(least), a); }
-// The larger one of numbers, of zeros either; NaN of the first counts for nothing.
+// Maximum of numbers, with either zero for two zeros; NaN in the first operand is ignored.
 inline F32 larger(const F32& a, const F32& b) { return max(a, b); }
 inline F32 abs(const F32& a) {
     F32 r = a;
@@ -148,10 +149,10 @@ inline F32 to_float(const I32& a) {
     WOOLLY_LANES r.v[i] = float(a.v[i]);
     return r;
 }
-// An integer to which others below 2^22 are added before it becomes a float: the level may hold it otherwise.
+// Initial value of an integer sum below 2^22 that is then converted to float; levels may represent it differently.
 inline I32 biased(int32_t x) { return iset1(x); }
 inline F32 unbiased(const I32& a) { return to_float(a); }
-// To the nearest, ties to even. For NaN, any number.
+// Rounds to the nearest, ties to even. Unspecified for NaN.
 inline I32 round_to_int(const F32& a) {
     I32 r;
     WOOLLY_LANES r.v[i] = a.v[i] != a.v[i] ? 0 : int32_t(__builtin_rintf(a.v[i]));
@@ -169,9 +170,9 @@ inline I32 as_ints(const F32& a) {
     std::memcpy(r.v, a.v, sizeof(r.v));
     return r;
 }
-// a * b + c, a number that is in memory 16 times.
+// a * b + c, with c broadcast in memory 16 times.
 inline F32 fma_to(const F32& a, const F32& b, const float* c) { return fma(a, b, load(c)); }
-// 2 to the power of each lane, for lanes from -126 to 127. Only their lowest nine bits count.
+// 2 to the power of each lane, for lanes from -126 to 127. Only their lowest nine bits are used.
 inline F32 power_of_two(const I32& a) {
     F32 r;
     WOOLLY_LANES {
@@ -292,7 +293,7 @@ inline U8 as_bytes(const I32& a) {
     std::memcpy(r.v, a.v, sizeof(r.v));
     return r;
 }
-// Each lane's word of a table.
+// Looks up each lane's word in a table.
 inline U8 look_up(const uint32_t* table, const I32& index) {
     U8 r;
     WOOLLY_LANES std::memcpy(r.v + 4 * i, table + index.v[i], 4);
@@ -313,7 +314,7 @@ inline U8 negate(const U8& a, const U8& signs) {
         if (signs.v[i / 4 * 4 + k / 2] >> (4 * (k % 2) + i % 4) & 1) r.v[i] = uint8_t(-r.v[i]);
     return r;
 }
-// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it.
+// Extracts a digit of each byte, a fraction of 256 in base 3; `power` is 3 to the number of earlier digits.
 template <int power>
 inline U8 trit(const U8& a) {
     U8 r = a;
@@ -321,18 +322,18 @@ inline U8 trit(const U8& a) {
     return r;
 }
 
-// Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
+// Rows per pass over the packed weights, and over opened ones (generic/wide256.h).
 constexpr int kMaxRows = 1, kWideRows = 1;
-// Rows that meet opened floats together, and packed ones.
+// Rows computed together over opened floats, and over packed ones.
 constexpr int kFloatRows = 1, kFloatDots = 1;
-// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+// Rows of a product of f32 matrices, and strips of sums that fit registers.
 constexpr int kProductRows = 2, kProductSums = 2, kGridSums = 2;
 
-// Sixteen activations, held as the level likes it.
+// Sixteen activations, in the level's preferred form.
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }
 
-// acc[row] += sum over 4 columns of w[row][column] * a[4 * g + column]; w below 128 in dot4, signed in dot4_signed.
+// acc[row] += sum over 4 columns of w[row][column] * a[4 * g + column]; w is below 128 in dot4, signed in dot4_signed.
 // dot4_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
 constexpr int32_t kSignedOffset = 0;
 template <int g>
@@ -349,7 +350,7 @@ inline I32 dot4(const I32& acc, const U8& w, Columns a) {
 
 #undef WOOLLY_LANES
 
-// Dots of 16 bits are multiplied as all others are (generic/blocks256.h).
+// 16-bit dots are multiplied like all others (generic/blocks256.h).
 constexpr bool kShortProducts = false;
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -1,5 +1,5 @@
-// Strips: the rows of weights that the level multiplies at a time with several rows of activations. Here all 16 of a
-// panel; a level with narrow registers defines its own.
+// Strips: rows of weights that the level multiplies at a time by several rows of activations. Here all 16 of a panel;
+// levels with narrow registers define their own.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -20,18 +20,18 @@ using StripU = U8;
 [[gnu::always_inline]] inline StripI multiply_add(StripI acc, StripI a, StripI b) { return iadd(acc, imul(a, b)); }
 [[gnu::always_inline]] inline StripI add_64(StripI a, StripI b) { return iadd(a, ishift_left<6>(b)); }
 [[gnu::always_inline]] inline StripF strip_fzero() { return zero(); }
-// Four numbers, one of which is a factor.
+// Four numbers, one of which is used as a factor.
 using Four = const float*;
 [[gnu::always_inline]] inline Four four_of(const float* p) { return p; }
 template <int l>
 [[gnu::always_inline]] inline StripF fma_of(StripF a, Four b, StripF c) {
     return fma(a, set1(b[l]), c);
 }
-// Queries that are few enough to widen keys and values in registers (generic/products.h).
+// Maximum queries for widening keys and values in registers (generic/products.h).
 constexpr int kFewQueries = kProductRows;
 template <int n>
 [[gnu::always_inline]] inline void widened_first(StripF (&)[n]) {}
-// One of the strips of 16 lanes.
+// Selects one strip of 16 lanes.
 template <int>
 [[gnu::always_inline]] inline StripF strip_of(const F32& a) {
     return a;

@@ -1,5 +1,5 @@
-// Scans of the avx2 level. Includes no STL: a function of it compiled with this file's flags must not replace another
-// file's.
+// Scans of the avx2 level. Includes no STL: an STL function compiled with this file's flags must not replace another
+// file's copy.
 #include "cpu/kernels/scans.h"
 #include "cpu/kernels/table.h"
 
@@ -9,7 +9,7 @@
 #include "cpu/kernels/generic/loops.h"
 #include "cpu/kernels/generic/vectors.h"
 namespace woolly::WOOLLY_TARGET {
-constexpr int kScanVectors = 2;  // of columns whose sums fit the registers
+constexpr int kScanVectors = 2;  // of columns whose sums fit registers
 }
 #include "cpu/kernels/generic/scans.h"
 // clang-format on

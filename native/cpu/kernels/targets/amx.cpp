@@ -1,9 +1,9 @@
-// What the amx level has instead of avx512's kernels: matrix tiles for many rows of quantized weights. Includes no STL:
-// a function of it compiled with this file's flags must not replace another file's.
+// Kernels of the amx level that differ from avx512: matrix tiles for many rows of quantized weights. Includes no STL:
+// an STL function compiled with this file's flags must not replace another file's copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
-#define WOOLLY_DIFFERENCE  // floats and rows are those of the other level
+#define WOOLLY_DIFFERENCE  // floats and rows are those of the base level
 #define WOOLLY_TARGET amx
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"

@@ -1,4 +1,5 @@
-// The avx2 level. Includes no STL: a function of it compiled with this file's flags must not replace another file's.
+// The avx2 level. Includes no STL: an STL function compiled with this file's flags must not replace another file's
+// copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them

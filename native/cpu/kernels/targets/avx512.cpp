@@ -1,9 +1,9 @@
-// The avx512 level, but for floats and rows, which are avx512f's. Includes no STL: a function of it compiled with this
-// file's flags must not replace another file's.
+// The avx512 level, except floats and rows, which are in avx512f. Includes no STL: an STL function compiled with this
+// file's flags must not replace another file's copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
-#define WOOLLY_QUANTS  // floats and rows are those of avx512f
+#define WOOLLY_QUANTS  // floats and rows are in avx512f
 #define WOOLLY_TARGET avx512
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"

@@ -1,9 +1,9 @@
-// Floats and rows of the levels with AVX-512: they need no VNNI. Includes no STL: a function of it compiled with this
-// file's flags must not replace another file's.
+// Floats and rows of the levels with AVX-512; they do not need VNNI. Includes no STL: an STL function compiled with
+// this file's flags must not replace another file's copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
-#define WOOLLY_FLOATS_ALONE  // quants are those of other levels
+#define WOOLLY_FLOATS_ALONE  // quants are in other levels
 #define WOOLLY_TARGET avx512f
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"

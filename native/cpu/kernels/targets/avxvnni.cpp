@@ -1,5 +1,5 @@
-// The avxvnni level: avx2 with the byte dots of VNNI. Includes no STL: a function of it compiled with this file's flags
-// must not replace another file's.
+// The avxvnni level: avx2 with the byte dots of VNNI. Includes no STL: an STL function compiled with this file's flags
+// must not replace another file's copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them

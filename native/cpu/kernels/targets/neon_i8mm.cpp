@@ -1,9 +1,9 @@
-// What the neon_i8mm level has instead of neon's kernels: byte matrix products for many rows. Includes no STL: a
-// function of it compiled with this file's flags must not replace another file's.
+// Kernels of the neon_i8mm level that differ from neon: byte matrix products for many rows. Includes no STL: an STL
+// function compiled with this file's flags must not replace another file's copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
-#define WOOLLY_DIFFERENCE  // floats and rows are those of the other level
+#define WOOLLY_DIFFERENCE  // floats and rows are those of the base level
 #define WOOLLY_TARGET neon_i8mm
 #include "cpu/kernels/primitives/neon.h"
 #include "cpu/kernels/primitives/neon_strips.h"

@@ -1,13 +1,12 @@
-// The kernel table of a level, in parts: each is compiled by itself, so that no file takes long and several are
-// compiled at a time. WOOLLY_ONLY_name is defined for the part that a compilation makes; if WOOLLY_ONLY is not defined,
-// it makes all. cpu/kernels/levels.h says which parts are a level. The ternary part also has code that others share
-// (generic/kernels.h).
+// Kernel table of a level, in parts that are compiled separately, to keep each compilation short and run several in
+// parallel. WOOLLY_ONLY_name selects the part to compile; without WOOLLY_ONLY all are. cpu/kernels/levels.h lists the
+// parts of each level. The ternary part also has code shared by others (generic/kernels.h).
 //
-// The target has defined set<Kernel>(table, type), which sets the kernels of a weight type.
+// The target must define set<Kernel>(table, type), which sets the kernels of a weight type.
 
 #define WOOLLY_NAME_OF(level, part) k_##level##_##part
 #define WOOLLY_NAME(level, part) WOOLLY_NAME_OF(level, part)
-// A table without code that runs when the library is loaded: the CPU may lack the level's instructions.
+// Constant-initialized table: no code may run at library load, because the CPU may lack the level's instructions.
 #define WOOLLY_MAKE(part, ...)                                                                   \
     namespace woolly::WOOLLY_TARGET {                                                            \
     constexpr KernelTable make_##part() {                                                        \
@@ -42,7 +41,7 @@ WOOLLY_MAKE(points_of_8, WOOLLY_POINTS_OF_8(WOOLLY_ROW))
 WOOLLY_MAKE(points_of_4, WOOLLY_POINTS_OF_4(WOOLLY_ROW))
 #endif
 #endif
-// A level that is another one and a difference has the other's floats and rows.
+// A level defined as a difference uses the floats and rows of its base level.
 #if !defined(WOOLLY_DIFFERENCE) && !defined(WOOLLY_QUANTS)
 #if defined(WOOLLY_ONLY_floats) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(floats, WOOLLY_FLOATS(WOOLLY_ROW))

@@ -1,4 +1,4 @@
-// Norms, activations, quantization and attention as a table has them.
+// Table entries of norms, activations, quantization and attention.
 
 namespace woolly::WOOLLY_TARGET {
 

@@ -1,4 +1,5 @@
-// The scalar level. Includes no STL: a function of it compiled with this file's flags must not replace another file's.
+// The scalar level. Includes no STL: an STL function compiled with this file's flags must not replace another file's
+// copy.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
@@ -10,8 +11,8 @@
 
 namespace woolly::scalar {
 
-// Few rows as many: some blocks are opened, and each row meets them. Kernels of their own would be half of the level's
-// code, for a level that is the best one of few machines.
+// Few rows use the code for many: some blocks are opened and used for each row. Separate kernels would be half of the
+// level's code, for a level that few machines need.
 template <class Kernel>
 void dot_opened(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
     constexpr int most = Kernel::columns < 256 ? 256 / Kernel::columns : 1;
