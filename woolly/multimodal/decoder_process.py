@@ -1,4 +1,4 @@
-"""Turns of children that read files: some at once, each within its patience and its conversation's deadline."""
+"""Scheduling of decoder subprocesses: limited concurrency, a timeout per file and a deadline per conversation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.machine.child import LIMITS, run_child
 
-_LONG = 1.0  # seconds of waiting for a turn, beyond which other requests are at fault
+_LONG = 1.0  # seconds in the queue; a longer wait means that the server is busy
 
 
 def run_decoder(
@@ -27,10 +27,10 @@ def run_decoder(
     deadline: float = math.inf,
     max_output_bytes: int,
 ) -> bytes | None:
-    """Returns what the child of a file wrote, None if it failed or passed a limit that is its own.
+    """Return the output of a file's decoder process, None if it failed or exceeded its own limit.
 
-    RequestError, with the code "busy", if its turn does not come in time; or if all files of the conversation take
-    longer than until `deadline`, by time.monotonic().
+    RequestError, with the code "busy", if no slot becomes free in time, or if the files of the conversation are not
+    decoded at `deadline`, by time.monotonic().
     """
     begun = time.monotonic()
     late = RequestError("the files of the conversation take too long to read together; send fewer")

@@ -1,4 +1,4 @@
-"""The Image: RGB pixels of what a caller gives; its bounds are checked before anything is decoded."""
+"""Image: RGB pixels decoded from a path, bytes or an array; limits are checked before decoding."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from woolly.multimodal.image_formats import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_
 
 ImageSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
 
-# A progressive JPEG may repeat scans of the whole image: usual ones have ten. 2e9 pixels are decoded in some seconds.
+# A progressive JPEG may repeat scans of the complete image: ten are usual. 2e9 pixels are decoded in a few seconds.
 _MAX_SCANS = 16
 _MAX_SCANNED = 2_000_000_000
 
-# Images that are decoded at once: the largest takes 700 MB until it is RGB.
+# Images decoded concurrently: the largest takes 700 MB until it is RGB.
 _DECODING = threading.BoundedSemaphore(2)
 
 
@@ -35,16 +35,16 @@ class Image:
     """A decoded image."""
 
     pixels: npt.NDArray[np.uint8] = field(repr=False)  # [height, width, 3]: red, green, blue
-    note: str = ""  # what is not shown, such as the other frames of an animation
+    note: str = ""  # omitted content, such as the other frames of an animation
 
     @property
     def width(self) -> int:
-        """Pixels from left to right."""
+        """Width in pixels."""
         return int(self.pixels.shape[1])
 
     @property
     def height(self) -> int:
-        """Pixels from top to bottom."""
+        """Height in pixels."""
         return int(self.pixels.shape[0])
 
     @property
@@ -54,14 +54,14 @@ class Image:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of size and pixels: equal for equal images, whatever the file."""
+        """Digest of size and pixels: equal for equal images in different formats."""
         hashed = hashlib.blake2b(f"{self.width}x{self.height} RGB".encode(), digest_size=32, person=b"woolly picture")
         hashed.update(np.ascontiguousarray(self.pixels).data)
         return hashed.digest()
 
 
 def check_pillow() -> None:
-    """RequestError with the command that installs Pillow, if it is missing."""
+    """Raise RequestError with the install command if Pillow is missing."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -69,10 +69,10 @@ def check_pillow() -> None:
 
 
 def read_image(source: ImageSource, name: str = "the image") -> Image:
-    """Returns the image of a path, the bytes of a file, a PIL image or an array.
+    """Return the image of a path, the bytes of a file, a PIL image or an array.
 
-    As transformers reads it: turned as its EXIF data say, transparency over white, the first frame of an animation.
-    RequestError if it is none, too large, damaged, or of a format that is not taken; `name` begins the sentence.
+    As transformers reads it: EXIF orientation applied, transparency over white, the first frame of an animation.
+    RequestError if it is not an image, too large, damaged or in an unsupported format; the message begins with `name`.
     """
     if isinstance(source, Image):
         return source
@@ -104,11 +104,11 @@ def _read_file(path: Path) -> bytes:
 def _decode(data: bytes, name: str) -> Image:
     kind = detect_format(data, name)
     check_pillow()
-    if kind == "WebP":  # its plugin allocates all pixels when it opens a file
+    if kind == "WebP":  # the plugin allocates all pixels when it opens a file
         _check_size(*webp_size(data, name), name)
 
     def decode() -> Image:
-        # The plugin itself, not Image.open: that warns of images above 89 megapixels, and tries other formats.
+        # The plugin itself, not Image.open, which warns about images above 89 megapixels and tries other formats.
         image = FORMATS[kind].plugin()(BytesIO(data))
         _check_size(image.width, image.height, name)
         if kind == "JPEG":
@@ -130,7 +130,7 @@ def _guarded(decode: Callable[[], Image], kind: str, name: str) -> Image:
         raise
     except MemoryError:
         raise RequestError(f"{name} does not fit into the memory; send a smaller one") from None
-    except Exception as error:  # a damaged file raises errors of any class in Pillow's plugins
+    except Exception as error:  # damaged files raise exceptions of any class in Pillow's plugins
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise RequestError(f"{name} is a damaged {kind} file ({reason}); send it again, or another one") from None
 
@@ -159,7 +159,7 @@ def _check_scans(n_scans: int, n_pixels: int, name: str) -> None:
 
 
 def _convert(image: Any, name: str) -> Image:
-    """Decodes a PIL image and returns it as RGB."""
+    """Decode a PIL image and return it as RGB."""
     from PIL import ImageOps
 
     note = f"{name} is an animation: the model sees its first frame" if getattr(image, "is_animated", False) else ""
@@ -169,7 +169,7 @@ def _convert(image: Any, name: str) -> Image:
 
 
 def _is_turned(image: Any) -> bool:
-    """Whether EXIF data ask for another orientation; damaged EXIF data ask for nothing."""
+    """True if EXIF data specify another orientation; damaged EXIF data are ignored."""
     try:
         return int(image.getexif().get(0x0112, 1)) in range(2, 9)
     except Exception:
@@ -179,7 +179,7 @@ def _is_turned(image: Any) -> bool:
 def _rgb(image: Any) -> npt.NDArray[np.uint8]:
     import PIL.Image
 
-    if image.mode.startswith("I"):  # 16 bits of grey: their upper half, as Pillow reads colours of 16 bits
+    if image.mode.startswith("I"):  # 16-bit grayscale: the upper byte, as Pillow reads 16-bit colors
         grey = np.asarray(image).astype(np.int64) >> 8
         return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
     has_alpha = "A" in image.getbands() or "a" in image.getbands() or image.info.get("transparency") is not None
@@ -206,4 +206,4 @@ def _from_array(array: npt.NDArray[Any], name: str) -> Image:
         import PIL.Image
 
         return Image(_rgb(PIL.Image.fromarray(np.ascontiguousarray(array), "RGBA")))
-    return Image(np.array(array))  # a copy: the caller may write to his
+    return Image(np.array(array))  # a copy: the caller may modify the array

@@ -1,4 +1,4 @@
-"""Formats of images: which are taken, known by their first bytes; the others are refused by their names."""
+"""Supported image formats, detected by magic bytes; other formats are rejected by name."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-MAX_BYTES = 64 * 2**20  # of a file
+MAX_BYTES = 64 * 2**20  # per file
 MAX_PIXELS = 100_000_000  # 300 MB as RGB
-MAX_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in proportion to the longer side
+MAX_SIDE = 65_535  # limit of JPEG; a resize filter takes memory proportional to the longer side
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """A format that is taken, and the plugin of Pillow that reads it."""
+    """A supported format, and its Pillow plugin."""
 
     module: str
     name: str
 
     def plugin(self) -> Callable[..., Any]:
-        """Returns the plugin's class, which opens a file of this format and no other."""
+        """Return the plugin class, which opens this format only."""
         return getattr(importlib.import_module(f"PIL.{self.module}"), self.name)  # type: ignore[no-any-return]
 
 
-# TIFF is not among them: it is a family of a dozen codecs in a library of its own.
+# TIFF is not supported: it is a family of a dozen codecs in a separate library.
 FORMATS: Mapping[str, ImageFormat] = {
     "PNG": ImageFormat("PngImagePlugin", "PngImageFile"),
     "JPEG": ImageFormat("JpegImagePlugin", "JpegImageFile"),
@@ -55,12 +55,12 @@ _FIRST_BYTES = (
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
     (b"GGUF", "GGUF"),
 )
-_RUN_LENGTHS = (1, 2)  # biCompression of a BMP file: RLE8 and RLE4, which Pillow decodes in Python, byte by byte
+_RUN_LENGTHS = (1, 2)  # biCompression of a BMP file: RLE8 and RLE4, which Pillow decodes byte by byte in Python
 _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 
 
 def detect_format(data: bytes, name: str) -> str:
-    """Returns the format of a file by its first bytes, a key of FORMATS; RequestError if it is not taken."""
+    """Return the format of a file by its first bytes, a key of FORMATS; RequestError if it is not supported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
             f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
@@ -76,7 +76,7 @@ def detect_format(data: bytes, name: str) -> str:
         raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as PNG or JPEG")
     if kind == "BMP" and len(data) >= 34:
         n_header, compression = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
-        if n_header != 12 and compression in _RUN_LENGTHS:  # a header of 12 bytes (OS/2) has no such field
+        if n_header != 12 and compression in _RUN_LENGTHS:  # a 12-byte header (OS/2) has no such field
             raise RequestError(f"{name} is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG")
     return kind
 
@@ -96,7 +96,7 @@ def _kind(data: bytes) -> str | None:
 
 
 def webp_size(data: bytes, name: str) -> tuple[int, int]:
-    """Returns width and height of a WebP file, read from its header."""
+    """Return width and height of a WebP file, from its header."""
     try:
         kind = data[12:16]
         if kind == b"VP8X":

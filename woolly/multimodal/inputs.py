@@ -1,4 +1,4 @@
-"""ImageInput, AudioInput, FileInput, VideoInput: as a request brings them, to be decoded for its prompt."""
+"""Multimodal inputs of a request: ImageInput, AudioInput, FileInput, VideoInput; decoded for its prompt."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from woolly.multimodal.video import Frame, Video, VideoSampling, read_video
 
 @dataclass(frozen=True)
 class ImageInput:
-    """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
+    """An image: a source, a URL or base64 text. Not decoded yet: decoding takes time, and may fail."""
 
-    source: ImageSource = field(default=None, repr=False)  # what `read_image` takes, a Page or a Frame
-    url: str = field(default="", repr=False)  # a data: URL, or that of another server
+    source: ImageSource = field(default=None, repr=False)  # accepted by `read_image`: a Page or a Frame
+    url: str = field(default="", repr=False)  # a data: URL, or an http(s) URL
     base64: str = field(default="", repr=False)
-    media_type: str = ""  # of base64 text, if the client names it
-    where: str = ""  # the field of the request that holds it, for messages
+    media_type: str = ""  # of base64 text, if specified
+    where: str = ""  # request field that contains it, for messages
 
     @property
     def is_remote(self) -> bool:
-        """Whether it comes from another server."""
+        """True if it must be fetched from another server."""
         return _is_http(self.url)
 
     def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Image:
-        """Returns the decoded image; RequestError, with the field at fault, if it cannot be used.
+        """Return the decoded image; RequestError, with the field, if it cannot be decoded.
 
-        One of another server must be here at `deadline`, by time.monotonic().
+        Fetching must finish before `deadline`, by time.monotonic().
         """
         try:
             if isinstance(self.source, (Page, Frame)):
@@ -59,22 +59,22 @@ class ImageInput:
             raise self.request_error(str(error)) from None
 
     def request_error(self, message: str) -> RequestError:
-        """Returns the error of this image."""
+        """Return an error about this image."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
 
 @dataclass(frozen=True)
 class AudioInput:
-    """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
+    """An audio clip: a source, a URL or base64 text. Not decoded yet: decoding takes time, and may fail."""
 
-    source: AudioSource = field(default=None, repr=False)  # what `read_audio` takes
+    source: AudioSource = field(default=None, repr=False)  # accepted by `read_audio`
     url: str = field(default="", repr=False)  # a data: URL
     base64: str = field(default="", repr=False)
-    media_type: str = ""  # of base64 text, if the client names it
-    where: str = ""  # the field of the request that holds it, for messages
+    media_type: str = ""  # of base64 text, if specified
+    where: str = ""  # request field that contains it, for messages
 
     def read(self) -> Audio:
-        """Returns the decoded audio; RequestError, with the field at fault, if it cannot be used."""
+        """Return the decoded audio; RequestError, with the field, if it cannot be decoded."""
         try:
             if self.source is not None:
                 return read_audio(self.source)
@@ -85,32 +85,32 @@ class AudioInput:
             raise self.request_error(str(error)) from None
 
     def request_error(self, message: str) -> RequestError:
-        """Returns the error of this audio."""
+        """Return an error about this audio clip."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
 
 @dataclass(frozen=True)
 class FileInput:
-    """A PDF file: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+    """A PDF file: a source or data. Not decoded yet: decoding takes time, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
-    media_type: str = ""  # of base64, if the client names it
-    name: str = ""  # of the file, as the model reads it
-    where: str = ""  # the field of the request that holds it, for messages
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an http(s) URL
+    media_type: str = ""  # of base64, if specified
+    name: str = ""  # file name, included in the prompt
+    where: str = ""  # request field that contains it, for messages
 
     @property
     def shown_name(self) -> str:
-        """What the file is called in the prompt."""
+        """File name in the prompt."""
         return self.name or (Path(self.source).name if isinstance(self.source, (str, Path)) else "document.pdf")
 
     @property
     def is_remote(self) -> bool:
-        """Whether it comes from another server."""
+        """True if it must be fetched from another server."""
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> FileInput:
-        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        """Return this input with its bytes, fetched before `deadline`; RequestError if that fails."""
         try:
             name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
             return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
@@ -120,9 +120,10 @@ class FileInput:
     def read(
         self, *, with_images: bool, most: int, before: FileUsage | None = None, deadline: float = math.inf
     ) -> tuple[Page, ...]:
-        """Return the pages, with their pixels if `with_images`. RequestError names the field if there are none.
+        """Return the pages, with pixels if `with_images`. RequestError names the field if that fails.
 
-        `most` pages may be there with those of the files `before`; they are here at `deadline`, by time.monotonic().
+        `most` is the maximum of pages, including the files `before`; they are decoded before `deadline`, by
+        time.monotonic().
         """
         try:
             if self.source is not None:
@@ -137,33 +138,33 @@ class FileInput:
             raise self.request_error(str(error), error.code) from None
 
     def request_error(self, message: str, code: str | None = None) -> RequestError:
-        """Returns the error of this file."""
+        """Return an error about this file."""
         said = f"{self.where}: {message}" if self.where else message
         return RequestError(said, field=self.where or None, code=code)
 
 
 @dataclass(frozen=True)
 class VideoInput:
-    """A video: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+    """A video: a source or data. Not decoded yet: decoding takes time, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
-    where: str = ""  # the field of the request that holds it, for messages
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an http(s) URL
+    where: str = ""  # request field that contains it, for messages
 
     @property
     def is_remote(self) -> bool:
-        """Whether it comes from another server."""
+        """True if it must be fetched from another server."""
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> VideoInput:
-        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        """Return this input with its bytes, fetched before `deadline`; RequestError if that fails."""
         try:
             return replace(self, source=_fetch(self.data, "video", deadline), data="")
         except RequestError as error:
             raise self.request_error(str(error)) from None
 
     def read(self, sampling: VideoSampling, *, deadline: float = math.inf) -> Video:
-        """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
+        """Return the frames, decoded before `deadline`; RequestError, with the field, if that fails."""
         try:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
             return read_video(data, sampling, deadline=deadline)
@@ -171,7 +172,7 @@ class VideoInput:
             raise self.request_error(str(error), error.code) from None
 
     def request_error(self, message: str, code: str | None = None) -> RequestError:
-        """Returns the error of this video."""
+        """Return an error about this video."""
         said = f"{self.where}: {message}" if self.where else message
         return RequestError(said, field=self.where or None, code=code)
 
@@ -181,6 +182,6 @@ def _is_http(url: str) -> bool:
 
 
 def _fetch(url: str, what: str, deadline: float) -> bytes:
-    from woolly.multimodal.remote import fetch  # with the standard library's clients, which few need
+    from woolly.multimodal.remote import fetch  # imports the standard library's HTTP clients, which are rarely needed
 
     return fetch(url, what, deadline=deadline)

@@ -1,6 +1,6 @@
-"""The Page of a PDF file: its text layer and its image.
+"""Pages of a PDF file: text layer and rendered image.
 
-pdfium reads the file, in a child process with limits: hostile files have crashed every reader of this format.
+pdfium reads the file in a subprocess with limits: malicious files have crashed every PDF reader.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ from woolly.multimodal.decoder_process import run_decoder
 from woolly.multimodal.image import Image
 from woolly.multimodal.image_formats import MAX_BYTES
 
-_MAX_CHARS = 4_000_000  # of a conversation: a million tokens
-_SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
-_MAX_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
-_MAX_PIXELS = 200_000_000  # of a file: what the images of a conversation may have
+_MAX_CHARS = 4_000_000  # per conversation: a million tokens
+_SCALE = 2.0  # pixels per point: 144 dpi, at which 8-point print is legible
+_MAX_SIDE = 2048  # pixels; a page of 200 inches is rendered smaller, not larger
+_MAX_PIXELS = 200_000_000  # per file: the limit for the images of a conversation
 _MAX_PACKED_BYTES = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
-_MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
+_MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # output of the subprocess: 6 or 12 bytes per character
 
-_MEMORY = 1 << 30  # of the child; pages of scans take 150 MB
-_SECONDS = 40  # of processor time; 50 scanned pages take 10
-_PATIENCE = 120.0  # seconds on the clock of a loaded machine
-_SLOTS = threading.BoundedSemaphore(2)  # children at once
+_MEMORY = 1 << 30  # of the subprocess; scanned pages take 150 MB
+_SECONDS = 40  # of CPU time; 50 scanned pages take 10
+_PATIENCE = 120.0  # wall clock, on a loaded machine
+_SLOTS = threading.BoundedSemaphore(2)  # concurrent subprocesses
 
-_KEPT = 256 << 20  # bytes of compressed pages: a page of print takes 100 KB, one of a photo 4 MB
+_KEPT = 256 << 20  # bytes of compressed pages: 100 KB per printed page, 4 MB per photo
 _PASSWORD, _SECURITY = 4, 5  # FPDF_ERR_*
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A page as it was read."""
+    """Text and image of a page."""
 
     number: int  # from 1
-    text: str  # of its text layer; a scan has none
-    width: int = 0  # pixels; 0: nobody asked for them, or the page has no size
+    text: str  # of the text layer; empty for a scan
+    width: int = 0  # pixels; 0: not rendered, or the page has no size
     height: int = 0
     compressed: bytes = field(default=b"", repr=False)
 
     @property
     def image(self) -> Image:
-        """The page as it is printed."""
+        """Rendered page."""
         n_bytes = self.width * self.height * 3
         try:
             pixels = zlib.decompressobj().decompress(self.compressed, n_bytes)
             return Image(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
-        except (ValueError, zlib.error):  # the process that read the file wrote something else
+        except (ValueError, zlib.error):  # invalid output of the subprocess
             raise _damaged("the file") from None
 
 
 @dataclass(frozen=True)
 class FileUsage:
-    """What the files before one took of what a conversation may have."""
+    """Usage of a conversation's limits by earlier files."""
 
     n_pages: int = 0
     n_characters: int = 0
 
     def more(self, pages: tuple[Page, ...]) -> FileUsage:
-        """Returns the sum with the pages of one more file."""
+        """Return the usage including the pages of one more file."""
         return FileUsage(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
 
 
@@ -91,7 +91,7 @@ Held = TypeVar("Held", bound=_Packed)
 
 
 class FileCache(Generic[Held]):
-    """Pages, or frames, of the files that were read last, by a digest: each turn brings its files again."""
+    """LRU cache of pages or frames by the file's digest: each turn of a conversation sends its files again."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -99,14 +99,14 @@ class FileCache(Generic[Held]):
         self._lock = threading.Lock()
 
     def find(self, digest: bytes) -> tuple[Held, ...] | None:
-        """Returns what was read of a file, None if it is not kept."""
+        """Return the cached pages of a file, None if it is not cached."""
         with self._lock:
             if digest in self._files:
                 self._files.move_to_end(digest)
             return self._files.get(digest)
 
     def keep(self, digest: bytes, pages: tuple[Held, ...]) -> None:
-        """Keeps what was read, and drops what was not used for longest."""
+        """Cache the pages of a file, and evict the least recently used ones."""
         with self._lock:
             self._files[digest] = pages
             while sum(map(_size, self._files.values())) > self._room:
@@ -117,18 +117,18 @@ _kept: FileCache[Page] = FileCache(_KEPT)
 
 
 def is_pdf(source: Any) -> bool:
-    """Whether a path or the bytes of a file are those of a PDF file, by its first bytes."""
+    """True for a PDF file, given as path or bytes, by its first bytes."""
     try:
         if isinstance(source, (str, os.PathLike)):
             with Path(source).expanduser().open("rb") as file:
                 return file.read(4) == b"%PDF"
         return isinstance(source, (bytes, bytearray, memoryview)) and bytes(source[:4]) == b"%PDF"
-    except (OSError, ValueError, RuntimeError):  # who reads it all says why it cannot be read
+    except (OSError, ValueError, RuntimeError):  # a full read reports the error
         return False
 
 
 def read_file(source: Any) -> bytes:
-    """Returns the bytes of a path, or bytes as they are, at most one more than are taken."""
+    """Return the bytes of a path or the given bytes, at most one more than the limit."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if not isinstance(source, (str, os.PathLike)):
@@ -150,10 +150,11 @@ def read_pages(
     before: FileUsage = _NOTHING,
     deadline: float = math.inf,
 ) -> tuple[Page, ...]:
-    """Returns the pages of a PDF file, with their pixels if `with_images`.
+    """Return the pages of a PDF file, with pixels if `with_images`.
 
-    RequestError if it is none, damaged, encrypted, too long or too costly, if it has more than `most` pages with those
-    of the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the sentence.
+    RequestError if it is not a PDF file, damaged, encrypted, too long or too costly, if it has more than `most` pages
+    together with the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the
+    message.
     """
     _check(data, name)
     digest = hashlib.blake2b(
@@ -175,7 +176,7 @@ def _check(data: bytes, name: str) -> None:
             f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
             limit=MAX_BYTES,
         )
-    if b"%PDF" not in data[:1024]:  # other bytes may come before it, as readers of this format allow
+    if b"%PDF" not in data[:1024]:  # other bytes may precede it, as PDF readers allow
         raise RequestError(f"{name} is not a PDF file, which was expected")
 
 
@@ -229,11 +230,11 @@ def _read(
     try:
         return _parsed(written, name, most, before)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise _damaged(name) from None  # the file took over what reads it, perhaps
+        raise _damaged(name) from None  # the file may have taken over the subprocess
 
 
 def _packages() -> list[str]:
-    """Returns the folders that have pdfium; it is not imported here, so that no file can reach this process by it."""
+    """Return the folders that contain pdfium; it is not imported here, to isolate this process from malicious files."""
     found = [find_spec(package) for package in ("pypdfium2", "pypdfium2_raw")]
     places = [
         str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
@@ -244,7 +245,7 @@ def _packages() -> list[str]:
 
 
 def _parsed(written: bytes, name: str, most: int, before: FileUsage) -> tuple[Page, ...]:
-    """Returns the pages that a child wrote."""
+    """Parse the output of the subprocess into pages."""
     line, place = _line(written, 0)
     if "fault" in line:
         raise _refusal(line, name)
@@ -289,7 +290,7 @@ def _damaged(name: str) -> RequestError:
 
 
 def _plain(text: str) -> str:
-    """Returns the text of a layer without control characters and halves of characters."""
+    """Return the text of a layer without control characters and lone surrogates."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "ignore").decode().split("\n")
     return "\n".join("".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in lines).strip()
 

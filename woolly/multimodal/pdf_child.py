@@ -1,7 +1,7 @@
-"""The child process that reads a PDF file: texts and pixels of its pages. Run by path, it imports nothing of woolly.
+"""Subprocess that reads a PDF file: text and pixels of its pages. Run by path; imports nothing of woolly.
 
-Its standard input is a line of JSON, the order, and the file. It writes a line of JSON with the number of pages, or
-with the fault, and for each page a line of JSON with its text and size, and its pixels, compressed.
+Standard input: a line of JSON with the options, then the file. Output: a line of JSON with the number of pages or the
+error, then for each page a line of JSON with its text and size, and its compressed pixels.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import zlib
 from typing import Any
 
 _OUT = 1  # the pipe to the parent
-_BGR = 2  # FPDFBitmap_BGR: three bytes of a pixel, which are RGB if their order is turned
+_BGR = 2  # FPDFBitmap_BGR: three bytes per pixel; RGB with FPDF_REVERSE_BYTE_ORDER
 
 
 def main() -> None:
-    """Reads the file of the standard input as its order says."""
+    """Read the file on standard input with the given options."""
     order = json.loads(sys.stdin.buffer.readline())
     runpy.run_path(order["limiter"])["limit_process"](order["memory"], order["seconds"])
     sys.path += order["path"]
@@ -28,7 +28,7 @@ def main() -> None:
     try:
         file = pypdfium2.PdfDocument(sys.stdin.buffer.read())
         if order["with_images"]:
-            file.init_forms()  # draws what was filled in
+            file.init_forms()  # renders form fields
         n_pages = len(file)
     except pypdfium2.PdfiumError as error:
         _write({"fault": str(error), "code": error.err_code})
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _text(page: Any, most: int) -> tuple[str, int]:
-    """Returns the text layer of a page and its length; no text if it is too long."""
+    """Return the text layer of a page and its length; no text if it is too long."""
     layer = page.get_textpage()
     n = layer.count_chars()
     text = layer.get_text_range() if 0 < n <= most else ""
@@ -68,9 +68,9 @@ def _text(page: Any, most: int) -> tuple[str, int]:
 
 
 def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
-    """Returns width, height and compressed RGB pixels of a page; its own size only decides the scale.
+    """Return width, height and compressed RGB pixels of a page; the page size only determines the scale.
 
-    One of more than `most` pixels is not drawn.
+    A page of more than `most` pixels is not rendered.
     """
     width, height = page.get_size()
     longest = max(width, height)
@@ -84,7 +84,7 @@ def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
     bitmap = page.render(scale=scale, rev_byteorder=True, force_bitmap_format=_BGR)
     rows = memoryview(bitmap.buffer).cast("B")
     line = bitmap.width * 3
-    packer = zlib.compressobj(1)  # pages are mostly white: the fastest level makes them small
+    packer = zlib.compressobj(1)  # pages are mostly white: the fastest level compresses them well
     parts = [packer.compress(rows[y * bitmap.stride :][:line]) for y in range(bitmap.height)]
     return (bitmap.width, bitmap.height), b"".join([*parts, packer.flush()])
 

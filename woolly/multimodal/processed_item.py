@@ -40,13 +40,13 @@ class ProcessedItem:
 
     kind: Modality
     inputs: tuple[EncoderInput, ...]
-    # Equal for what gives equal rows: a digest of all that a tower and a layout read.
+    # Digest of all data that an encoder and a layout read; equal digests have equal rows.
     digest: bytes
-    # Lines and columns of tiles; (0, 0): the image is whole. An overview is one more input.
+    # Rows and columns of tiles; (0, 0): not tiled. An overview is an additional input.
     tiles: tuple[int, int] = (0, 0)
-    size: tuple[int, int] = (0, 0)  # height and width of the image in pixels, before it was prepared
-    seconds: float = 0.0  # length of the audio, before it was prepared
-    frame_times: tuple[int, ...] = ()  # of a video whose inputs are its frames: what rows of each turn by in time
+    size: tuple[int, int] = (0, 0)  # height and width of the original image in pixels
+    seconds: float = 0.0  # duration of the audio
+    frame_times: tuple[int, ...] = ()  # of a video with an input per frame: M-RoPE time positions
 
     @classmethod
     def of(

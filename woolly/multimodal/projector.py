@@ -17,16 +17,16 @@ class ProjectorSettings:
 
     vision: VisionSettings | None
     audio: AudioSettings | None
-    reason: str = ""  # why the other of two is not used
+    reason: str = ""  # reason that the other encoder of the file is not used
 
     @property
     def kinds(self) -> str:
-        """The families, as `clip.projector_type` names them."""
+        """`clip.projector_type` of each encoder."""
         return " + ".join(one.projector for one in (self.vision, self.audio) if one is not None)
 
 
 def read_projector(metadata: Mapping[str, Any]) -> ProjectorSettings:
-    """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
+    """Read the settings of a file's encoders; an unsupported one of two is skipped. ModelError without any."""
     check_projector(metadata)
     vision: VisionSettings | None = None
     audio: AudioSettings | None = None

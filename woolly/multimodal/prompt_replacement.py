@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder:
-    """Some rows that a tower makes of a piece, in place of tokens."""
+    """Placeholder for encoder rows of one input, in place of tokens."""
 
     source: ProcessedItem
-    index: int  # in `source.inputs`
-    first: int  # the first of the piece's rows
+    index: int  # index in `source.inputs`
+    first: int  # first row of the input
     n: int
-    # Frames, height and width of all rows of the piece, if each row has a position of its line and column; the text
-    # goes on after the largest of them. None: rows have positions as tokens do.
+    # Frames, height and width of all rows of the input, for M-RoPE; the text continues after the maximum position.
+    # None: rows have token positions.
     grid_thw: tuple[int, int, int] | None = None
-    is_bidirectional: bool = False  # each row sees all of them, also later ones
-    # Line, first column and number of the image, if rows turn by these beside their place in the text (XD-RoPE).
+    is_bidirectional: bool = False  # bidirectional attention within the rows
+    # Row, first column and number of the image, for XD-RoPE.
     cell: tuple[int, int, int] | None = None
-    # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
-    # those of the first do, and the text goes on after the largest position.
+    # Number of frames of a video, and their time positions. Rows and columns of all frames start at those of the first
+    # frame, and the text continues after the maximum position.
     frame_time: tuple[int, int] | None = None
-    shares_position: bool = False  # all of them have one position, as one token has
-    uses_visual_expert: bool = False  # the text model has matrices of their own for them
+    shares_position: bool = False  # all rows have one position, like one token
+    uses_visual_expert: bool = False  # the text model has separate weights for these rows
 
 
-# What the engine takes: tokens, and rows among them.
+# Prompt of the engine: tokens and placeholders.
 Prompt = tuple[int | Placeholder, ...]
 
 
 @dataclass(frozen=True)
 class PromptReplacement:
-    """Texts and rows in order. Texts are special tokens as the vocabulary writes them, or plain characters."""
+    """Texts and placeholders in order. Texts are special tokens as in the vocabulary, or plain text."""
 
     parts: tuple[str | Placeholder, ...]
 
     @property
     def n_rows(self) -> int:
-        """Rows of all pieces."""
+        """Rows of all inputs."""
         return sum(part.n for part in self.parts if isinstance(part, Placeholder))
 
 
 def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Texts and rows as the engine takes them; `encode` knows special tokens and adds none.
+    """Return tokens and placeholders; `encode` parses special tokens and adds none.
 
-    Texts that follow one another are encoded as one: a tokenizer may join their characters. So callers give the
-    conversation's text and the parts of layouts in one sequence.
+    Consecutive texts are joined before encoding, since a tokenizer may merge their characters. Pass the conversation's
+    text and the parts of layouts in one sequence.
     """
     out: list[int | Placeholder] = []
     for part in _joined(parts):
@@ -66,7 +66,7 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
 def make_replacement(
     prepared: ProcessedItem, settings: VisionSettings | AudioSettings, index: int = 0
 ) -> PromptReplacement:
-    """What an image or an audio clip becomes in a prompt; `index` counts the images before it."""
+    """Return the replacement of an image or an audio clip in a prompt; `index` is the number of images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return PromptReplacement(
             _joined(part for i in range(len(prepared.inputs)) for part in _filled(prepared, i, settings))
@@ -91,14 +91,14 @@ def make_replacement(
 
 
 def _filled(prepared: ProcessedItem, i: int, settings: AudioSettings) -> list[str | Placeholder]:
-    """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
+    """Gemma 3n: rows of an input, padded with the file's padding row; the end row follows."""
     family, n = settings.family, settings.merged_grid(prepared.inputs[i].grid_thw)[2]
     own = [Placeholder(prepared, i, 0, n), *[Placeholder(prepared, i, n, 1)] * (family.filled - n)]
     return [family.begin, *own, Placeholder(prepared, i, n + 1, 1), family.end]
 
 
 def _whole(prepared: ProcessedItem, i: int, settings: VisionSettings) -> Placeholder:
-    """All rows of a piece."""
+    """All rows of an input."""
     frames, height, width = grid = settings.merged_grid(prepared.inputs[i].grid_thw)
     family = settings.family
     n = frames * height * width
@@ -116,9 +116,9 @@ def _lines(prepared: ProcessedItem, i: int, settings: VisionSettings) -> list[st
 
 
 def _unpadded(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """LLaVA 1.6: the overview, then lines that go through all tiles, without those that show the padding.
+    """LLaVA 1.6: the overview, then lines across all tiles, without padding.
 
-    A row that the tower's file has ends each line: it comes after the rows of a piece.
+    A newline row of the file ends each line: it follows the rows of an input.
     """
     _, side, _ = settings.merged_grid(prepared.inputs[0].grid_thw)
     high, wide = (one * side for one in prepared.tiles)
@@ -140,7 +140,7 @@ def _unpadded(prepared: ProcessedItem, settings: VisionSettings) -> list[str | P
 
 
 def _with_tile_marks(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Idefics 3: each tile after its line and column, the overview last, or a whole image as overview alone."""
+    """Idefics 3: each tile after its row and column, the overview last; an untiled image is an overview alone."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
@@ -153,7 +153,7 @@ def _with_tile_marks(prepared: ProcessedItem, settings: VisionSettings) -> list[
 
 
 def _with_numbered_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """LFM2-VL: each tile after its line and column, then the overview; a whole image has no mark."""
+    """LFM2-VL: each tile after its row and column, then the overview; an untiled image has no marks."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
@@ -162,7 +162,7 @@ def _with_numbered_tiles(prepared: ProcessedItem, settings: VisionSettings) -> l
 
 
 def _with_separators(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Llama 4: tiles with a mark between columns and one after each line, then the overview after its own."""
+    """Llama 4: tiles with separators between columns and after each line, then the overview with its own."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
@@ -172,7 +172,7 @@ def _with_separators(prepared: ProcessedItem, settings: VisionSettings) -> list[
 
 
 def _sliced(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
-    """MiniCPM-V: the image's number, the overview, then slices with a line end after each line but the last."""
+    """MiniCPM-V: the image number, the overview, then slices with a newline after each line but the last."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
     for i in range(lines * columns):
@@ -181,7 +181,7 @@ def _sliced(prepared: ProcessedItem, settings: VisionSettings, index: int) -> li
 
 
 def _with_cells(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
-    """Hunyuan VL: rows of the tower's file before and after the image, and at each line's end."""
+    """Hunyuan VL: constant rows before and after the image, and at the end of each line."""
     _, height, width = settings.merged_grid(prepared.inputs[0].grid_thw)
     n = height * width
     parts: list[str | Placeholder] = [Placeholder(prepared, 0, n + 1, 1)]
@@ -191,21 +191,21 @@ def _with_cells(prepared: ProcessedItem, settings: VisionSettings, index: int) -
     return [*parts, Placeholder(prepared, 0, n + 2, 1)]
 
 
-# Families whose rows, or marks, know how many images came before.
+# Families whose placeholders or marks depend on the number of images before.
 _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_cells}
 
 
-# Families whose tiles have marks of their own.
+# Families with marks around tiles.
 def _with_end(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Gemma 3n: all rows, then the one of the tower's file that ends them."""
+    """Gemma 3n audio: all rows, then the end row of the file."""
     rows = _whole(prepared, 0, settings)
     return [rows, Placeholder(prepared, 0, rows.n, 1)]
 
 
 def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
+    """DeepSeek-OCR: lines across all tiles, then lines of the overview, each followed by the newline row of the file.
 
-    A second row of that file ends the image. Both come after the rows of a piece.
+    A separator row ends the image. Both follow the rows of an input.
     """
     lines, columns = prepared.tiles
     last = len(prepared.inputs) - 1
@@ -223,7 +223,7 @@ def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> l
 
 
 def _between_ends(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
+    """CogVLM: all rows between two constant rows. Patch rows share one position; the last row has its own."""
     rows = _whole(prepared, 0, settings)
     first, last = (Placeholder(prepared, 0, rows.n + i, 1, uses_visual_expert=i == 0) for i in range(2))
     return [first, replace(rows, shares_position=True, uses_visual_expert=True), last]
@@ -240,7 +240,7 @@ _MARKED = {
 
 
 def _joined(parts: Iterable[str | Placeholder]) -> tuple[str | Placeholder, ...]:
-    """Parts without empty texts, and with texts that follow one another as one."""
+    """Drop empty texts, and join consecutive texts."""
     out: list[str | Placeholder] = []
     for part in parts:
         if isinstance(part, str) and out and isinstance(out[-1], str):

@@ -1,8 +1,8 @@
-"""Fetches an image, a PDF file or a video from another server, which must be on the public internet.
+"""Fetches an image, a PDF file or a video from a server on the public internet.
 
-A client chooses the address and the server fetches it, so a client could make it ask machines that only it can reach
-(SSRF). Each name is resolved once, all its addresses are checked, and the connection goes to a checked address, so that
-a second answer of a name server changes nothing. Redirects are checked alike. No proxy is used.
+The client chooses the URL and the server fetches it, so a client could reach internal machines (SSRF). Each name is
+resolved once, all its addresses are checked, and the connection goes to a checked address, which prevents DNS
+rebinding. Redirects are checked as well. No proxy is used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from woolly.errors import RequestError
 from woolly.multimodal.image_formats import MAX_BYTES
 
-_SECONDS = 20.0  # for one of them
+_SECONDS = 20.0  # per fetch
 _MAX_REDIRECTS = 3
 _CHUNK = 2**16
 _REDIRECTS = (301, 302, 303, 307, 308)
 
-# What servers are asked for, by what a client means.
+# Accept headers by kind of input.
 _ACCEPTED = {"image": "image/*", "file": "application/pdf", "video": "video/*"}
 
 Resolve = Callable[[str, int], list[str]]
@@ -41,10 +41,10 @@ def fetch(
     resolve: Resolve | None = None,
     checks: bool = True,
 ) -> bytes:
-    """Returns what an http or https address serves; RequestError if it may not be asked, or does not answer.
+    """Fetch an http or https URL; RequestError if the address is not allowed, or the server does not answer.
 
-    `what` is an image, a file or a video, for messages. It ends at `deadline`, by time.monotonic(), or after 20
-    seconds if these end first. `resolve` and `checks` are for tests, which have a server on this machine alone.
+    `what` is "an image", "a file" or "a video", for messages. The fetch ends at `deadline`, by time.monotonic(), or
+    after 20 seconds. `resolve` and `checks` are for tests with a local server.
     """
     deadline = min(deadline, time.monotonic() + _SECONDS)
     for _ in range(_MAX_REDIRECTS + 1):
@@ -64,10 +64,10 @@ def fetch(
 
 
 def check_address(address: str, host: str) -> None:
-    """RequestError if an IP address is not one of the public internet."""
+    """Raise RequestError if an IP address is not public."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     inner = [ip]
-    if isinstance(ip, ipaddress.IPv6Address):  # forms that carry an address of version 4
+    if isinstance(ip, ipaddress.IPv6Address):  # forms that embed an IPv4 address
         inner += [one for one in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if one is not None]
         if ip in ipaddress.ip_network("64:ff9b::/96"):
             inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
@@ -93,7 +93,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *, checks: bool) -> bytes | str:
-    """Returns the body, or the address of a redirect."""
+    """Return the body, or the URL of a redirect."""
     host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
     port = parts.port or (443 if is_tls else 80)
     addresses = resolve(host, port)
@@ -104,7 +104,7 @@ def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *
     connection = http.client.HTTPConnection(host, port)
     connection.sock = socket.create_connection((addresses[0], port), timeout=_left(deadline))
     with closing(connection):
-        connection.sock.settimeout(_left(deadline))  # a handshake ends within it, however slow its bytes are
+        connection.sock.settimeout(_left(deadline))  # limits the complete handshake, also with slow servers
         if is_tls:
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
             connection.sock.settimeout(_left(deadline))
@@ -127,7 +127,7 @@ def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until the deadline: a timeout of the socket alone starts again with each byte of a slow server."""
+    """Reads a socket until the deadline: a socket timeout alone restarts with each byte of a slow server."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._socket = connected
@@ -142,7 +142,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _response(connected: socket.socket, deadline: float) -> http.client.HTTPResponse:
-    """Returns the answer to a request that was sent, with its head read."""
+    """Return the response to a sent request, with its headers read."""
     response = http.client.HTTPResponse(connected, method="GET")
     response.fp.close()
     response.fp = io.BufferedReader(_TimedReader(connected, deadline))

@@ -1,4 +1,4 @@
-"""Addresses of images and audio: data: URLs, base64 and, if the operator allows it, http and https."""
+"""URLs of images and audio: data: URLs, base64 and, if the administrator allows it, http and https."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 
 
 def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
-    """Returns the bytes of the file that an address of a client means.
+    """Return the bytes of an image URL.
 
-    data: URLs of base64 are taken, http and https if `allows_remote`, until `deadline`; files of this machine never
-    are.
+    Accepts base64 data: URLs, and http and https until `deadline` if `allows_remote`; never local files.
     """
     found = _SCHEME.match(address)
     scheme = found[1].lower() if found else ""
@@ -43,7 +42,7 @@ def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = 
 
 
 def audio_bytes(address: str) -> bytes:
-    """Returns the bytes of the file in a data: URL of base64; audio are never fetched."""
+    """Return the bytes of a base64 data: URL; audio is never fetched."""
     head = _DATA.match(address[:256])
     if head is None:
         raise RequestError(
@@ -54,7 +53,7 @@ def audio_bytes(address: str) -> bytes:
 
 
 def file_bytes(data: str) -> bytes:
-    """Returns the bytes of a PDF file in a data: URL, or in base64 alone; another server's are fetched before."""
+    """Return the bytes of a PDF file in a data: URL or in plain base64; http URLs are fetched before."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "file")
     if (head := _DATA.match(data[:256])) is None:
@@ -69,13 +68,13 @@ def file_bytes(data: str) -> bytes:
 
 
 def check_file_type(type: str) -> None:
-    """RequestError if a media type is not that of a PDF file."""
+    """Raise RequestError if a media type is not that of a PDF file."""
     if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
         raise RequestError(f"its type is {type[:60]!r}; a PDF file was expected, application/pdf")
 
 
 def video_bytes(data: str) -> bytes:
-    """Returns the bytes of a video in a data: URL, or in base64 alone; another server's are fetched before."""
+    """Return the bytes of a video in a data: URL or in plain base64; http URLs are fetched before."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "video")
     if (head := _DATA.match(data[:256])) is None or head[1].lower().partition("/")[0] != "video":
@@ -89,14 +88,14 @@ def video_bytes(data: str) -> bytes:
 
 
 def check_audio_type(type: str) -> None:
-    """RequestError if a media type is that of no audio."""
+    """Raise RequestError if a media type is not an audio type."""
     kind = type.lower().partition("/")[0]
     if kind not in ("audio", "application"):  # application/ogg is a name of OGG files
         raise RequestError(f"its type is {type[:60]!r}; an audio clip was expected, as {SUPPORTED_AUDIO}")
 
 
 def check_image_type(type: str) -> None:
-    """RequestError if a media type is that of no image, or of one that is not taken."""
+    """Raise RequestError if a media type is not that of a supported image format."""
     kind, _, name = type.lower().partition("/")
     if kind != "image":
         raise RequestError(f"its type is {type[:60]!r}; an image was expected, as {SUPPORTED}")
@@ -105,7 +104,7 @@ def check_image_type(type: str) -> None:
 
 
 def read_base64(text: str, what: str = "image") -> bytes:
-    """Returns the bytes of base64 text; RequestError if it is not exactly that, or too long."""
+    """Return the bytes of base64 text; RequestError if it is not valid base64, or too long."""
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(
             f"the {what} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",

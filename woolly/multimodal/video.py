@@ -1,6 +1,6 @@
-"""The Video: some frames of a file as images, with their times.
+"""Video: sampled frames of a file as images, with their times.
 
-FFmpeg reads the file, in a child process with limits, as pdfium reads PDF files.
+FFmpeg reads the file in a subprocess with limits, as pdfium reads PDF files.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from woolly.multimodal.pdf import FileCache
 
 SUPPORTED = "MP4, MOV, WebM or MKV"
 _MAX_SECONDS = 600
-_MAX_PIXELS = 4096 * 2304  # of a frame
-_MAX_HEADER_BYTES = 4096  # bytes of what a child writes of the length and the size, or of a fault
+_MAX_PIXELS = 4096 * 2304  # per frame
+_MAX_HEADER_BYTES = 4096  # output of the subprocess for duration and size, or for an error
 
 _MEMORY = 2 << 30
-_SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per second
+_SECONDS = 60  # of CPU time: ten minutes of 1080p at 200 frames per second
 _PATIENCE = 180.0
 _SLOTS = threading.BoundedSemaphore(1)
 
-# The brands of images, whose files begin as videos do.
+# Brands of images, whose files begin like videos.
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 
 
 @dataclass(frozen=True)
 class VideoSampling:
-    """How a family sees a video: which frames, and in what size."""
+    """Frame sampling and frame size of a model family."""
 
-    name: str  # equal if all else is
-    sample: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
-    resize: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
-    temporal_patch_size: int = 1  # frames that the tower reads as one; the last is repeated to fill up
-    uses_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for images; False: FFmpeg
-    is_one_item: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
+    name: str  # equal if all other fields are
+    sample: Callable[[int, float], list[int]]  # from the number of frames and their rate; RequestError for too few
+    resize: Callable[[int, int, int], tuple[int, int]]  # height and width, from the number and size of sampled frames
+    temporal_patch_size: int = 1  # frames per encoder input; the last frame is repeated to fill it
+    uses_pillow: bool = False  # resize with Pillow's bicubic filter, as for images; False: with FFmpeg
+    is_one_item: bool = False  # all frames are one run of rows in the prompt; False: each frame follows its time
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A frame as it was read, or several that a tower reads as one."""
+    """A decoded frame, or several frames of one encoder input."""
 
-    seconds: float  # from the beginning; the middle of several
+    seconds: float  # from the start; the middle of several
     width: int
     height: int
     compressed: bytes = field(repr=False)
     temporal_patch_size: int = 1  # frames
-    length: float = 0.0  # seconds of the video
-    rate: float = 0.0  # chosen frames of a second
+    length: float = 0.0  # duration of the video
+    rate: float = 0.0  # sampled frames per second
     text: str = ""
 
     @property
     def images(self) -> list[Image]:
-        """The frames, in order; RequestError if the process that read the file wrote something else."""
+        """The frames, in order; RequestError for invalid output of the subprocess."""
         n_bytes = self.temporal_patch_size * self.width * self.height * 3
         shape = self.temporal_patch_size, self.height, self.width, 3
         try:
@@ -79,20 +79,20 @@ class Frame:
 
     @property
     def image(self) -> Image:
-        """The first of the frames."""
+        """First frame."""
         return self.images[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """All frames of a video, for families that lay them out as one run of rows."""
+    """All frames of a video, for families with one run of rows."""
 
     frames: tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
 class Video:
-    """Frames of a file, in order."""
+    """Sampled frames of a file, in order."""
 
     seconds: float
     frames: tuple[Frame, ...]
@@ -102,20 +102,20 @@ _kept: FileCache[Frame] = FileCache(128 << 20)
 
 
 def is_video(source: Any) -> bool:
-    """Whether a path or the bytes of a file are those of a video that is taken, by its first bytes."""
+    """True for a supported video file, given as path or bytes, by its first bytes."""
     try:
         if isinstance(source, (str, os.PathLike)):
             with Path(source).expanduser().open("rb") as file:
                 return _format(file.read(12)) is not None
         return isinstance(source, (bytes, bytearray, memoryview)) and _format(bytes(source[:12])) is not None
-    except (OSError, ValueError, RuntimeError):  # who reads it all says why it cannot be read
+    except (OSError, ValueError, RuntimeError):  # a full read reports the error
         return False
 
 
 def read_video(data: bytes, sampling: VideoSampling, name: str = "the video", *, deadline: float = math.inf) -> Video:
-    """Returns a video.
+    """Return a video.
 
-    RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
+    RequestError if it is not a video, damaged, too long, too large or too costly, or not read at `deadline`, by
     time.monotonic().
     """
     if len(data) > MAX_BYTES:
@@ -141,7 +141,7 @@ def _format(first: bytes) -> str | None:
 
 
 def _read(data: bytes, format: str, sampling: VideoSampling, name: str, deadline: float) -> tuple[Frame, ...]:
-    """Asks a child for the length and the size, then another one for the frames that these lead to."""
+    """Query duration and size in one subprocess, then decode the sampled frames in another."""
     packages = _packages(sampling)
     try:
         said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MAX_HEADER_BYTES), 0)
@@ -158,12 +158,12 @@ def _read(data: bytes, format: str, sampling: VideoSampling, name: str, deadline
         like = Frame(0.0, width, height, b"", sampling.temporal_patch_size, length, len(wanted) / length)
         return _parsed(written, name, rate, like, len(wanted))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        # The file took over what reads it, perhaps.
+        # The file may have taken over the subprocess.
         raise _damaged(name, "what reads it failed") from None
 
 
 def _packages(sampling: VideoSampling) -> list[str]:
-    """Returns the folders of what reads videos; it is not imported here, so that no file can reach this process."""
+    """Return the folders of the video reader; it is not imported here, to isolate this process from malicious files."""
     if sampling.uses_pillow:
         check_pillow()
     found = [find_spec(package) for package in (("av", "PIL") if sampling.uses_pillow else ("av",))]
@@ -178,7 +178,7 @@ def _packages(sampling: VideoSampling) -> list[str]:
 
 
 def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, max_output_bytes: int) -> bytes:
-    """Returns what a child writes."""
+    """Return the output of the subprocess."""
     written = run_decoder(
         *("video_child.py", {**order, "memory": _MEMORY, "seconds": _SECONDS}, data, _SLOTS),
         name=name,
@@ -195,7 +195,7 @@ def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, max_
 
 
 def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]:
-    """Returns the number of frames, their rate, width and height, which are within the bounds."""
+    """Return the number of frames, their rate, width and height, checked against the limits."""
     if "fault" in head:
         raise _damaged(name, str(head["fault"]))
     n_frames, width, height = (int(head[key]) for key in ("n_frames", "width", "height"))
@@ -215,7 +215,7 @@ def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]
 
 
 def _parsed(written: bytes, name: str, rate: float, like: Frame, n_wanted: int) -> tuple[Frame, ...]:
-    """Returns the frames that a child wrote."""
+    """Parse the output of the subprocess into frames."""
     frames: list[Frame] = []
     place = 0
     while len(frames) * like.temporal_patch_size < n_wanted:

@@ -1,8 +1,8 @@
-"""The child process that reads a video: pixels of some of its frames. Run by path, it imports nothing of woolly.
+"""Subprocess that reads a video: pixels of some of its frames. Run by path; imports nothing of woolly.
 
-Its standard input is a line of JSON, the order, and the file. If the order names no frames, it writes a line of JSON
-with their number, rate and size. Else it writes a line of JSON for each frame, or for several that go together, with
-their numbers, and their pixels, compressed. Of a damaged file, it writes a line with the fault.
+Standard input: a line of JSON with the options, then the file. Without frames in the options, the output is a line of
+JSON with their number, rate and size. Otherwise it is, for each frame or group of frames, a line of JSON with their
+numbers, and their compressed pixels. For a damaged file, the output is a line with the error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUT = 1  # the pipe to the parent
 
 
 def main() -> None:
-    """Reads the file of the standard input as its order says."""
+    """Read the file on standard input with the given options."""
     order = json.loads(sys.stdin.buffer.readline())
     runpy.run_path(order["limiter"])["limit_process"](order["memory"], order["seconds"])
     sys.path += order["path"]
@@ -31,17 +31,17 @@ def main() -> None:
             _decode(av, data, order)
         else:
             _write(_measured(av, data, order))
-    except Exception as error:  # a damaged file raises errors of several classes
+    except Exception as error:  # damaged files raise exceptions of several classes
         _write({"fault": str(error)[:120]})
 
 
 def _opened(av: Any, data: bytes, order: Any) -> Any:
-    # The format is named, and no protocol allowed: lists of other files are formats, too.
+    # The format is explicit, and no protocol is allowed: playlists are formats, too.
     return av.open(io.BytesIO(data), format=order["format"], options={"protocol_whitelist": "none"})
 
 
 def _measured(av: Any, data: bytes, order: Any) -> dict[str, float]:
-    """Returns the number of frames, their rate, and their size; packets are counted if the file does not say."""
+    """Return the number of frames, their rate and size; packets are counted if the file does not have the number."""
     with _opened(av, data, order) as file:
         stream = file.streams.video[0]
         width, height = stream.codec_context.width, stream.codec_context.height
@@ -88,7 +88,7 @@ def _decode(av: Any, data: bytes, order: Any) -> None:
 
 
 def _pixels(frame: Any, order: Any) -> bytes:
-    """Returns red, green and blue, line by line, in the size of the order."""
+    """Return RGB pixels in raster order, in the requested size."""
     width, height = order["width"], order["height"]
     if order["uses_pillow"]:
         from PIL import Image

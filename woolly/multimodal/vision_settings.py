@@ -14,26 +14,26 @@ from woolly.gguf import text_of
 if TYPE_CHECKING:
     from woolly.multimodal.processed_item import Modality
 
-# Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
+# Maximum patches of an input, even if the file allows more: 16,384 of 14 x 14 pixels are 1,792 x 1,792 pixels.
 MAX_PATCHES = 16384
 
-_MAX_INT = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
+_MAX_INT = (1 << 31) - 1  # of any integer: pixels, tiles, rows
 
 
 @dataclass(frozen=True)
 class VisionProjector:
-    """One family of towers: the marks around its rows, and how rows stand in the prompt."""
+    """Family of vision encoders: text around its rows, and their layout in the prompt."""
 
-    begin: str = ""  # text before the rows of an image, as the model's processor writes it
+    begin: str = ""  # text before the rows of an image, as in the model's processor
     end: str = ""
-    # What chat templates write in place of an image, longest first. The layout replaces it, marks and all.
+    # Placeholders in chat templates, longest first. The layout replaces them, with their begin and end.
     placeholder_texts: tuple[str, ...] = ()
-    merge_size: int = 1  # patches of each side that make one row, if the file does not say
+    merge_size: int = 1  # patches per side of one row, if not in the file
     merge_key: str = "projector.scale_factor"
     line_end: str = ""  # text after each line of rows but the last
-    is_bidirectional: bool = False  # rows of one image see each other, also later ones
-    has_mrope: bool = False  # rows have positions of their line and column (M-RoPE)
-    temporal_patch_size: int = 1  # frames of a video that a patch may show
+    is_bidirectional: bool = False  # bidirectional attention within an image
+    has_mrope: bool = False  # M-RoPE positions
+    temporal_patch_size: int = 1  # frames per patch of a video
 
 
 _QWEN = VisionProjector(
@@ -45,16 +45,16 @@ _QWEN = VisionProjector(
     has_mrope=True,
 )
 
-# By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
+# By `clip.projector_type`: families with a supported layout. `woolly/models/towers/` has a file for each.
 VISION_PROJECTORS: Mapping[str, VisionProjector] = {
     "gemma3": VisionProjector(
         "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge_size=4, is_bidirectional=True
     ),
-    # The row that ends an image is of the tower's file.
+    # The end row of an image is in the file.
     "gemma3nv": VisionProjector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
     "gemma4v": VisionProjector("<|image>", "<image|>", ("<|image|>",), merge_size=3, is_bidirectional=True),
     "mlp": VisionProjector(placeholder_texts=("<image>",)),
-    # The rows before and after an image are of the tower's file.
+    # The rows before and after an image are in the file.
     "cogvlm": VisionProjector(placeholder_texts=("<image>",)),
     "qwen2vl_merger": replace(_QWEN, temporal_patch_size=2),
     "qwen2.5vl_merger": replace(_QWEN, temporal_patch_size=2),
@@ -108,45 +108,45 @@ VISION_PROJECTORS: Mapping[str, VisionProjector] = {
         merge_size=2,
         merge_key="spatial_merge_size",
     ),
-    # Rows that end lines and the image are of the tower's file.
+    # The newline rows and the end row of the image are in the file.
     "deepseekocr": VisionProjector(placeholder_texts=("<image>",), merge_size=4),
 }
 
 
-_GEMMA3N_SIDE = 16  # rows of each side of an image; converters wrote another patch_size, which its tower has not
-# Files of DeepSeek-OCR have the sizes of CLIP, whose own patches are not read: these are SAM's.
+_GEMMA3N_SIDE = 16  # rows per side of an image; converters wrote another patch_size, which the encoder does not have
+# Files of DeepSeek-OCR have the sizes of CLIP, whose patch embedding is not used: these are the sizes of SAM.
 _SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
-_ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
+_ANY_SIZE = ("dots_ocr",)  # files have 0: no trained size
 
 
 @dataclass(frozen=True)
 class VisionSettings:
-    """How images are prepared for a tower. None: the file does not say, the family's usual value counts."""
+    """Image parameters of a vision encoder. None: not in the file; the family's default applies."""
 
     kind: Modality
     projector: str  # `clip.projector_type`, a key of VISION_PROJECTORS
-    image_size: int  # of a side of an image, or of a tile, in pixels
+    image_size: int  # side of an image or a tile in pixels
     patch_size: int
     mean: tuple[float, ...]  # of red, green and blue
     std: tuple[float, ...]
-    merge_size: int = 1  # patches of each side that make one row
+    merge_size: int = 1  # patches per side of one row
     min_pixels: int | None = None
     max_pixels: int | None = None
     min_tiles: int | None = None
     max_tiles: int | None = None
-    preproc_image_size: int | None = None  # the longest side of an image, before it is cut into tiles if it is
-    pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
+    preproc_image_size: int | None = None  # maximum side of an image, before tiling
+    pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of the tile grids of LLaVA 1.6
     merge_type: str = ""  # `mm_patch_merge_type`
-    n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches
-    tile_size: int = 0  # of a side of a tile in pixels; 0: as an overview
+    n_queries: int = 0  # rows per input, independent of the patches; 0: computed from the patches
+    tile_size: int = 0  # side of a tile in pixels; 0: as the overview
 
     @property
     def family(self) -> VisionProjector:
-        """The row of the table of projectors."""
+        """Row of VISION_PROJECTORS."""
         return VISION_PROJECTORS[self.projector]
 
     def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Frames, height and width of the rows that a tower makes of a piece of this grid."""
+        """Return frames, height and width of the encoder output for an input of this grid."""
         if self.n_queries:
             return 1, 1, self.n_queries
         frames, height, width = grid
@@ -156,13 +156,13 @@ class VisionSettings:
 
 
 def check_projector(metadata: Mapping[str, Any]) -> None:
-    """ModelError if a file's metadata are those of no projector."""
+    """Raise ModelError if the metadata are not those of a projector file."""
     if text_of(metadata, "general.architecture") != "clip":
         raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
 
 
 def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
-    """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+    """Read the vision settings of a file's metadata; ModelError or UnsupportedError if there are none."""
     check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file holds no image encoder (clip.has_vision_encoder)")
@@ -196,7 +196,7 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
     if projector == "deepseekocr":
         if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
             settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
-        # The scale_factor of files is that of CLIP, too. Tiles are 640 pixels beside an overview of 1,024: whole rows.
+        # scale_factor in files is that of CLIP, too. Tiles are 640 pixels, the overview 1,024: complete rows.
         row = family.merge_size * settings.patch_size
         settings = replace(settings, merge_size=family.merge_size, tile_size=settings.image_size * 5 // 8 // row * row)
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
@@ -210,7 +210,7 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
 
 
 def _queries(metadata: Mapping[str, Any]) -> int:
-    """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay images out otherwise."""
+    """Rows per input of MiniCPM-V; UnsupportedError for versions with another layout."""
     version = metadata.get("clip.minicpmv_version", 2)
     if not isinstance(version, int) or version < 3:
         raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")

@@ -1,4 +1,4 @@
-"""FEWER BITS: a GGUF file written again in smaller types."""
+"""QUANTIZATION: rewriting a GGUF file with smaller tensor types."""
 
 from woolly.quantize.files import Summary, quantize_file
 from woolly.quantize.imatrix import ImportanceMatrix, read_imatrix, write_imatrix

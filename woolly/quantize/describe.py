@@ -1,4 +1,4 @@
-"""A model in a few words: architecture, size, mixture of types."""
+"""Short description of a model: architecture, size, quantization mix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.quantize.mixes import MIXES
 
 
 def describe_model(file: GGUFFile) -> str:
-    """Architecture, size and mixture of types in a few words, such as `llama 134.52 M Q4_1`."""
+    """Return architecture, size and quantization mix, such as `llama 134.52 M Q4_1`."""
     n = sum(tensor.n_elements for tensor in file.tensors.values())
     architecture = str(file.metadata.get("general.architecture", "unknown"))
     printable = "".join(c if c.isprintable() else "?" for c in architecture)
@@ -19,7 +19,7 @@ def describe_model(file: GGUFFile) -> str:
 
 
 def mixture(file: GGUFFile) -> str:
-    """The name of the file's mixture of types, such as Q4_K_M; if the file names none, the type with the most bytes."""
+    """Return the file's quantization mix, such as Q4_K_M; without `general.file_type`, the type with the most bytes."""
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[tensor.type.name] += tensor.n_bytes

@@ -1,4 +1,4 @@
-"""Tensors of the mixes below three bits that get more bits, as in published GGUF files of these names."""
+"""Tensors with more bits in mixes below three bits, as in published GGUF files of these names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from woolly.quant import GGMLType
 
-# Types whose few bits must go to the columns that count: without knowing them a model says nothing of use.
+# Types that need an importance matrix: without it the model is unusable.
 NEEDS_IMATRIX = frozenset(
     {GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S, GGMLType.IQ1_S, GGMLType.IQ1_M},
 )
@@ -25,11 +25,11 @@ class WeightPlace:
     n_experts: int
     is_values: bool
     is_output: bool
-    is_embedding: bool  # of a model that has an output of its own
+    is_embedding: bool  # the model has a separate output matrix
 
 
 def choose_few(mix: str, base: GGMLType, at: WeightPlace, has_imatrix: bool) -> GGMLType | None:
-    """The type of a weight in a mix below three bits or of experts in MXFP4; None if the mix is none of these."""
+    """Return the type of a weight in a mix below three bits or with MXFP4 experts; None for other mixes."""
     if mix == "MXFP4_MOE":
         return GGMLType.MXFP4 if "_exps." in at.name else GGMLType.Q8_0
     if mix in ("TQ1_0", "TQ2_0"):

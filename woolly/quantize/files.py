@@ -1,4 +1,4 @@
-"""Writing the file that a recipe describes."""
+"""Writer of the quantized file of a recipe."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from woolly.quantize.recipe import Change, Recipe
 
 Progress = Callable[[int, int], None]
 
-# Bytes of the source that are converted at a time: what is kept in memory, and how often progress is reported.
+# Bytes of the source converted per chunk: memory use, and granularity of progress reports.
 _SLAB = 1 << 23
-# What the numbers in quantized blocks mean; it has not changed since 2023.
+# Version of the quantization formats; unchanged since 2023.
 _QUANTIZATION_VERSION = 2
 _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
 
@@ -34,8 +34,8 @@ class Summary:
     """Summary of a quantization."""
 
     path: Path
-    n_bytes: int  # of the file
-    types: dict[str, int]  # how many tensors of each type
+    n_bytes: int  # file size
+    types: dict[str, int]  # number of tensors per type
     seconds: float
 
 
@@ -125,7 +125,7 @@ def _parts(
     def make() -> Iterator[NDArray[np.uint8]]:
         columns = tensor.shape[-1] if tensor.shape else 1
         bytes_per_row = tensor.type.row_bytes(columns)
-        # Experts have importances of their own: no slab spans two of them.
+        # Experts have separate importances: no slab spans two experts.
         n_matrices = 1 if importance is None else len(importance)
         rows = tensor.data.reshape(n_matrices, -1, bytes_per_row)
         step = max(1, _SLAB // bytes_per_row)
@@ -145,7 +145,7 @@ def _parts(
 def encode_slab(
     change: Change, slab: NDArray[np.uint8], threads: int, importance: NDArray[np.float32] | None, first: int
 ) -> NDArray[np.uint8]:
-    """Encode rows of a tensor, from row `first` on, in their new type; GGUFError names a row that does not fit it."""
+    """Encode rows of a tensor, from row `first`, in the new type; GGUFError names a row that does not fit it."""
     tensor, type = change.tensor, change.type
     columns = tensor.shape[-1]
     out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)
@@ -159,11 +159,11 @@ def encode_slab(
 
 
 def _check_room(target: Path, n_bytes: int) -> None:
-    """Say before the work, not after most of it, that the disk is too small."""
+    """Raise an error before the work if the disk is too small."""
     try:
         free = shutil.disk_usage(target.parent).free
     except OSError:
-        return  # writing will say what is wrong
+        return  # the writer reports the error
     if free < n_bytes:
         raise GGUFError(
             f"{target}: the file takes {-(-n_bytes // 10**6)} MB, but its disk has {free // 10**6} MB left: "

@@ -1,6 +1,6 @@
-"""ImportanceMatrix: how much the errors of each column of each weight count, as llama.cpp's files keep it.
+"""ImportanceMatrix: importance of the input columns of each weight, in llama.cpp's file formats.
 
-A file has, for each matrix and each column, the sum of squares of the inputs that a text sent there. GGUF files have
+A file has, for each matrix and column, the sum of squares of the inputs over a calibration text. GGUF files have
 `NAME.in_sum2` and `NAME.counts`; the older `.dat` files have means times a number of calls.
 """
 
@@ -22,7 +22,7 @@ from woolly.quantize.few_bits import NEEDS_IMATRIX
 from woolly.quantize.recipe import Recipe
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-# Columns that no input reached still count a little: a group of columns without any weight would lose its scale.
+# Minimum importance of columns without inputs: a block of all-zero importances would lose its scale.
 _MIN_IMPORTANCE = np.float32(1e-6)
 
 
@@ -30,11 +30,11 @@ _MIN_IMPORTANCE = np.float32(1e-6)
 class ColumnSums:
     """Squared sums of the input columns of one weight."""
 
-    sums: NDArray[np.float32]  # (matrices, columns): sums of squares; a weight with experts has a matrix for each
-    counts: NDArray[np.float32]  # (matrices,): rows that were summed
+    sums: NDArray[np.float32]  # (matrices, columns): sums of squares; one matrix per expert
+    counts: NDArray[np.float32]  # (matrices,): rows summed
 
     def columns(self) -> NDArray[np.float32]:
-        """Mean squares of the columns over those of their matrix, (matrices, columns); 1 if nothing was seen."""
+        """Mean squares of the columns over those of their matrix, (matrices, columns); 1 without data."""
         counts = np.maximum(self.counts, 1)[:, None]
         means = self.sums.astype(np.float64) / counts
         whole = means.mean(axis=1, keepdims=True)
@@ -46,7 +46,7 @@ class ColumnSums:
 
 @dataclass(frozen=True)
 class ImportanceMatrix:
-    """Entries by the names of their weights, and what they were made of."""
+    """Entries by weight name, and the datasets that they were computed from."""
 
     path: Path
     entries: Mapping[str, ColumnSums]
@@ -55,16 +55,16 @@ class ImportanceMatrix:
     chunk_size: int = 0
 
     def columns_of(self, tensor: Tensor) -> NDArray[np.float32] | None:
-        """Importance of the columns of a weight, (matrices, columns); None without an entry.
+        """Return the importance of a weight's columns, (matrices, columns); None without an entry.
 
-        RequestError if the entry is of another shape: the file was made with another model.
+        RequestError if the shapes differ: the file was made with another model.
         """
         entry = self.entries.get(tensor.name)
         if entry is None:
             return None
         n_matrices = tensor.shape[0] if len(tensor.shape) == 3 else 1
         expected = (n_matrices, tensor.shape[-1])
-        if entry.sums.shape == (1, n_matrices * tensor.shape[-1]):  # of the older format
+        if entry.sums.shape == (1, n_matrices * tensor.shape[-1]):  # older format
             entry = ColumnSums(entry.sums.reshape(expected), np.repeat(entry.counts, n_matrices))
         if entry.sums.shape != expected:
             raise RequestError(
@@ -74,7 +74,7 @@ class ImportanceMatrix:
         return entry.columns()
 
     def add_to(self, writer: GGUFWriter) -> None:
-        """Adds the keys `quantize.imatrix.*`, which name the matrix in a file that was written by it."""
+        """Add the keys `quantize.imatrix.*`, which identify the matrix in a file quantized with it."""
         writer.add("quantize.imatrix.file", self.path.name)
         if self.datasets:
             writer.add("quantize.imatrix.dataset", self.datasets[0])
@@ -82,10 +82,10 @@ class ImportanceMatrix:
         writer.add("quantize.imatrix.chunks_count", self.n_chunks, ValueType.UINT32)
 
     def missing(self, recipe: Recipe) -> list[str]:
-        """Names of weights that the recipe makes smaller and that have no entry.
+        """Return the names of weights that the recipe quantizes without an entry.
 
-        RequestError if an entry does not fit its weight, or a type that needs one has none. The tables of tokens and
-        logits are an exception: files of llama.cpp do without them.
+        RequestError if an entry does not fit its weight, or a type that needs an entry has none. Token embeddings and
+        output are exempt: llama.cpp's files do not have them.
         """
         out = []
         for change in recipe.changes:
@@ -102,7 +102,7 @@ class ImportanceMatrix:
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> ImportanceMatrix:
-    """The matrix of a file, GGUF or the older format; RequestError for anything else."""
+    """Read the matrix of a file, GGUF or the older format; RequestError for other files."""
     file = Path(path)
     try:
         with file.open("rb") as opened:
@@ -168,7 +168,7 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
             raise RequestError(f"{path} is not an imatrix file, or only a part of one") from None
         calls, n_values = number(), number()
         values = np.frombuffer(take(4 * n_values), "<f4")
-        # The values of all experts stand in one row; how many there are, the weight will say.
+        # Values of all experts are in one row; the weight determines the number of experts.
         entries[name] = ColumnSums(values.reshape(1, -1).copy(), np.array([max(calls, 1)], np.float32))
     n_chunks = 0
     datasets: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
 
 
 def write_imatrix(matrix: ImportanceMatrix) -> None:
-    """Writes the matrix to its path as a GGUF file, entries by name, as llama.cpp writes and reads it."""
+    """Write the matrix as a GGUF file, entries by name, in llama.cpp's format."""
     writer = GGUFWriter(matrix.path)
     writer.add("general.type", "imatrix")
     writer.add("imatrix.datasets", list(matrix.datasets), ValueType.STRING)

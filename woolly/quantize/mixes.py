@@ -1,4 +1,4 @@
-"""The kinds of file that can be made, by the names that people know them by."""
+"""Quantization mixes by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.quant import GGMLType
 
 @dataclass(frozen=True)
 class Mix:
-    """A kind of file: what most of its weights are stored as."""
+    """A mix: the type of most of its weights."""
 
     name: str
     file_type: int  # general.file_type
@@ -63,12 +63,12 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
         )
     }
 )
-# Short names, as other tools read them.
+# Short names, as in other tools.
 _SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 
 
 def find_mix(name: str) -> Mix:
-    """The kind of file with this name, in any case; RequestError with the near names otherwise."""
+    """Return the mix of this name, in any case; otherwise RequestError with similar names."""
     wanted = name.upper()
     wanted = _SHORT.get(wanted, wanted)
     if wanted not in MIXES:
@@ -79,7 +79,7 @@ def find_mix(name: str) -> Mix:
 
 
 def find_type(name: str, option: str) -> GGMLType:
-    """The storage type with this name, in any case; RequestError that names the option otherwise."""
+    """Return the storage type of this name, in any case; otherwise RequestError that names the option."""
     types = [type.name for type in GGMLType if _native.can_quantize(type)]
     if name.upper() not in types:
         raise RequestError(f"{option} is {name!r}; expected one of {', '.join(types)}")
@@ -87,7 +87,7 @@ def find_type(name: str, option: str) -> GGMLType:
 
 
 def find_tensor_type(text: str) -> tuple[re.Pattern[str], GGMLType]:
-    """The expression and the type of `REGEX=TYPE`, as in attn_v=Q6_K; RequestError if one of them is none."""
+    """Parse `REGEX=TYPE`, such as attn_v=Q6_K; RequestError if either is invalid."""
     expression, mark, name = text.rpartition("=")
     if not mark or not expression:
         raise RequestError(f"--tensor-type is {text!r}; REGEX=TYPE was expected, such as attn_v=Q6_K")

@@ -1,7 +1,7 @@
 """Recipe: the type of each tensor of a quantized file.
 
-The rules of the mixes are those that GGUF files in the wild were made by, so that a name means the same everywhere:
-which tensors get more bits than the rest, and which type stands in if a row is not a whole number of blocks.
+The mixes follow llama.cpp's rules, so that a name means the same everywhere: tensors with more bits, and the fallback
+type for rows that are not a multiple of the block size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from woolly.quant import GGMLType, can_dequantize
 from woolly.quantize.few_bits import NEEDS_IMATRIX, WeightPlace, choose_few
 from woolly.quantize.mixes import Mix
 
-# Where a row is not a multiple of the first type's block.
+# Fallback types for rows that are not a multiple of the first type's block size.
 _STAND_IN = {
     GGMLType.Q2_K: GGMLType.Q4_0,
     GGMLType.Q3_K: GGMLType.Q4_0,
@@ -33,7 +33,7 @@ _STAND_IN = {
     GGMLType.NVFP4: GGMLType.MXFP4,
 }
 _PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
-# Weights that are small, or that steer the computation: they stay as they are.
+# Small weights, or weights with a large effect on the computation: not quantized.
 _KEPT = re.compile(
     r"_norm\.weight|ffn_gate_inp\.weight|ffn_gate_tid2eid\.weight|altup|laurel|per_layer_model_proj|position_embd"
     r"|token_types|ssm_conv1d|shortconv\.conv\.weight|indexer\.[kq]_proj\.weight|attn_rel_b\.weight"
@@ -46,14 +46,14 @@ _LAYER = re.compile(r"blk\.([0-9]+)\.")
 
 @dataclass(frozen=True)
 class Change:
-    """One tensor, and what it becomes."""
+    """A tensor and its new type."""
 
     tensor: Tensor
     type: GGMLType
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the tensor as it will be."""
+        """Bytes of the tensor in the new type."""
         return self.tensor.n_elements // self.type.block_size * self.type.type_size
 
     @property
@@ -82,7 +82,7 @@ class Recipe:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all tensors as they will be."""
+        """Bytes of all tensors in the new types."""
         return sum(change.n_bytes for change in self.changes)
 
     @property
@@ -92,13 +92,13 @@ class Recipe:
 
     @property
     def n_misfits(self) -> int:
-        """Number of weights whose rows are no multiple of the block size, so that they get another type."""
+        """Number of weights with a fallback type, since their rows are not a multiple of the block size."""
         block = self.mix.type.block_size
         return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if is_weight(c.tensor))
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits per weight over all tensors as they will be."""
+        """Bits per weight over all tensors in the new types."""
         return 8 * self.n_bytes / max(1, sum(change.tensor.n_elements for change in self.changes))
 
 
@@ -115,10 +115,10 @@ def make_recipe(
 ) -> Recipe:
     """Choose a type for every tensor.
 
-    With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` overrule the choice for these
-    tensors; if both are one, `embedding_type` does. `tensor_types` overrule all of it for weights whose names an
-    expression is found in; the last one wins. RequestError if a weight is quantized already, unless
-    `allow_requantize`, or if its type needs an imatrix and `has_imatrix` is not set.
+    With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` override the choice for these
+    tensors; if both are one tensor, `embedding_type` wins. `tensor_types` override all of it for weights whose names
+    match the expression; the last match wins. RequestError if a weight is quantized already, unless `allow_requantize`,
+    or if its type needs an imatrix and `has_imatrix` is not set.
     """
     rules = _Rules(file, mix, has_imatrix)
     changes = []
@@ -175,14 +175,14 @@ def _fitting(type: GGMLType, tensor: Tensor) -> GGMLType:
 
 
 def _largest(value: Any) -> int:
-    """A number of the metadata that may be given per layer; 0 for what is not a number, as for a key that is absent."""
+    """Return a metadata number, the maximum if it is per layer; 0 if it is absent or not a number."""
     values = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
     numbers = [one for one in values if isinstance(one, (int, float, np.number)) and np.isfinite(one)]
     return int(max(numbers, default=0))
 
 
 class _Rules:
-    """Tensors of a mix with more or fewer bits than the others."""
+    """Tensors of a mix with more or fewer bits than the default type."""
 
     def __init__(self, file: Described, mix: Mix, has_imatrix: bool) -> None:
         def number(key: str) -> int:
@@ -196,13 +196,13 @@ class _Rules:
         self.n_experts = number("expert_count")
         kv_heads = number("attention.head_count_kv") or number("attention.head_count") or 1
         self.heads_per_kv = number("attention.head_count") // kv_heads
-        # With 80 layers and shared keys, values are so small a part that more bits for them cost nothing.
+        # With 80 layers and GQA, attn_v is so small that more bits are nearly free.
         self.is_70b = architecture in ("llama", "qwen2") and self.n_layers == 80 and self.heads_per_kv > 1
         values = [name for name in file.tensors if self._is_values(name)]
         self.values = sorted(values, key=lambda name: self._layer(name))
 
     def choose(self, tensor: Tensor) -> GGMLType:
-        """The type for a weight, before its shape is looked at."""
+        """Return the type of a weight, regardless of its shape."""
         name, mix, base = tensor.name, self.mix.name, self.mix.type
         if base in _PLAIN:
             return base
@@ -279,5 +279,5 @@ class _Rules:
 
 
 def _more_bits(index: int, count: int) -> bool:
-    """The first and last eighth, and every third between."""
+    """True in the first and last eighth of the layers, and for every third layer between."""
     return index < count // 8 or index >= 7 * count // 8 or (index - count // 8) % 3 == 2

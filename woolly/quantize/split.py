@@ -1,4 +1,4 @@
-"""Writing a model in as many files as its source has."""
+"""Quantization of split models: one output file per source file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def quantize_split(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Summary:
-    """Like `quantize_file`, but writes each tensor to the shard that it has in `source`.
+    """Like `quantize_file`, but write each tensor to the shard that it has in `source`.
 
-    The first file has the metadata. If one cannot be written, those before it are removed.
+    The first file has the metadata. If a file cannot be written, the files before it are removed.
     """
     start = time.perf_counter()
     paths = split_paths(Path(path), len(source.paths))

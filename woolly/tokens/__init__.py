@@ -1,4 +1,4 @@
-"""TEXT TO IDS and back: tokenizers, streaming text, stop strings."""
+"""TOKENIZERS: encoding, decoding, incremental detokenization, stop strings."""
 
 from typing import TYPE_CHECKING
 

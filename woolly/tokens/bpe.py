@@ -1,4 +1,4 @@
-"""Byte-pair vocabularies (`gpt2`, `gemma4`, `whitespace`): words of Hugging Face `tokenizers`, merges of our own."""
+"""Byte-pair vocabularies (`gpt2`, `gemma4`, `whitespace`): words from Hugging Face `tokenizers`, own merges."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from woolly.tokens.pretokenize import Pretokenizer
 
 _NEWLINES = re.compile(r"(\n+)")
-_PART = 100_000  # characters that are encoded at once
-_MAX_PART_CHARS = 2_000_000  # the regex engine gives up on a word of ten million characters
+_PART = 100_000  # characters per chunk
+_MAX_PART_CHARS = 2_000_000  # the regex engine fails on a word of ten million characters
 
 
-# Byte-level vocabularies write each byte as one printable character.
+# Byte-level vocabularies represent each byte as one printable character.
 BYTE_OF_CHARACTER: dict[str, int] = {character: byte for byte, character in enumerate(CHARACTER_OF_BYTE)}
 
 
 class BytePairEncoder:
-    """Splits a text into words and merges the characters of each word, lowest rank first."""
+    """Splits text into words and merges the characters of each word, lowest rank first."""
 
     def __init__(self, vocabulary: Vocabulary, pre: Pretokenizer, unknown: int | None, lowercase: bool = False) -> None:
         self._pre = pre
@@ -49,7 +49,7 @@ class BytePairEncoder:
             ) from None
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         if self._lowercase:
             text = text.lower()
         if self._pre.escape_spaces:
@@ -79,7 +79,7 @@ class BytePairEncoder:
         return out
 
     def _cuts(self, text: str) -> Iterator[int]:
-        """Yields where to split a long text: encoding takes about 200 bytes of memory per character."""
+        """Yield split positions of a long text: encoding takes about 200 bytes of memory per character."""
         begin = 0
         while len(text) - begin > _PART:
             found = self._cut.search(text, begin + _PART) if self._cut is not None else None

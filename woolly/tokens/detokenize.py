@@ -1,4 +1,4 @@
-"""Ids back to text, one at a time, without showing half a character."""
+"""Incremental detokenization, without incomplete characters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class StreamDetokenizer:
-    """Turns a stream of ids into text; the joined results equal `Tokenizer.decode` of the same ids.
+    """Converts a stream of ids to text; the joined results equal `Tokenizer.decode` of the same ids.
 
-    Bytes of an incomplete character are held back until it is complete. `strip_prefix=False` keeps the space of the
-    first word, for text that continues a prompt. `shown` are control tokens that `skip_special` does not hide.
+    Bytes of an incomplete character are kept until it is complete. `strip_prefix=False` keeps the space of the first
+    word, for text that continues a prompt. `shown` are control tokens that `skip_special` does not hide.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class StreamDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """Returns the text that `id` completes, which may be empty."""
+        """Return the text that `id` completes; may be empty."""
         is_hidden = self._skip_special and self._tokenizer.is_special(id) and id not in self._shown
         data, self._strip = self._tokenizer.render(id, self._strip, is_hidden)
         return self._decoder.decode(data)
 
     def text_of(self, id: int) -> str:
-        """Returns the text of a token alone; U+FFFD for a part of a character."""
+        """Return the text of a single token; U+FFFD for a part of a character."""
         return self._tokenizer.decode([id], strip_prefix=False)
 
     def finish(self) -> str:
-        """Returns the rest: bytes that never became a character, as U+FFFD."""
+        """Return the remaining text: incomplete characters as U+FFFD."""
         return self._decoder.decode(b"", final=True)

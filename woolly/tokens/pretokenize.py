@@ -1,7 +1,7 @@
-"""Pre-tokenizers: splitting text into words before byte pairs merge, by `tokenizer.ggml.pre`.
+"""Pre-tokenizers: splitting text into words before BPE merges, by `tokenizer.ggml.pre`.
 
-The patterns are those that the vocabularies were trained with, written for Oniguruma. Each pattern splits the pieces
-that the previous pattern left; text that a pattern does not match stays one piece.
+The patterns are those of the original tokenizers, written for Oniguruma. Each pattern splits the pieces of the
+previous pattern; unmatched text stays one piece.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from woolly.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Pretokenizer:
-    """The split of one family of byte-pair vocabularies, and what else its name decides."""
+    """Pre-tokenizer of a family of BPE vocabularies, and its other properties."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a whole word that is a token is taken without merging
-    add_bos: bool = False  # if the file does not say
-    has_default_bos: bool = True  # false: no beginning token unless the file names one
+    ignore_merges: bool = False  # a word that is a token is not merged
+    add_bos: bool = False  # default if not in the file
+    has_default_bos: bool = True  # false: no BOS token unless the file has one
     byte_level: bool = True  # bytes written as printable characters; else raw UTF-8 with <0xXX> fallback
-    escape_spaces: bool = False  # spaces are written U+2581
-    always_bos: bool = False  # overrides the file: known files are wrong
-    whole_newlines: bool = False  # a run of newlines that is a token is taken without merging
+    escape_spaces: bool = False  # spaces are replaced by U+2581
+    always_bos: bool = False  # overrides the file, since known files are wrong
+    whole_newlines: bool = False  # a run of newlines that is a token is not merged
     drop_spaces: bool = False  # whitespace separates words and is not encoded
-    # No word runs over the end of this pattern, so that a long text can be encoded in parts; empty: words have no end.
+    # No word extends past a match of this pattern, so a long text can be encoded in chunks; empty: words are unbounded.
     cut: str = r"[A-Za-z](?=[ \n])"
 
 
@@ -36,7 +36,7 @@ _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _LINES = r"[^\n]+|\n+"
-_LETTER_LINE = r"[A-Za-z](?=\n)"  # for words that hold spaces
+_LETTER_LINE = r"[A-Za-z](?=\n)"  # for words that contain spaces
 
 
 def _words(number: str, letters: str = r"\p{L}+", symbol: str = r"[^\s\p{L}\p{N}]+[\r\n]*") -> str:
@@ -59,7 +59,7 @@ _PUNCTUATED = (
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 # Digits in groups of three counted from the right. A lookahead at every group would take quadratic time on long
-# numbers; one at the start of the number and \G for the groups after it cut at the same places.
+# numbers; one at the start of the number and \G for the following groups split at the same positions.
 _GROUPED_NUMBERS = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})+)\z)", r"\p{N}{3}")
 _GROUPED_DIGITS = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"
 _DIGIT_BREAKS = (
@@ -284,7 +284,7 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {name: pre for pre, names in _FAMILIES 
 
 
 def find_pretokenizer(name: str) -> Pretokenizer:
-    """Returns the split named `name`; an unknown name is an error: a wrong split silently gives wrong tokens."""
+    """Return the pre-tokenizer `name`. An unknown name is an error: a wrong split yields wrong tokens."""
     try:
         return PRETOKENIZERS[name]
     except KeyError:

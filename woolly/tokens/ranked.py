@@ -1,4 +1,4 @@
-"""Merges of a byte-pair vocabulary that lists its tokens alone, in the order in which merges made them."""
+"""BPE merges from vocabularies without a merge list, whose tokens are in merge order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 from woolly.errors import TokenizerError
 
-_MAX_TOKEN_CHARS = 256  # characters of a token that merges are looked for; the longest of Whisper has 128
-_MAX_WORK = 1 << 24  # characters of all these tokens, squared: several times Whisper's
+_MAX_TOKEN_CHARS = 256  # maximum length of merged tokens; the longest of Whisper has 128
+_MAX_WORK = 1 << 24  # sum of squared token lengths: several times Whisper's
 
 
 class _Encoder(Protocol):
@@ -18,7 +18,7 @@ class _Encoder(Protocol):
 
 
 class LateEncoder:
-    """An encoder that is made when a text is first encoded: finding merges takes two seconds, and few need it."""
+    """Lazily created encoder: computing merges takes two seconds, and few callers need it."""
 
     def __init__(self, make: Callable[[], _Encoder]) -> None:
         self._make = make
@@ -26,30 +26,30 @@ class LateEncoder:
         self._lock = threading.Lock()
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         with self._lock:
             self._made = self._made or self._make()
         return self._made.encode(text, after_special)
 
 
 def merges_by_rank(tokens: Sequence[str]) -> list[str]:
-    """The rules, each "left right", that make each token of two or more characters of two earlier ones.
+    """Return the merges, each "left right", that form each token of two or more characters from two earlier ones.
 
-    Merging the characters of a token by the earlier rules leaves its two halves. What is longer than any token of a
-    text is left out; TokenizerError if the rest would take minutes.
+    Merging the characters of a token with the earlier merges yields its two halves. Tokens above the maximum length are
+    skipped; TokenizerError if the rest would take minutes.
     """
     if sum(len(token) ** 2 for token in tokens if len(token) <= _MAX_TOKEN_CHARS) > _MAX_WORK:
         raise TokenizerError("the vocabulary lists no merges, and its tokens are too long to find them")
     ranks = {token: rank for rank, token in enumerate(tokens)}
-    known: dict[tuple[str, str], int] = {}  # the rank of what two pieces make, of rules so far
+    known: dict[tuple[str, str], int] = {}  # rank of each merge so far
     rules = []
     for rank, token in enumerate(tokens):
         parts = list(token) if len(token) <= _MAX_TOKEN_CHARS else []
-        found = [known.get(pair, rank) for pair in pairwise(parts)]  # the rank of each part and the next one
+        found = [known.get(pair, rank) for pair in pairwise(parts)]  # rank of each adjacent pair
         while len(parts) > 2:
             best = min(found)
             if best == rank:
-                break  # no rule is left: no merge makes this token
+                break  # no merge forms this token
             at = found.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
             del found[at]

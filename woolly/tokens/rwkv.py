@@ -1,4 +1,4 @@
-"""RWKV's vocabularies (`rwkv`): any bytes may be a token, and the longest one that fits is taken."""
+"""RWKV's vocabularies (`rwkv`): tokens are arbitrary bytes; greedy longest match."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def unescaped(text: str) -> bytes:
-    """Returns the bytes of a token, which the file writes with backslashes: \\n, \\t, \\r, \\xHH."""
+    """Return the bytes of a token, which the file escapes with backslashes: \\n, \\t, \\r, \\xHH."""
 
     def byte(found: re.Match[bytes]) -> bytes:
         name = found[1]
@@ -22,7 +22,7 @@ def unescaped(text: str) -> bytes:
 
 
 class RwkvEncoder:
-    """Takes the longest token from the left, again and again."""
+    """Greedy longest-match tokenizer, from left to right."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None) -> None:
         self._unknown = unknown
@@ -37,7 +37,7 @@ class RwkvEncoder:
         self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         data, at, out = text.encode(), 0, []
         while at < len(data):
             fits = (n for n in self._lengths.get(data[at], ()) if data[at : at + n] in self._ids)

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies that merge by score (`llama`)."""
+"""SentencePiece BPE vocabularies, merged by score (`llama`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
 
 
 class SentencePieceEncoder:
-    """Merges the neighbours that form the piece of highest score; among equals, the leftmost."""
+    """Merges the adjacent pair with the highest score; on ties, the leftmost."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool) -> None:
         self._add_space_prefix = add_space_prefix
@@ -17,7 +17,7 @@ class SentencePieceEncoder:
         )
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         if self._add_space_prefix and after_special:
             text = " " + text
         try:

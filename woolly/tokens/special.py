@@ -1,6 +1,6 @@
-"""Special tokens: which ids begin, end and separate texts, which end a generation, which are found in text.
+"""Special tokens: BOS, EOS, separators, end-of-generation tokens, tokens parsed in text.
 
-GGUF files name some of these ids; the rest is known by the texts of the tokens, as the converters leave it.
+GGUF files have some of these ids; the others are detected by the token texts, as converters write them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from woolly.tokens.vocabulary import TokenType, Vocabulary
 
 _DEEPSEEK_END = "<｜end▁of▁sentence｜>"
 
-# Texts that mark a role if the file names no id for it; the first one in the vocabulary is taken.
+# Token texts per role, if the file has no id for it; the first one in the vocabulary wins.
 _ROLE_TEXTS: dict[str, tuple[str, ...]] = {
     "eot": (
         "<|eot_id|>",
@@ -67,8 +67,8 @@ _ROLE_TEXTS: dict[str, tuple[str, ...]] = {
     "fim_sep": ("<|file_sep|>",),
 }
 
-# Tokens that end a generation in every vocabulary, whatever type the file gives them. Not </s>: if the file calls it
-# a normal token, it closes struck-out HTML, as in Qwen.
+# End-of-generation tokens in every vocabulary, regardless of their type in the file. Not </s>: as a normal token it
+# closes struck-out HTML, as in Qwen.
 _STOP_TEXTS = (
     *_ROLE_TEXTS["eot"],
     "<|return|>",
@@ -83,10 +83,10 @@ _STOP_TEXTS = (
     "[e~[",
 )
 
-# Parts of the answer of gpt-oss models: shown, and found in text like words.
+# Channel markers of gpt-oss models: shown, and parsed in text.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Roles by model, if the file does not name them.
+# Roles by model, if not in the file.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
@@ -102,7 +102,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
     ("eot", "eot_token_id"),
     ("eom", "eom_token_id"),
     ("unk", "unknown_token_id"),
-    ("sep", "seperator_token_id"),  # spelled so in the format
+    ("sep", "seperator_token_id"),  # misspelled in the format
     ("pad", "padding_token_id"),
     ("mask", "mask_token_id"),
     ("fim_pre", "prefix_token_id"),
@@ -119,7 +119,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids of the special roles; None if the vocabulary has no such token."""
+    """Ids of the special roles; None if the vocabulary has no such token."""
 
     bos: int | None = None
     eos: int | None = None
@@ -135,11 +135,11 @@ class SpecialTokens:
     fim_pad: int | None = None
     fim_rep: int | None = None
     fim_sep: int | None = None
-    stop: frozenset[int] = frozenset()  # every id that ends a generation
+    stop: frozenset[int] = frozenset()  # end-of-generation ids
 
 
 def read_special_tokens(vocabulary: Vocabulary, has_default_bos: bool = True) -> SpecialTokens:
-    """Returns the special roles; corrects `vocabulary.types` if a token's text contradicts its type."""
+    """Return the special tokens; correct `vocabulary.types` if a token's text contradicts its type."""
     roles: dict[str, int] = {}
     n_tokens = len(vocabulary.texts)
     for role, index in _DEFAULT_IDS.get(vocabulary.model, {}).items():
@@ -151,7 +151,7 @@ def read_special_tokens(vocabulary: Vocabulary, has_default_bos: bool = True) ->
             continue
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
             raise TokenizerError(f"tokenizer.ggml.{name} is {value!r}, but must be a token id")
-        # Out of range is common for roles that a model does not use (an id of 2^32-1, or one past the end).
+        # Out-of-range ids are common for unused roles (2^32-1, or one past the end).
         if 0 <= value < n_tokens:
             roles[role] = int(value)
     _find_roles(vocabulary, roles)
@@ -177,12 +177,12 @@ def _find_stops(vocabulary: Vocabulary, roles: dict[str, int]) -> frozenset[int]
     def has(text: str) -> bool:
         return vocabulary.find(text) in stops
 
-    # Harmony and solar-open end a message with <|end|> and go on; they stop at <|return|>, <|call|> or <|flush|>.
+    # Harmony and solar-open end a message with <|end|> and continue; they stop at <|return|>, <|call|> or <|flush|>.
     calls = has("<|call|>") or has("<|calls|>")
     if has("<|end|>") and calls and (has("<|return|>") or has("<|flush|>")):
         stops -= (end := set(_present(vocabulary, ["<|end|>"])))
         types[list(end)] = TokenType.USER_DEFINED
-    # In Gemma 4 </s> is the end of struck-out HTML.
+    # </s> closes struck-out HTML in Gemma 4.
     if has("<|tool_response>") and has("</s>"):
         stops -= (end := set(_present(vocabulary, ["</s>"])))
         types[list(end)] = TokenType.NORMAL
@@ -194,7 +194,7 @@ def _present(vocabulary: Vocabulary, texts: Iterable[str]) -> list[int]:
 
 
 def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
-    """Returns the splitter that finds control, unknown and user-defined tokens in text."""
+    """Return the splitter that finds control, unknown and user-defined tokens in text."""
     types = vocabulary.types
     found = np.flatnonzero(
         (types == TokenType.CONTROL) | (types == TokenType.USER_DEFINED) | (types == TokenType.UNKNOWN)
@@ -215,7 +215,7 @@ def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
 
 
 def _strip_rules(vocabulary: Vocabulary, found: list[int]) -> tuple[set[int], set[int]]:
-    """Returns the tokens that remove whitespace before or after them, by the model's name: GGUF does not say."""
+    """Return the tokens that strip whitespace before or after them, by model name: not in GGUF."""
     name = vocabulary.text("general.name").lower()
     pre = vocabulary.text("tokenizer.ggml.pre")
     architecture = vocabulary.text("general.architecture")

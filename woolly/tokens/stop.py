@@ -1,18 +1,18 @@
-"""Finds stop strings in streamed text, also if they arrive in pieces."""
+"""Stop string detection in streamed text, also across chunks."""
 
 from __future__ import annotations
 
 
 class StopMatcher:
-    """Holds back text that may begin a stop string; the stop string itself is never shown."""
+    """Withholds text that may begin a stop string; the stop string itself is never returned."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._held = ""
-        self.found: str | None = None  # the stop string that was found; if several begin there, the longest
+        self.found: str | None = None  # the stop string found; the longest if several begin at the same position
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Returns the text that may be shown, and whether a stop string was found."""
+        """Return the text that may be shown, and True if a stop string was found."""
         if not self._stops:
             return text, False
         self._held += text
@@ -26,13 +26,13 @@ class StopMatcher:
         return shown, False
 
     def finish(self) -> str:
-        """Returns the text that was held back, at the end of the stream."""
+        """Return the withheld text at the end of the stream."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Returns the length of the longest suffix of `text` that is a proper prefix of `stop`."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for n in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-n:]):
             return n

@@ -1,4 +1,4 @@
-"""Text to ids and back, as the metadata of a GGUF file says."""
+"""Tokenizer: encoding and decoding, configured by GGUF metadata."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Encoder(Protocol):
 
 
 class Tokenizer:
-    """The vocabulary of one model. Immutable, and safe to use from many threads at once."""
+    """Tokenizer of one model. Immutable and thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         if vocabulary.model not in _MODELS:
@@ -60,7 +60,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Read the vocabulary of a GGUF file; its tensors, if it has any, are not touched."""
+        """Read the vocabulary of a GGUF file; tensors are not read."""
         with open_gguf(path) as file:
             return cls.from_metadata(file.metadata)
 
@@ -70,10 +70,10 @@ class Tokenizer:
         return cls(read_vocabulary(metadata))
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Ids of `text`.
+        """Encode `text`.
 
-        `add_special` puts the beginning and end tokens around it, if the file says so. `parse_special` finds
-        control tokens in the text; user-defined tokens are always found.
+        `add_special` adds BOS and EOS tokens as configured in the file. `parse_special` parses control tokens in the
+        text; user-defined tokens are always parsed.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"only text (str) can be encoded, not {type(text).__name__}")
@@ -99,7 +99,7 @@ class Tokenizer:
         return out
 
     def break_marks(self, text: str) -> str:
-        """The text with a zero-width space in each control token, so that `encode` finds none in it."""
+        """Insert a zero-width space into each control token, so that `encode` does not parse it."""
         for _ in range(_MAX_BREAKS):
             data = text.encode("utf-8", "surrogatepass")
             pieces, is_whole = [], True
@@ -114,29 +114,29 @@ class Tokenizer:
         return text
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Ids of two texts that a model reads as one: what comes before the second, and the second with its end."""
+        """Encode a text pair: the ids of the first text, and of the second with its end."""
         return self.encode_first(first), self.encode_second(second)
 
     def encode_first(self, text: str) -> list[int]:
-        """Ids of the first text of a pair, up to the second."""
+        """Encode the first text of a pair, up to the second."""
         return self.encode(text) + list(self._between)
 
     def encode_second(self, text: str) -> list[int]:
-        """Ids of the second text of a pair, with its end."""
+        """Encode the second text of a pair, with its end."""
         return [*self.encode(text, add_special=False), *self._last]
 
     @property
     def n_end(self) -> int:
-        """Tokens that `encode` adds behind a text."""
+        """Number of tokens that `encode` appends to a text."""
         return len(self._last)
 
     def decode(self, ids: Sequence[int], skip_special: bool = False, *, strip_prefix: bool = True) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD.
+        """Decode `ids`; bytes that are not UTF-8 become U+FFFD.
 
-        `skip_special` leaves control tokens out. The space that `encode` puts before a text is taken away, unless
-        `strip_prefix` is false: then the text continues another.
+        `skip_special` omits control tokens. `strip_prefix` removes the space that `encode` prepends; set it to false
+        for text that continues another.
         """
-        # str and bytes are sequences too, but never meant as ids.
+        # str and bytes are sequences too, but never ids.
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise TokenizerError(f"only a sequence of token ids can be decoded, not {type(ids).__name__}")
         strip = strip_prefix and self.adds_space_prefix
@@ -147,7 +147,7 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", "replace")
 
     def render(self, id: int, strip: bool, skip_special: bool) -> tuple[bytes, bool]:
-        """Returns the bytes of a token at its position, and whether to drop a space before the next token."""
+        """Return the bytes of a token at its position, and True if the space before the next token is dropped."""
         data = self.token_bytes(id)
         kind = self._types[id]
         if kind in _FOUND:
@@ -155,7 +155,7 @@ class Tokenizer:
         return data[1:] if strip and data.startswith(b" ") else data, strip and not data
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that a token stands for; of control tokens, their text."""
+        """Return the bytes of a token; the text of a control token."""
         self._check(id)
         data = self._bytes[id]
         if data is None:
@@ -163,7 +163,7 @@ class Tokenizer:
         return data
 
     def token_text(self, id: int) -> str:
-        """The token as the vocabulary writes it."""
+        """Return the token as in the vocabulary."""
         self._check(id)
         return self._text(id)
 
@@ -179,37 +179,37 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """The token that begins a text."""
+        """BOS token."""
         return self.special.bos
 
     @property
     def eos_id(self) -> int | None:
-        """The token that ends a text."""
+        """EOS token."""
         return self.special.eos
 
     @property
     def eot_id(self) -> int | None:
-        """The token that ends a turn of a conversation."""
+        """End-of-turn token."""
         return self.special.eot
 
     @property
     def pad_id(self) -> int | None:
-        """The token that fills up a batch."""
+        """Padding token."""
         return self.special.pad
 
     @property
     def unk_id(self) -> int | None:
-        """The token for what the vocabulary does not know."""
+        """Unknown token."""
         return self.special.unk
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Every token that ends a generation."""
+        """All end-of-generation tokens."""
         return self.special.stop
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """Every control token."""
+        """All control tokens."""
         return frozenset(i for i, kind in enumerate(self._types) if kind == TokenType.CONTROL)
 
     def _check(self, id: int) -> None:
@@ -245,7 +245,7 @@ class Tokenizer:
             make = partial(BytePairEncoder, vocabulary, pre, unknown, lowercase and self.model == "whitespace")
             return LateEncoder(make) if vocabulary.is_ranked else make()
         if self.model == "rwkv":
-            from woolly.tokens.rwkv import RwkvEncoder  # here and below: a model has one of them
+            from woolly.tokens.rwkv import RwkvEncoder  # lazy imports: a model uses one of these encoders
 
             return RwkvEncoder(vocabulary, unknown)
         if self.model == "plamo2":
@@ -271,7 +271,7 @@ class Tokenizer:
         )
 
     def _read_ends(self, vocabulary: Vocabulary, pre: Pretokenizer | None) -> None:
-        """Returns `add_bos`, `add_eos`, and the ids that they add before and after a text."""
+        """Return `add_bos`, `add_eos`, and the ids added before and after a text."""
         self.add_bos: bool = vocabulary.flag(
             "add_bos_token", self.model in ("llama", "bert") or (pre is not None and pre.add_bos)
         )
@@ -285,7 +285,7 @@ class Tokenizer:
             raise TokenizerError(f"the file asks for the {which} token to be added to texts, but names none")
         self._first: tuple[int, ...] = () if first is None else (first,)
         self._last: tuple[int, ...] = () if last is None else (last,)
-        # XLM-RoBERTa separates the texts of a pair by two tokens; files made before the key do not say so.
+        # XLM-RoBERTa separates a text pair by two tokens; older files do not have the key.
         is_doubled = vocabulary.flag("add_sep_token", self.model == "t5" and self.add_bos and self.add_eos)
         sep = self.special.eos if self.special.sep is None else self.special.sep
         self._between: tuple[int, ...] = () if sep is None or not is_doubled or self.model == "bert" else (sep,)

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies of the most probable pieces (`t5`)."""
+"""SentencePiece unigram vocabularies (`t5`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class UnigramEncoder:
-    """Finds the sequence of pieces with the highest sum of scores, after the vocabulary's own normalization."""
+    """Viterbi search for the highest sum of scores, after the vocabulary's normalization."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool, merge_spaces: bool) -> None:
         charsmap = _charsmap(vocabulary.metadata.get("tokenizer.ggml.precompiled_charsmap"))
@@ -28,7 +28,7 @@ class UnigramEncoder:
             raise TokenizerError(f"the vocabulary cannot be built, for its {error}") from None
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         try:
             return self._model.encode(text.encode())
         except IndexError as error:

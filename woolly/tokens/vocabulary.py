@@ -1,4 +1,4 @@
-"""The tokens of a GGUF file, checked: texts, types, scores and merges."""
+"""Validated vocabulary of a GGUF file: texts, types, scores and merges."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from woolly.gguf import StringArray
 from woolly.tokens.ranked import merges_by_rank
 
 BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-SPACE_MARK = "\u2581"  # how SentencePiece writes a space
+SPACE_MARK = "\u2581"  # space in SentencePiece vocabularies
 
 
 class TokenType(IntEnum):
-    """The type of a token, as in `tokenizer.ggml.token_type`."""
+    """Type of a token, as in `tokenizer.ggml.token_type`."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -35,7 +35,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The token list of one file and the metadata that it came with."""
+    """Token list of a file, and its metadata."""
 
     model: str  # tokenizer.ggml.model
     texts: _native.Texts  # by id
@@ -44,26 +44,26 @@ class Vocabulary:
 
     @cached_property
     def map(self) -> _native.PieceMap:
-        """Text to id; of two equal texts the later id."""
+        """Text to id; the later id wins for equal texts."""
         return _native.PieceMap(self.texts)
 
     @cached_property
     def tokens(self) -> list[str]:
-        """The texts by id; bytes that are not UTF-8 are surrogate-escaped."""
+        """Texts by id; bytes that are not UTF-8 are surrogate-escaped."""
         return [text.decode("utf-8", "surrogateescape") for text in self.texts.tolist()]
 
     def find(self, text: str) -> int | None:
-        """The id of a text, None if it is not a token."""
+        """Return the id of a text, None if it is not a token."""
         index = self.map.find(text.encode("utf-8", "surrogateescape"))
         return None if index < 0 else index
 
     @property
     def kinds(self) -> bytes:
-        """The types, one byte each."""
+        """Types, one byte each."""
         return self.types.astype(np.uint8).tobytes()
 
     def scores(self) -> NDArray[np.float32]:
-        """One finite score per token."""
+        """Finite score per token."""
         scores = _numbers(self.metadata, "tokenizer.ggml.scores", len(self.texts), np.float32)
         if scores is None:
             raise TokenizerError(
@@ -78,12 +78,12 @@ class Vocabulary:
 
     @property
     def is_ranked(self) -> bool:
-        """True if merges follow from the order of the tokens, as in whisper.cpp's files."""
+        """True if merges follow from the token order, as in whisper.cpp's files."""
         is_whisper = self.text("general.architecture") == "whisper"
         return is_whisper and "tokenizer.ggml.merges" not in self.metadata
 
     def merges(self) -> _native.Texts:
-        """The merge rules, most important first, each "left right"."""
+        """Merges in order of priority, each "left right"."""
         merges = _texts(self.metadata, "tokenizer.ggml.merges")
         if merges is None and self.is_ranked:
             words = [text for text, kind in zip(self.tokens, self.types, strict=True) if kind == TokenType.NORMAL]
@@ -93,14 +93,14 @@ class Vocabulary:
         return merges
 
     def flag(self, name: str, default: bool) -> bool:
-        """The boolean `tokenizer.ggml.<name>`."""
+        """Boolean `tokenizer.ggml.<name>`."""
         value = self.metadata.get(f"tokenizer.ggml.{name}", default)
         if not isinstance(value, (bool, np.bool_)):
             raise TokenizerError(f"tokenizer.ggml.{name} is {value!r}, but must be true or false")
         return bool(value)
 
     def text(self, key: str) -> str:
-        """Returns a string of the metadata, empty if it is missing."""
+        """Return a string of the metadata; empty if it is missing."""
         value = self.metadata.get(key, "")
         if not isinstance(value, str):
             raise TokenizerError(f"{key} is {type(value).__name__}, but must be a string")
@@ -108,7 +108,7 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
-    """Read and check the token list of `metadata`."""
+    """Read and validate the token list of `metadata`."""
     model = metadata.get("tokenizer.ggml.model")
     if not isinstance(model, str):
         raise TokenizerError("the file has no tokenizer.ggml.model, so it does not say what its tokens are")
@@ -143,7 +143,7 @@ def _texts(metadata: Mapping[str, Any], key: str) -> _native.Texts | None:
 
 
 def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]) -> NDArray[Any] | None:
-    """The first `count` numbers of an array, as a copy."""
+    """Copy of the first `count` numbers of an array."""
     value = metadata.get(key)
     if value is None:
         return None

@@ -10,12 +10,12 @@ from woolly.tokens.vocabulary import SPACE_MARK, TokenType, Vocabulary
 
 
 class WordPieceEncoder:
-    """Splits words into the longest known pieces from the left; a word that cannot be split is unknown."""
+    """Splits words by greedy longest match from the left; a word that cannot be split is unknown."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, lowercase: bool, strip_accents: bool) -> None:
         if unknown is None:
             raise TokenizerError("the 'bert' vocabulary has no tokenizer.ggml.unknown_token_id, which it needs")
-        # GGUF marks the start of a word; BERT marks the continuation.
+        # GGUF marks the start of a word; BERT marks its continuation.
         control = (vocabulary.types == TokenType.CONTROL) | (vocabulary.types == TokenType.UNKNOWN)
         ids: dict[str, int] = {}
         for index, token in enumerate(vocabulary.tokens):
@@ -31,11 +31,11 @@ class WordPieceEncoder:
         self._model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        """Returns the ids of a text without special tokens."""
+        """Return the ids of a text without special tokens."""
         ids: list[int] = self._model.encode(text, add_special_tokens=False).ids
         return ids
 
 
 def _clean(token: str) -> str:
-    """Returns a token's text; bytes of the file that are not UTF-8 become U+FFFD, which `tokenizers` needs."""
+    """Return a token's text; bytes that are not UTF-8 become U+FFFD, as `tokenizers` needs."""
     return token.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

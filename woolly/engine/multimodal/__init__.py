@@ -1,4 +1,4 @@
-"""Images and audio of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
+"""Multimodal input of requests: encoders turn images and audio into embeddings, a slice of work per engine step."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Which prompts with images a model takes."""
+"""Validation of multimodal prompts against the limits of a model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def read_multimodal_prompt(
     prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int
 ) -> tuple[list[int], MultimodalInput]:
-    """A prompt with rows of images as tokens and its inputs; RequestError for images that cannot be seen here.
+    """Return a prompt with placeholders as tokens, and its multimodal input; RequestError for unsupported images.
 
-    `max_rows` are the rows of one image that see each other which a step has room for.
+    `max_rows` is the maximum number of rows of one image with bidirectional attention, which must fit one step.
     """
     if tower is None:
         raise RequestError(

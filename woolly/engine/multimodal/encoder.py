@@ -1,4 +1,4 @@
-"""Encoders that a decoder reads, of texts and of audio: their rows come before its own, as those of images do."""
+"""Text and audio encoders of encoder-decoder models: encoder rows precede the decoder's prompt, as image rows do."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """The encoder of an open model. Belongs to the engine's thread, but for `read`."""
+    """Text encoder of an open model. Belongs to the engine's thread, except `read`."""
 
     def __init__(self, program: Program, start: int) -> None:
-        """`start` is the token that the decoder begins with."""
+        """`start` is the first token of the decoder."""
         self.program = program
         self.width = program.plan.width
         self._start = start
         self._stage = RunningStage(program)
-        self.n_runs = 0  # that were begun
+        self.n_runs = 0  # runs started
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
-        """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
+        """Return the prompt of the decoder: encoder rows, then the start token."""
         _check_params(params)
         if has_placeholders(given):
             raise RequestError("this model supports neither images nor audio: its encoder reads text")
@@ -56,11 +56,11 @@ class TextEncoder:
         return prompt, inputs
 
     def n_rows(self, encoder_input: EncoderInput, _kind: object = None) -> int:
-        """Rows of a text: one of each token."""
+        """Encoder rows of a text: one per token."""
         return len(encoder_input.values)
 
     def start_batch(self, inputs: Sequence[EncoderInput], _kind: object = None) -> EncoderRun:
-        """Starts texts on their way. Those before must be done, or dropped."""
+        """Start encoding a batch of texts. The previous batch must be finished or dropped."""
         self.n_runs += len(inputs)
         orders = [np.arange(len(encoder_input.values), dtype=np.int32) for encoder_input in inputs]
         layouts = [
@@ -70,14 +70,14 @@ class TextEncoder:
         return EncoderRun([self._stage], layouts, self.program.plan.width)
 
     def batch_work(self, inputs: Sequence[EncoderInput], _kind: object = None) -> float:
-        """Multiply-adds of all rows of some texts; infinite if they do not fit one batch."""
+        """Multiply-adds of all rows of a batch; infinite if the texts do not fit one batch."""
         lengths = [len(encoder_input.values) for encoder_input in inputs]
         if sum(lengths) > self.program.max_rows:
             return math.inf
         return sum(n * sum(row_work(self.program.running_plan, n)) for n in lengths)
 
     def cancel(self) -> None:
-        """Stops the run under way. Any thread may call it."""
+        """Cancel the current run. Thread-safe."""
         self.program.cancel()
 
     @property
@@ -86,7 +86,7 @@ class TextEncoder:
         return SLICE * self.program.about.threads
 
     def close(self) -> None:
-        """Ends the loading of weights."""
+        """Stop loading weights."""
         self.program.close()
 
 
@@ -101,14 +101,14 @@ class AudioEncoder(Tower):
         self.decoder = decoder
 
     def close(self) -> None:
-        """Ends the loading of weights, then closes the file."""
+        """Stop loading weights, then close the file."""
         if self.decoder is not None:
             self.decoder.close()
         super().close()
 
     @property
     def identity(self) -> bytes:
-        """Nothing: a cache is of one model, whose file has the encoder."""
+        """Empty: a cache belongs to one model, whose file contains the encoder."""
         return b""
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
@@ -144,7 +144,7 @@ def _check_params(params: SamplingParams) -> None:
 
 
 def source_backend(backend: str, options: Options) -> str:
-    """The backend of a model with an encoder: that of the CPU, or the reference. UnsupportedError for a GPU by name."""
+    """Return the backend of an encoder model: CPU or reference. UnsupportedError if a GPU is requested."""
     name = backend_for(options.device, backend)
     if is_gpu_backend(name) or options.wants_gpu:
         raise UnsupportedError(
@@ -157,7 +157,7 @@ def source_backend(backend: str, options: Options) -> str:
 def open_encoder(
     file: GGUFFile, traced: TracedEncoder | TracedTower, backend: str, options: Options, max_rows: int
 ) -> Source:
-    """The encoder of a model's file; one of texts for prompts of up to `max_rows` tokens."""
+    """Open the encoder of a model's file; a text encoder for prompts of up to `max_rows` tokens."""
     if isinstance(traced, TracedEncoder):
         its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=max_rows)
         program = choose(backend).compile(traced.plan, file.tensors, its)

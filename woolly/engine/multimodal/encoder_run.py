@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 _NOTHING = np.zeros((0, 0), np.float32)
-_MAX_WORKS = 16  # lengths whose work is kept
-_MIN_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
+_MAX_WORKS = 16  # batch lengths whose work is cached
+_MIN_ROWS = 128  # per part of a step: fewer rows would reload the same weight panels too often
 
 Float32 = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.int32)
 
 
 class RunningStage:
-    """The program of a stage, with the state that its runs share."""
+    """Program of a stage, with the state shared by its runs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self._state: State | None = None
-        self._works: dict[tuple[int, ...], Sequence[float]] = {}  # by the lengths of pieces
+        self._works: dict[tuple[int, ...], Sequence[float]] = {}  # by the lengths of the inputs
 
     def state(self, n_pages: int) -> State:
-        """A state with as many pages, or more."""
+        """Return a state with at least this many pages."""
         if self._state is None or self._state.n_pages < n_pages:
             self._state = self.program.new_state(n_pages)
         return self._state
 
     def work(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Multiply-adds of a row of each step's result. Kept: most pieces are as long as one before."""
+        """Return the multiply-adds per row of each step's result. Cached by the lengths of the inputs."""
         if tuple(lengths) not in self._works:
             if len(self._works) >= _MAX_WORKS:
                 self._works.clear()
@@ -49,7 +49,7 @@ class RunningStage:
 
 
 class EncoderRun:
-    """It stops between two steps of a plan, or within one that takes long, and goes on from there."""
+    """Resumable run of an encoder. It pauses between two steps of a plan, or within a long step."""
 
     def __init__(
         self,
@@ -58,35 +58,35 @@ class EncoderRun:
         width: int,
         constants: Float32 | None = None,
     ) -> None:
-        """`inputs` are the layout for each stage, and patches. Several must fit the rows of each stage.
+        """`inputs` has the layout of each stage and the patches. Several inputs must fit the rows of each stage.
 
-        Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
-        `constants` are rows that come after those of each piece.
+        Rows narrower than `width` are zero-padded: wider ones contain the rows of several layers (DeepStack).
+        `constants` are rows appended to the rows of each input.
         """
         self._width = width
         self._constants = constants
         self._stages = stages
         self._layouts = [own for own, _ in inputs]
-        self._values = [values for _, values in inputs]  # patches, or results of the stage before
+        self._values = [values for _, values in inputs]  # patches, or results of the previous stage
         self._stage = self._row = self._step = 0
-        self._batch: Batch | None = None  # of the rows that are under way
-        self._work: Sequence[float] = ()  # of a row of each step's result, for that batch
-        self._cut = 0  # the first row that is not computed, of the next step's result
+        self._batch: Batch | None = None  # current batch
+        self._work: Sequence[float] = ()  # multiply-adds per row of each step's result, for that batch
+        self._cut = 0  # first row of the next step's result that is not computed yet
         self._made: list[Float32] = []
 
     def advance(self, work: float) -> Float32 | None:
-        """Computes for about `work` multiply-adds, at least some rows of a step; returns the result, or None.
+        """Compute about `work` multiply-adds, at least some rows of a step; return the result when complete, else None.
 
-        The result is all rows of the pieces, one after another. What a row is does not depend on where the work stops,
-        nor on the pieces beside its own.
+        The result is the concatenated rows of all inputs. A row does not depend on where the run pauses, nor on the
+        other inputs of the batch.
         """
         left = work
         while True:
             try:
                 rows, done = self._go_on(max(left, 0.0))
             except CancelledRun:
-                # Steps overwrite values that none after them reads, so a part of them cannot be run twice. The first
-                # reads the batch alone, and what earlier batches and stages made is not in the program's memory.
+                # Steps overwrite values that no later step reads, so a part of a step cannot run twice. The first step
+                # reads the batch only; results of earlier batches and stages are not in the program's memory.
                 self._step, self._cut, self._batch = 0, 0, None
                 return None
             if rows is not None:
@@ -96,7 +96,7 @@ class EncoderRun:
                 return None
 
     def _go_on(self, work: float) -> tuple[Float32 | None, float]:
-        """Runs the next steps that fit into the work together, or some rows of one; returns the result and the work."""
+        """Run the next steps that fit into the work, or some rows of one step; return the result and the work done."""
         stage, layouts = self._stages[self._stage], [own[self._stage] for own in self._layouts]
         program, n_rows = stage.program, sum(len(own.order) for own in layouts)
         last = min(self._row + program.max_rows, n_rows)
@@ -124,7 +124,7 @@ class EncoderRun:
         return np.pad(made, ((0, 0), (0, self._width - made.shape[1]))), done
 
     def _run(self, program: Program, batch: Batch, state: State, work: float) -> tuple[Float32, float]:
-        """Runs what fits into the work, at least one step or some rows of it; returns the value and the work."""
+        """Run the steps that fit into the work, at least one step or some rows; return the value and the work."""
         plan, step = program.running_plan, self._step
         each, n_rows = self._work[step], _rows_of(plan, step, batch)
         can_cut = isinstance(program, CutsRows) and plan.steps[step].kind.cuts_rows
@@ -148,19 +148,19 @@ class EncoderRun:
 
 
 def _mean_work(plan: Plan, lengths: Sequence[int]) -> Sequence[float]:
-    """Multiply-adds of a row of each step's result, the mean over pieces of these lengths: rows see their own piece."""
+    """Multiply-adds per row of each step's result, averaged over the inputs; attention stays within an input."""
     works = [[n * each / sum(lengths) for each in row_work(plan, n)] for n in lengths]
     return [sum(own) for own in zip(*works, strict=True)]
 
 
 def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
-    """Rows of a step's result."""
+    """Number of rows of a step's result."""
     is_output = plan.values[plan.steps[step].outputs[-1]].rows == "output"
     return len(batch.output_rows) if is_output else batch.n_rows
 
 
 def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: int, last: int) -> Batch:
-    """The batch of some rows of a stage of one piece, of all if they see each other; or of several pieces whole."""
+    """Return a batch: rows of one input's stage (all rows if the stage has attention), or several complete inputs."""
     if len(layouts) == 1:
         (own,) = layouts
         n = last - first
@@ -189,6 +189,6 @@ def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: 
 
 
 def _joined(arrays: Sequence[npt.NDArray[Number] | None], axis: int = 0) -> npt.NDArray[Number] | None:
-    """Arrays of one kind of all pieces as one; pieces of a tower all have it, or none has."""
+    """Concatenate an optional array of all inputs of an encoder; either all inputs have it or none has."""
     there = [array for array in arrays if array is not None]
     return np.concatenate(there, axis=axis) if len(there) > 1 else there[0] if there else None

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# Rows that are kept for later requests: of some 100 images of 256 rows and 2,560 columns.
+# Cached rows for later requests: about 100 images of 256 rows and 2,560 columns.
 _MAX_BYTES = 256 << 20
 
 
 class EncoderRequest(Protocol):
-    """A request as the encoder scheduler sees it."""
+    """Request as seen by the encoder scheduler."""
 
     @property
     def multimodal(self) -> MultimodalInput | None:
-        """Its images."""
+        """Multimodal input of the request."""
 
     @property
     def n_computed(self) -> int:
-        """Positions that need no rows any more."""
+        """Positions that are computed and need no more encoder rows."""
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether its caller has cancelled it."""
+        """True if the caller has cancelled the request."""
 
 
 class EncoderScheduler:
-    """One tower, the pieces that are on their way through it, and rows that it made. Belongs to the engine's thread."""
+    """Encoder of an engine, its pending inputs and a cache of its output. Belongs to the engine's thread."""
 
     def __init__(
         self,
@@ -48,24 +48,24 @@ class EncoderScheduler:
         max_bytes: int = _MAX_BYTES,
         work: float | None = None,
     ) -> None:
-        """`work` are the multiply-adds of a tower's slice in one step; None: as long as a step of a prompt takes."""
+        """`work` is the multiply-adds of an encoder slice per engine step; None: about the time of a prefill step."""
         self.tower = tower
         self._check_file = check_file
         self._max_bytes = max_bytes
         self._work = tower.slice_work if work is None else work
         self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
         self._n_bytes = 0
-        self._run: tuple[dict[Key, int], EncoderRun] | None = None  # rows of each piece
-        self._waiting: tuple[EncoderRequest, ...] = ()  # requests that come to the piece next, while the tower runs
+        self._run: tuple[dict[Key, int], EncoderRun] | None = None  # and the rows of each input
+        self._waiting: tuple[EncoderRequest, ...] = ()  # requests whose next input is in the current run
         self._is_aborted = False
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of rows that are kept."""
+        """Bytes of cached rows."""
         return self._n_bytes
 
     def attach(self, requests: Iterable[EncoderRequest]) -> None:
-        """Hands requests the rows that are kept, as far as they come to them next."""
+        """Attach cached rows to the requests that need them next."""
         for request in requests:
             inputs = request.multimodal
             while inputs is not None and (place := inputs.next_missing(request.n_computed)) is not None:
@@ -76,9 +76,9 @@ class EncoderScheduler:
                 inputs.embeddings[place.key] = rows
 
     def step(self, requests: Iterable[EncoderRequest]) -> None:
-        """Goes on with the first piece that a request comes to, and with others that fit its slice.
+        """Advance the first pending input, batched with others that fit its slice.
 
-        What nobody waits for any more is dropped.
+        Inputs without a waiting request are dropped.
         """
         running = tuple(requests)
         wanted = self._pending(running)
@@ -101,11 +101,11 @@ class EncoderScheduler:
         if rows is not None:
             self._run = None
             parts = np.split(rows, np.cumsum(list(keys.values()))[:-1])
-            for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first is kept the longest
+            for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first input is evicted last
                 self._keep(key, part.copy() if len(keys) > 1 else part)
 
     def _start(self, wanted: dict[Key, PlaceholderRange]) -> tuple[dict[Key, int], EncoderRun]:
-        """The first piece, with others as long as all of their work fits one slice."""
+        """Start the first input, batched with others while their total work fits one slice."""
         (first, place), *others = wanted.items()
         kind, inputs = place.placeholder.source.kind, {first: _piece_of(place)}
         for key, other in others:
@@ -119,7 +119,7 @@ class EncoderScheduler:
         return counts, self.tower.start_batch(list(inputs.values()), kind)
 
     def abandon(self) -> None:
-        """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
+        """Stop the current step if all requests that wait for it are cancelled. Thread-safe.
 
         One step of a large image takes seconds on a small machine.
         """
@@ -128,12 +128,12 @@ class EncoderScheduler:
             self.tower.cancel()
 
     def abort(self) -> None:
-        """Stops the run under way and prevents later ones. Any thread may call it."""
+        """Stop the current run and prevent later ones. Thread-safe."""
         self._is_aborted = True
         self.tower.cancel()
 
     def _pending(self, requests: Iterable[EncoderRequest]) -> dict[Key, PlaceholderRange]:
-        """Pieces whose rows are not made: those that requests come to first, then those after them."""
+        """Return the inputs without rows: the inputs that requests need next, then the later ones."""
         views = ((request.multimodal, request.n_computed) for request in requests)
         missing = [inputs.missing(first) for inputs, first in views if inputs is not None]
         places = [*(own[0] for own in missing if own), *(place for own in missing for place in own[1:])]
@@ -153,7 +153,7 @@ class EncoderScheduler:
 
 
 def _is_next(request: EncoderRequest, keys: Container[Key]) -> bool:
-    """Whether rows of these pieces are those that a request needs next."""
+    """True if a request needs rows of these inputs next."""
     place = None if request.multimodal is None else request.multimodal.next_missing(request.n_computed)
     return place is not None and place.key in keys
 

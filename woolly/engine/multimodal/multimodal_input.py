@@ -16,41 +16,41 @@ from woolly.multimodal import Placeholder, Prompt
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
-Key = tuple[bytes, int]  # an image's digest, and which of its pieces
+Key = tuple[bytes, int]  # an image's digest, and the index of its input
 
-FILLER = 0  # the token that stands where a row of an image is
+FILLER = 0  # token id at placeholder positions
 
 
 @dataclass(frozen=True, eq=False)
 class PlaceholderRange:
-    """Rows of one piece, from a position of the prompt on."""
+    """Rows of one encoder input, starting at a position of the prompt."""
 
     first: int
     placeholder: Placeholder
 
     @property
     def last(self) -> int:
-        """The position after them."""
+        """Position after the last row."""
         return self.first + self.placeholder.n
 
     @property
     def key(self) -> Key:
-        """What their tower makes them of."""
+        """Cache key of the encoder output."""
         return self.placeholder.source.digest, self.placeholder.index
 
 
 @dataclass(eq=False)
 class MultimodalInput:
-    """The images of one request. `embeddings` are those of its pieces that are made, as long as it needs them."""
+    """Multimodal input of one request. `embeddings` are computed encoder outputs, until they are used."""
 
     n_prompt: int
     placeholders: tuple[PlaceholderRange, ...]
-    # [n_axes, n_prompt]: what each position turns by; None: all rows stand as tokens do. Axes are frame, line and
-    # column, or the position itself, column, line and number of the image.
+    # [n_axes, n_prompt]: M-RoPE positions; None: equal to token positions. Axes are frame, line and column (M-RoPE),
+    # or position, column, line and image number (XD-RoPE).
     mrope_positions: Int32 | None
-    identity: bytes  # of the tower
-    n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
-    source_ids: tuple[int, ...] = ()  # the tokens that the encoder reads
+    identity: bytes  # of the encoder
+    n_source: int = 0  # leading encoder rows, which the decoder reads by cross-attention
+    source_ids: tuple[int, ...] = ()  # tokens read by the encoder
     embeddings: dict[Key, Float32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,26 +58,26 @@ class MultimodalInput:
 
     @property
     def mrope_delta(self) -> int:
-        """How far positions after the prompt turn from where they stand: an image's rows stand close together."""
+        """Offset of M-RoPE positions after the prompt: an image spans fewer positions than rows."""
         return 0 if self.mrope_positions is None else int(self.mrope_positions[:, -1].max()) + 1 - self.n_prompt
 
     def overlapping(self, first: int, last: int) -> tuple[PlaceholderRange, ...]:
-        """Places that have rows at some of these positions."""
+        """Return the placeholder ranges that overlap these positions."""
         begin = max(0, bisect_right(self._firsts, first) - 1)
         return tuple(place for place in self.placeholders[begin:] if place.first < last and place.last > first)
 
     def next_missing(self, first: int) -> PlaceholderRange | None:
-        """The first place at or after a position whose rows are not made yet."""
+        """Return the first placeholder range at or after a position without embeddings."""
         return next(iter(self.missing(first)), None)
 
     def missing(self, first: int) -> list[PlaceholderRange]:
-        """All places at or after a position whose rows are not made yet."""
+        """Return all placeholder ranges at or after a position without embeddings."""
         return [place for place in self.overlapping(first, self.n_prompt) if place.key not in self.embeddings]
 
     def computable_end(self, first: int, last: int) -> int:
-        """How far positions from `first` on can be computed in one step, at most to `last`.
+        """Return the end of the positions from `first` that can be computed in one step, at most `last`.
 
-        Up to rows that are not made; rows that see each other come whole, or not at all.
+        Stops at rows without embeddings; rows with bidirectional attention are not split.
         """
         for place in self.overlapping(first, last):
             is_cut = place.placeholder.is_bidirectional and place.last > last
@@ -86,12 +86,12 @@ class MultimodalInput:
         return last
 
     def bidirectional_end(self, first: int) -> int:
-        """The end of rows that see each other and that have `first` among them; `first` if there are none."""
+        """Return the end of the bidirectional range that contains `first`; `first` if there is none."""
         found = [p for p in self.overlapping(first, first + 1) if p.placeholder.is_bidirectional]
         return found[0].last if found else first
 
     def embeddings_in(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
-        """Positions that have rows, counted from `first`, and these."""
+        """Return the positions with embeddings, relative to `first`, and their embeddings."""
         at: list[int] = []
         rows: list[Float32] = []
         for place in self.overlapping(first, last):
@@ -102,7 +102,7 @@ class MultimodalInput:
         return at, rows
 
     def visual_mask(self, first: int, last: int) -> Int32:
-        """[last - first]: 1 for rows that the text model has matrices of their own for, else 0."""
+        """[last - first]: 1 for rows of the visual expert's weights, else 0."""
         out = np.zeros(last - first, np.int32)
         for place in self.overlapping(first, last):
             if place.placeholder.uses_visual_expert:
@@ -110,7 +110,7 @@ class MultimodalInput:
         return out
 
     def rope_positions(self, first: int, last: int) -> Int32:
-        """[n_axes, last - first]: what positions turn by, those of the answer included."""
+        """[n_axes, last - first]: M-RoPE positions, also of generated tokens."""
         after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.mrope_delta
         if self.mrope_positions is None or first >= self.n_prompt:
             own = after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32)
@@ -119,11 +119,11 @@ class MultimodalInput:
 
     @property
     def n_axes(self) -> int:
-        """Numbers that each position turns by."""
+        """Number of M-RoPE axes."""
         return 3 if self.mrope_positions is None else len(self.mrope_positions)
 
     def attention_ranges(self, first: int, last: int) -> Int32 | None:
-        """[last - first, 2]: what positions see besides those before them; None if all see as tokens do."""
+        """[last - first, 2]: attention ranges besides causal attention; None if all rows are causal."""
         if self.n_source:
             positions = np.arange(first, last, dtype=np.int32)
             return np.stack([np.minimum(positions, self.n_source), positions + 1], axis=1)
@@ -137,7 +137,7 @@ class MultimodalInput:
         return out
 
     def cache_tokens(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
-        """Tokens from a position on with other numbers in place of fillers, and what tells their rows apart.
+        """Return tokens from a position with fillers replaced by numbers, and the bytes that identify their rows.
 
         The numbers are for reports: two images may share one. The digest of a page covers the bytes.
         """
@@ -152,22 +152,22 @@ class MultimodalInput:
         return out, extra
 
     def _digest(self, place: PlaceholderRange) -> bytes:
-        """Names all rows of a piece: the image, the piece, and the tower."""
+        """Digest of the image, the input and the encoder."""
         digest, index = place.key
         return hashlib.blake2b(digest + struct.pack("<I", index) + self.identity, digest_size=20).digest()
 
 
 def has_placeholders(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
-    """Whether rows of images are among the tokens."""
+    """True if the tokens include placeholders."""
     return any(isinstance(part, Placeholder) for part in prompt)
 
 
 def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> tuple[list[int], MultimodalInput]:
-    """The prompt as tokens, with fillers for rows, and its inputs; `is_source`: the first rows are an encoder's."""
+    """Return the tokens of a prompt, with fillers, and its input; `is_source`: the first rows are an encoder's."""
     tokens: list[int] = []
     places: list[PlaceholderRange] = []
     rope_positions: list[Int32] = []
-    at = begun = 0  # what the next token turns by, and the first rows of the latest image
+    at = begun = 0  # M-RoPE position of the next token, and that of the latest image's first row
     n_axes = 4 if any(isinstance(part, Placeholder) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Placeholder):
@@ -194,7 +194,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
 
 
 def _cells(rows: Placeholder, at: int) -> Int32:
-    """[4, n]: the position of each row, its column, its line, and the number of its image."""
+    """[4, n]: position, column, line and image number of each row."""
     assert rows.cell is not None
     (line, column, image), ones = rows.cell, np.ones(rows.n, np.int32)
     along = np.arange(rows.n, dtype=np.int32)
@@ -202,7 +202,7 @@ def _cells(rows: Placeholder, at: int) -> Int32:
 
 
 def _turns(rows: Placeholder, n_axes: int) -> Int32:
-    """[n_axes, n]: frame, line and column of each row, or its number for each axis; 0 for rows of one position."""
+    """[n_axes, n]: frame, line and column of each row, or its number on each axis; 0 for rows that share a position."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
     if rows.shares_position:
         return np.zeros((n_axes, rows.n), np.int32)

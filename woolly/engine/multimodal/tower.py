@@ -1,4 +1,4 @@
-"""The Tower: the towers of a projector's file, ready to run."""
+"""Tower: the vision and audio encoders of a projector (mmproj) file, ready to run."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("woolly.engine")
 
-# The most that a tower takes of the memory that a GPU has free: layers of the text model gain more by it.
+# The maximum share of free GPU memory for an encoder: layers of the text model benefit more from it.
 _GPU_SHARE = 0.25
-# Rows of a batch of several images that a GPU has room for: seven of CLIP's at 336 pixels.
+# Rows of a batch of several images on a GPU: seven of CLIP at 336 pixels.
 _GPU_ROWS = 4096
 
 Float32 = npt.NDArray[np.float32]
 
 
 class _Encoder:
-    """One tower of the file: what was traced, and the programs of its stages."""
+    """One encoder of the file: its trace, and the programs of its stages."""
 
     def __init__(self, traced: TracedTower, programs: list[Program]) -> None:
         self.traced = traced
@@ -54,9 +54,9 @@ class _Encoder:
 
 
 class Tower:
-    """What makes rows of images, of audio or of both, and the file of their weights. Belongs to the engine's thread.
+    """Vision encoder, audio encoder or both, with their open file. Belongs to the engine's thread.
 
-    `kind` says for which of them a piece is; None is the first that the file has.
+    `kind` selects the encoder of an input; None: the first encoder of the file.
     """
 
     def __init__(self, file: GGUFFile, towers: list[tuple[TracedTower, list[Program]]]) -> None:
@@ -65,16 +65,16 @@ class Tower:
             traced.settings.kind: _Encoder(traced, own) for traced, own in towers
         }
         self._identity: bytes | None = None
-        self.n_runs = 0  # that were begun
+        self.n_runs = 0  # runs started
 
     @property
     def settings(self) -> VisionSettings | AudioSettings:
-        """How images are prepared for it, or audio if it sees none."""
+        """Vision settings of the file; audio settings without a vision encoder."""
         return self._encoder(None).traced.settings
 
     @property
     def vision(self) -> VisionSettings | None:
-        """How images are prepared for it; None if it sees none."""
+        """Vision settings of the file; None without a vision encoder."""
         settings = self._encoders["image"].traced.settings if "image" in self._encoders else None
         return settings if isinstance(settings, VisionSettings) else None
 
@@ -86,12 +86,12 @@ class Tower:
 
     @property
     def width(self) -> int:
-        """Columns of a row: those of the wider tower, if there are two."""
+        """Columns of a row: the width of the wider encoder if there are two."""
         return max(encoder.traced.width for encoder in self._encoders.values())
 
     @property
     def identity(self) -> bytes:
-        """Digest of the file, and what GPU computes: rows of equal pieces are equal if it is."""
+        """Digest of the file and of the GPU: equal inputs have equal rows if it is equal."""
         if self._identity is None:
             self._identity = bytes.fromhex(digest_of(self.file.paths))
             if self.bits not in ("cpu", "reference"):
@@ -100,16 +100,16 @@ class Tower:
 
     @property
     def bits(self) -> str:
-        """What decides the bits of rows beside the file, as `About.bits`: "cpu", or "cuda sm_90"."""
+        """Hardware that affects the bits of rows, as `About.bits`: "cpu", or "cuda sm_90"."""
         return " ".join(dict.fromkeys(program.about.bits for program in self.programs))
 
     @property
     def place(self) -> str:
-        """What computes rows, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
+        """Hardware that runs the encoder, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
         return " and ".join(dict.fromkeys(program.about.place for program in self.programs))
 
     def check(self, encoder_input: EncoderInput, kind: Modality | None = None) -> None:
-        """RequestError for a piece that the tower cannot read."""
+        """Raise RequestError for an input that the encoder cannot read."""
         encoder = self._encoder(kind)
         settings, patch = encoder.traced.settings, encoder.traced.params.patch
         what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
@@ -130,18 +130,18 @@ class Tower:
             raise RequestError(f"the {what} does not fit the tower: {error}") from None
 
     def n_rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> int:
-        """Rows of a piece, with those that the file holds after them."""
+        """Rows of an input, with the constant rows of the file."""
         traced = self._encoder(kind).traced
         return math.prod(traced.settings.merged_grid(encoder_input.grid_thw)) + (
             0 if traced.constants is None else len(traced.constants)
         )
 
     def start_run(self, encoder_input: EncoderInput, kind: Modality | None = None) -> EncoderRun:
-        """Starts a piece on its way. The one before must be done, or dropped: they share the values of the programs."""
+        """Start a run of one input. The previous run must be finished or dropped: programs share their buffers."""
         return self.start_batch([encoder_input], kind)
 
     def start_batch(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> EncoderRun:
-        """Starts several pieces that `batch_work` has counted."""
+        """Start a run of several inputs, which `batch_work` has checked."""
         encoder = self._encoder(kind)
         self.n_runs += len(inputs)
         layouts = [
@@ -150,7 +150,7 @@ class Tower:
         return EncoderRun(encoder.stages, layouts, self.width, encoder.traced.constants)
 
     def batch_work(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> float:
-        """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
+        """Multiply-adds of all rows of some inputs; infinite if they do not fit one batch."""
         encoder = self._encoder(kind)
         layouts = [encoder.traced.patch_layout(encoder_input.grid_thw) for encoder_input in inputs]
         work = 0.0
@@ -162,33 +162,33 @@ class Tower:
         return work
 
     def rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> Float32:
-        """All rows of a piece, [n, width], line by line."""
+        """Compute all rows of an input, [n, width], line by line."""
         run = self.start_run(encoder_input, kind)
         while (rows := run.advance(math.inf)) is None:
             pass
         return rows
 
     def cancel(self) -> None:
-        """Stops the run under way. Any thread may call it."""
+        """Cancel the current run. Thread-safe."""
         for program in self.programs:
             program.cancel()
 
     def close(self) -> None:
-        """Ends the loading of weights, then closes the file."""
+        """Stop loading weights, then close the file."""
         for program in self.programs:
             program.close()
         self.file.close()
 
     @property
     def slice_work(self) -> float:
-        """Multiply-adds of a slice: as much as a step of a prompt takes."""
+        """Multiply-adds of a slice: about the time of a prefill step."""
         abouts = [program.about for program in self.programs]
         on_gpu = any(is_gpu_backend(about.backend) for about in abouts)
         return GPU_SLICE if on_gpu else SLICE * max(about.threads for about in abouts)
 
     @property
     def programs(self) -> list[Program]:
-        """The programs of all stages."""
+        """Programs of all stages."""
         return [stage.program for encoder in self._encoders.values() for stage in encoder.stages]
 
     def _encoder(self, kind: Modality | None) -> _Encoder:
@@ -201,9 +201,9 @@ class Tower:
 
 
 def open_tower(path: Path, backend: str, options: Options) -> Tower:
-    """The towers of a projector's file, each on the first GPU of the text model, or on the CPU if there is none.
+    """Open the encoders of a projector's file, each on the first GPU of the text model, or on the CPU if there is none.
 
-    One for which the GPU lacks kernels or room runs on the CPU, with a line of the log.
+    An encoder without GPU kernels or enough GPU memory runs on the CPU, with a log message.
     """
     file = open_gguf(path)
     programs: list[Program] = []
@@ -235,7 +235,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
 
 
 def _find_gpu(backend: str, path: Path) -> GpuBackend | None:
-    """The GPU of the text model if its kind has towers; None with a line of the log if it has none."""
+    """Return the text model's GPU if its backend supports encoders; else None, with a log message."""
     gpu = find_gpu_backend(backend)
     kind = gpu.name if gpu is not None else backend
     if is_gpu_backend(kind) and kind not in TOWER_KINDS:
@@ -245,7 +245,7 @@ def _find_gpu(backend: str, path: Path) -> GpuBackend | None:
 
 
 def tower_backend(path: Path) -> str:
-    """The backend that `auto` would have for the towers of a projector's file: that of a GPU, or "cpu"."""
+    """Return the backend that `auto` selects for the encoders of a projector's file: a GPU backend, or "cpu"."""
     gpu = find_gpu_backend("auto")
     if gpu is None or gpu.name not in TOWER_KINDS:
         return "cpu"
@@ -253,10 +253,10 @@ def tower_backend(path: Path) -> str:
 
 
 def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) -> list[Program]:
-    """The programs of the stages on a GPU; none if it cannot have them, with a line of the log.
+    """Compile the stages for a GPU; empty, with a log message, if the GPU does not support them.
 
-    They share one context of the driver. What is kept of a text is of one run: in f16, or in f32 as the CPU has it
-    where a GPU gives its bits.
+    The stages share one driver context. Keys and values belong to one run: f16, or f32 as on the CPU if the GPU
+    backend is bit-exact.
     """
     programs: list[Program] = []
     try:
@@ -285,7 +285,7 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
 
 
 def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:
-    """The program of a stage; ModelError if sizes that the file gives do not fit together."""
+    """Compile a stage; ModelError if the sizes in the file are inconsistent."""
     try:
         return choose(backend).compile(plan, traced.tensors, options)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How much a step of a tower computes, counted before it runs: slices of it are cut by this, never by a clock."""
+"""Work estimate of encoder steps in multiply-adds. Slices are cut by work, not by time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from woolly.plan import Load, Plan
 
-# Multiply-adds of a slice for each thread: 60 to 80 ms at the 55 Gflop/s that a thread of 2.5 GHz with AVX-512 gives.
+# Multiply-adds of a slice per thread: 60 to 80 ms at the 55 Gflop/s of a 2.5 GHz thread with AVX-512.
 SLICE = 2_000_000_000
-# Those of a slice on a GPU, which computes whole steps: 10 to 70 ms.
+# Multiply-adds of a slice on a GPU, which computes complete steps: 10 to 70 ms.
 GPU_SLICE = 1_000_000_000_000
 
-# A column of a step that only moves or bends numbers counts as much as these multiply-adds.
+# Cost of one column of an elementwise or copy step, in multiply-adds.
 _MOVED = 8
 
 
 def row_work(plan: Plan, n_rows: int) -> Sequence[float]:
-    """Returns the multiply-adds of one row of each step's result, if the image has n rows; windows count as whole."""
+    """Return the multiply-adds per row of each step's result, for an image of n rows; windows count as complete."""
     load = Load(1, 0, n_rows)
     moved = (_MOVED * sum(plan.values[value].width for value in step.outputs) for step in plan.steps)
     return [more + step.cost(plan, load).products / n_rows for step, more in zip(plan.steps, moved, strict=True)]

@@ -1,4 +1,4 @@
-"""Towers: from patches of an image, or frames of an audio clip, to rows of a prompt. One file for each family."""
+"""Vision and audio encoders: from image patches or audio frames to rows of a prompt. One file per family."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""CogVLM: EVA-CLIP, whose layers norm what they add, a gated network, and two rows of the file around an image's."""
+"""CogVLM: EVA-CLIP with post-norm layers, a gated MLP, and two constant rows around an image."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from woolly.models.towers.vit import mlp, square, with_class
 from woolly.plan import Handle, Tracer
 
 PROJECTORS = ("cogvlm",)
-CONSTANTS = ("v.boi", "v.eoi")  # the rows before and after those of an image
+CONSTANTS = ("v.boi", "v.eoi")  # rows before and after an image
 
-_EPS = 1e-5  # of the projector's norm, which files do not say
+_EPS = 1e-5  # of the projector's norm; not in files
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower, and the projector."""
+    """Build the encoder and the projector."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(with_class(p, x), "v.position_embd")
     for i in range(hp.n_layers):
@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
-    """Attention and feed-forward, each normed before it is added."""
+    """Build attention and MLP, each normed before its residual."""
     q, k, v = (p.linear(x, "attn_qkv", width=hp.width, first=i * hp.width) for i in range(3))
     a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask="all")
     x = x + p.layer_norm(p.linear(a, "attn_out", width=hp.width), "ln1", eps=hp.eps)
@@ -37,5 +37,5 @@ def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """The class row, then the patches."""
+    """Return the class row, then the patches."""
     return square(hp, grid, has_class=True)

@@ -1,6 +1,6 @@
-"""DeepSeek-OCR: SAM over small patches, filters that make 4 x 4 of them a row, CLIP over those; both side by side.
+"""DeepSeek-OCR: SAM, 4 x 4 downsampling by convolutions, CLIP on its output; the features of both are concatenated.
 
-The overview has the trained size. Tiles are smaller: tables of positions are resized for them when the file is opened.
+The overview has the trained size. Tiles are smaller: position tables are resized for them when the file is opened.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
 PROJECTORS = ("deepseekocr",)
-CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the image
+CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, and of the image
 
-_CLIP_EPS = 1e-5  # files have SAM's
-# Each reads what the one before gives, of squares of as many places.
+_CLIP_EPS = 1e-5  # files have the value of SAM
+# Each convolution reads squares of the previous output.
 _FILTERS = {"v.sam.neck.0": 1, "v.sam.neck.2": 3, "v.sam.net_2": 3, "v.sam.net_3": 3}
 
 
@@ -38,7 +38,7 @@ def _sam(hp: TowerParams) -> Sam:
 
 
 def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
-    """SAM, three filters that mix channels of 3 x 3 places, and CLIP."""
+    """Build SAM, three 3 x 3 convolutions, and CLIP."""
     names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
     return (
         StageBuilder(_places, tuple(f"v.sam.{name}" for name in names)),
@@ -65,24 +65,24 @@ def _filter(p: Tracer, name: str) -> None:
 
 
 def _rows(p: Tracer, hp: TowerParams) -> None:
-    """CLIP over what SAM made, whose rows stand beside its own."""
+    """Build CLIP on the output of SAM, and concatenate both."""
     given, clip = p.input(width=hp.width), replace(hp, eps=_CLIP_EPS)
     x = p.embedding_bag(p.embedding_bag(given, "v.class_embd", first=1), "v.position_embd")
     x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
     for i in range(hp.n_layers):
         x = layer(p, x, clip, i, act="gelu_quick")
-    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # of CLIP alone, or of prompts
+    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # CLIP patches, or rows of prompts
     y = p.concat(p.output_rows(x), p.output_rows(given))
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Places of the overview with those beyond it that windows have."""
+    """Patches of the overview, with the window padding."""
     return _sam(hp).padded(hp.side) ** 2
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """What SAM reads otherwise, filters as matrices, and CLIP's table in both sizes."""
+    """Split SAM's tensors, reshape convolutions to matrices, and resize CLIP's position table to both sizes."""
     sam = _sam(hp)
     out = sam.remake(dict(hp.tensors))
     n_before = sam.width
@@ -106,7 +106,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Places by windows; what filters cover; and the class row before the rows of CLIP."""
+    """Return patches by windows; convolution inputs; and the class row before the rows of CLIP."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
         raise ValueError(f"the tower reads square images, not {grid[1]} x {grid[2]} patches")

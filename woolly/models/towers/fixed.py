@@ -1,6 +1,6 @@
-"""Sines, cosines, powers and products that have the same bits on every machine: each sum has one order.
+"""Bit-reproducible sines, cosines, powers and products: each sum has a fixed order.
 
-NumPy's own come from the vector units and the BLAS of the machine, whose last bits differ.
+NumPy's own use the machine's vector units and BLAS, so their last bits differ.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 Float64 = npt.NDArray[np.float64]
 
-# A quarter turn in three parts, of which the first two have 33 bits: a whole number of quarters times one is exact.
+# Pi / 2 in three parts; the first two have 33 bits, so that their product with an integer is exact.
 _QUARTER = (float.fromhex("0x1.921fb544p+0"), float.fromhex("0x1.0b4611a6p-34"), float.fromhex("0x1.3198a2e037073p-69"))
-_TERMS = 9  # of each series: within an eighth of a turn the next is below 1e-19
+_TERMS = 9  # of each series: up to an eighth of a turn the next term is below 1e-19
 
 
 def sines(angles: Float64) -> tuple[Float64, Float64]:
-    """Returns the sines and the cosines of angles up to a million quarter turns."""
+    """Return sines and cosines of angles up to a million quarter turns."""
     quarters = np.rint(angles / _QUARTER[0])
     left = ((angles - quarters * _QUARTER[0]) - quarters * _QUARTER[1]) - quarters * _QUARTER[2]
     square = left * left
@@ -35,7 +35,7 @@ def sines(angles: Float64) -> tuple[Float64, Float64]:
 
 
 def product(a: Float64, b: Float64) -> Float64:
-    """Returns a times b, [n, k] and [k, ...], summed in the order of k."""
+    """Return a @ b, [n, k] and [k, ...], summed in the order of k."""
     out = np.zeros((len(a), *b.shape[1:]))
     for column, row in zip(a.T, b, strict=True):
         out += np.multiply.outer(column, row)
@@ -43,7 +43,7 @@ def product(a: Float64, b: Float64) -> Float64:
 
 
 def powers(base: int, exponents: Sequence[Fraction]) -> Float64:
-    """Returns the base to each of these exponents, rounded once."""
+    """Return the base raised to each exponent, rounded once."""
     with localcontext() as context:
         context.prec = 30
         return np.array([float(Decimal(base) ** (Decimal(one.numerator) / one.denominator)) for one in exponents])

@@ -1,4 +1,4 @@
-"""Gemma 3: SigLIP, the mean of 4 x 4 patches, a norm and a matrix."""
+"""Gemma 3: SigLIP, 4 x 4 average pooling, a norm and a matrix."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
 
 PROJECTORS = ("gemma3",)
-# Files hold it as transformers does, a row for each column of the input.
+# Files store it as transformers does: a row per input column.
 TRANSPOSED = ("mm.input_projection.weight",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     x = p.embedding_bag(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
@@ -24,5 +24,5 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks whose mean is a row."""
+    """Return patches in the order of pooling blocks."""
     return square(hp, grid)

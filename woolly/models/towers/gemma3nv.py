@@ -1,8 +1,8 @@
-"""Gemma 3n's eyes: MobileNet-V5, whose filters stride until a row is 32 x 32 pixels; rows of 16 and of 32 are fused.
+"""Vision encoder of Gemma 3n: MobileNet-V5, down to rows of 32 x 32 pixels, and fusion of resolutions 16 and 32.
 
-A row is a place of the image with all its channels, so filters of one place are matrices, and norms are those of
-rows. Filters over several places are matrices, too, if they mix channels: rows of the stage before stand side by side.
-Those of each channel alone read the rows that `Batch.gather_rows` names.
+A row is an image position with all its channels, so 1 x 1 convolutions are matrices and norms are row norms.
+Dense k x k convolutions are matrices, too: rows of the previous stage are concatenated. Depthwise convolutions gather
+rows by `Batch.gather_rows`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from woolly.plan import Handle, Tracer
 PROJECTORS = ("gemma3nv",)
 
 _EPS = 1e-6
-_SIDE = 16  # rows of the prompt of each side of an image, whatever its size
-_END = 0  # place in the table of tokens of images: the end of an image
-# Columns of places: filters of 3 x 3 and 5 x 5 around each place, then those that stride.
+_SIDE = 16  # prompt rows per side of an image of any size
+_END = 0  # index in the embedding table of image tokens: the end of an image
+# Columns of `gather_rows`: 3 x 3 and 5 x 5 filters around each position, then the strided filters.
 _FILTERS = ((3, 1), (5, 1), (3, 2), (5, 2))
 _FIRST = {one: sum(side**2 for side, _ in _FILTERS[:i]) for i, one in enumerate(_FILTERS)}
 
@@ -44,12 +44,12 @@ def _blocks(hp: TowerParams, group: int) -> list[str]:
 
 
 def _conv(p: Tracer, x: Handle, name: str, norm: str) -> Handle:
-    """A filter as a matrix, and the norm after it."""
+    """Build a convolution as a matrix, and its norm."""
     return p.rms_norm(p.linear(x, name, width=p.rows(name)), norm, eps=_EPS)
 
 
 def _around(p: Tracer, x: Handle, name: str, stride: int = 1, *, is_wanted: bool = False) -> Handle:
-    """A filter of each channel alone."""
+    """Build a depthwise convolution."""
     side = math.isqrt(p.columns_of(name))
     if (side, stride) not in _FIRST:
         raise ModelError(f"tensor {name}.weight is a filter of {side} x {side}; 3 x 3 or 5 x 5 was expected")
@@ -63,7 +63,7 @@ def _stem(p: Tracer, hp: TowerParams) -> None:
 
 
 def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
-    """Filters that mix channels of 3 x 3 places, of which the fifth is the row itself."""
+    """Build an edge residual block (fused inverted bottleneck): a dense 3 x 3 convolution; tap 5 is the row itself."""
     with p.scope(name):
         x = p.input(width=(n := p.columns_of("conv_exp")))
         y = _conv(p, p.unary(_conv(p, x, "conv_exp", "bn1"), "gelu"), "conv_pwl", "bn2")
@@ -73,7 +73,7 @@ def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
 
 
 def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
-    """More channels between two matrices; the first block of a resolution makes rows fewer there."""
+    """Build an inverted bottleneck; the first block of a resolution downsamples."""
     fewer = name.endswith(".0")
     with p.scope(name):
         y = x
@@ -90,7 +90,7 @@ def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _attention(p: Tracer, x: Handle, name: str) -> Handle:
-    """All heads share one key and one value, of each place or of each second one."""
+    """Build multi-query attention: one key and value head, from every position or every second one."""
     with p.scope(name):
         h = p.rms_norm(x, "norm", eps=_EPS)
         q = p.linear(h, "attn.query.proj", width=p.rows("attn.query.proj"))
@@ -107,7 +107,7 @@ def _attention(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _shared(p: Tracer, h: Handle, name: str) -> Handle:
-    """Keys or values. Rows that are not of a second place have some, too, that no row sees."""
+    """Build keys or values. Rows that the downsampling skips have some, too, but they are masked."""
     with p.scope(name):
         if p.has("down_conv"):
             h = p.rms_norm(_around(p, h, "down_conv", 2), "norm", eps=_EPS)
@@ -124,7 +124,7 @@ def _block(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
-    """Blocks of one resolution, and the one that begins the next if it is the last."""
+    """Build the blocks of one resolution, and the downsampling block of the next if this is the last."""
     x = p.input(width=width)
     for name in names:
         x = _block(p, x, name)
@@ -132,7 +132,7 @@ def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
 
 
 def _fewer(p: Tracer, hp: TowerParams, name: str, width: int) -> None:
-    """The block that begins the last resolution; its rows keep the four that each is made of beside them."""
+    """Build the downsampling block of the last resolution; its rows keep their four source rows as extra columns."""
     x = p.input(width=width)
     p.output(p.concat(_inverted(p, x, name), p.merge_patches(x, rows=4, kind="concat")), "embeddings", "none")
 
@@ -146,7 +146,7 @@ def _last(p: Tracer, hp: TowerParams, names: list[str], width: int, kept: int) -
 
 
 def _fusion(p: Tracer, hp: TowerParams) -> None:
-    """Rows of two resolutions side by side; blocks of them are rows of the prompt."""
+    """Build the multi-scale fusion of two resolutions, pooled to rows of the prompt."""
     with p.scope("v.msfa"):
         x = p.input(width=p.columns_of("ffn.pw_exp.conv"))
         x = p.unary(_conv(p, x, "ffn.pw_exp.conv", "ffn.pw_exp.bn"), "gelu")
@@ -159,7 +159,7 @@ def _fusion(p: Tracer, hp: TowerParams) -> None:
 
 
 def _pooled(hp: TowerParams) -> int:
-    """Places of 16 pixels of each side that are one row of the prompt."""
+    """Positions of 16 pixels per side that one row of the prompt covers."""
     if hp.settings.image_size % (16 * _SIDE):
         raise ModelError(
             f"metadata key clip.vision.image_size is {hp.settings.image_size}; a multiple of {16 * _SIDE} was expected"
@@ -168,7 +168,7 @@ def _pooled(hp: TowerParams) -> int:
 
 
 def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
-    """The first filters, then a stage for each resolution, which makes the rows of the next."""
+    """Build the stem, then a stage per resolution, each on the rows of the previous one."""
     _pooled(hp)
     edges, (one, *ones), (two, *twos), (last, *lasts) = (_blocks(hp, group) for group in range(4))
     widths = [_out(hp, f"{edges[-1]}.conv_pwl"), *(_out(hp, f"{name}.pw_proj.conv") for name in (one, two, last))]
@@ -185,19 +185,19 @@ def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
 
 
 def _out(hp: TowerParams, name: str) -> int:
-    """Channels that a filter makes."""
+    """Output channels of a convolution."""
     if f"{name}.weight" not in hp.tensors:
         raise ModelError(f"tensor {name}.weight is missing")
     return hp.tensors[f"{name}.weight"].shape[0]
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Rows of the largest stage whose rows read each other: places of 4 pixels."""
+    """Rows of the largest stage with attention: positions of 4 pixels."""
     return (hp.settings.image_size // 4) ** 2
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Filters as matrices whose columns are the channels of each place in turn, and factors under names of weights."""
+    """Reshape convolutions to matrices, columns tap by tap with all channels, and rename layer scales to weights."""
     out = {}
     for name, tensor in hp.tensors.items():
         if not name.startswith(("v.conv_stem.", "v.blk.", "v.msfa.")):
@@ -216,12 +216,12 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[1, width]: the row that ends an image."""
+    """[1, width]: the row at the end of an image."""
     return hard_embeddings(hp.tensors, "mm", [_END])
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Places line by line of each resolution, up to where keys and values are of each second place."""
+    """Return the positions of each resolution in raster order, and the positions whose keys and values are kept."""
     size = hp.settings.image_size
     if grid != (1, _SIDE, _SIDE):
         raise ValueError(f"the tower reads images of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
@@ -244,7 +244,7 @@ def _all(order: Int32, unit: int = 0) -> PatchLayout:
 
 
 def _pixels(size: int) -> Int32:
-    """[n, 27]: the numbers of patches that the first filter reads, line by line of it."""
+    """[n, 27]: input numbers of the first convolution, line by line of its filter."""
     patch = size // _SIDE
     numbers = np.arange(3 * size**2, dtype=np.int32).reshape(_SIDE, _SIDE, 3, patch, patch)
     lines = numbers.transpose(0, 3, 1, 4, 2).reshape(size**2, 3)
@@ -253,9 +253,9 @@ def _pixels(size: int) -> Int32:
 
 
 def _taps(side: int, filter: int, stride: int) -> Int32:
-    """[n, filter ** 2]: what a filter covers of side x side places, at each or at each second; -1 is outside.
+    """[n, filter ** 2]: inputs of a filter over side x side positions, stride 1 or 2; -1 is outside.
 
-    As "same" pads: what is odd is after the last.
+    "same" padding: an odd remainder is at the end.
     """
     before = (filter - stride) // 2
     along = np.arange(0, side, stride)[:, None] + np.arange(filter) - before
@@ -266,18 +266,18 @@ def _taps(side: int, filter: int, stride: int) -> Int32:
 
 
 def _seconds(side: int) -> Int32:
-    """Each second place of each second line."""
+    """Every second position of every second line."""
     return (np.arange(0, side, 2)[:, None] * side + np.arange(0, side, 2)).reshape(-1).astype(np.int32)
 
 
 def _seconds_first(side: int) -> Int32:
-    """All places, those whose keys are seen first."""
+    """All positions, ordered so that positions with visible keys are first."""
     seen = _seconds(side)
     return np.concatenate([seen, np.setdiff1d(np.arange(side**2, dtype=np.int32), seen)]).astype(np.int32)
 
 
 def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
-    """Rows in this order, with the rows that filters read; results line by line."""
+    """Return rows in this order, with the filter inputs of each; results line by line."""
     row_of = np.argsort(order).astype(np.int32)
     seen = _seconds(side)
     gather_rows = np.full((side**2, sum(n**2 for n, _ in _FILTERS)), -1, np.int32)
@@ -300,7 +300,7 @@ def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
 
 
 def _fused(hp: TowerParams, side: int) -> PatchLayout:
-    """Each place with its own channels, then those of its block of 2 x 2, by the blocks whose mean is a row."""
+    """Return each position with its own channels and those of its 2 x 2 block, in the order of pooling blocks."""
     wide, own = (_out(hp, f"v.blk.{group}.0.pw_proj.conv") for group in (3, 2))
     unit = math.gcd(wide, own)
     order = merge_order((1, side, side), _pooled(hp))

@@ -96,7 +96,7 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
 
 def relative_position_tensors(hp: AudioParams, reach: int, matrix: str) -> dict[str, Tensor]:
     """Return the rope coefficients of each layer's relative positions, for an attention window of `reach` rows."""
-    # Sizes of tensors first: the width alone is a number of the file, which may be anything.
+    # Check tensor sizes first: the width alone comes from the file and is not trusted.
     names = [f"a.blk.{i}.{matrix}.weight" for i in range(hp.n_layers)]
     for name in names:
         if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):

@@ -1,4 +1,4 @@
-"""GLM 4.1V, 4.5V and GLM-OCR: Qwen 2 VL with RMS norms, gates and a stretched table; a filter of 2 x 2, a network."""
+"""GLM 4.1V, 4.5V, GLM-OCR: Qwen 2 VL with RMS norms, SwiGLU and interpolated positions; 2 x 2 convolution, MLP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILTER = "mm.patch_merger.weight"
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. GLM-OCR has no table of positions."""
+    """Build the encoder. GLM-OCR has no position table."""
     x, rope = p.rms_norm(patches(p, hp), "v.norm_embd", eps=hp.eps), vision_rope(hp)
     x = p.embedding_bag(x, "v.position_embd", taps=16) if p.has("v.position_embd") else x
     for i in range(hp.n_layers):
@@ -32,12 +32,12 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """The filter as a matrix."""
+    """Reshape the convolution to a matrix."""
     return {_FILTER: as_matrix(hp.tensors[_FILTER])} if _FILTER in hp.tensors else {}
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row."""
+    """Return patches in merge order."""
     order = merge_order(grid, hp.merge)
     outputs, rope_positions = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
     if not hp.table_side:

@@ -201,9 +201,7 @@ def _windows(n: int, window: int, n_queries: int) -> PatchLayout:
     order[order >= n] = -1
     gather_rows = np.full((n_windows, each, 3), -1, np.int32)
     gather_rows[:, window:, 0] = np.arange(n_queries)
-    gather_rows[:, :window, 1] = gather_rows[:, window:, 2] = (
-        0  # rows hide from queries that look at each other, or these
-    )
+    gather_rows[:, :window, 1] = gather_rows[:, window:, 2] = 0  # masked for queries and padding
     first = np.repeat(np.arange(n_windows) * each, each)
     outputs = np.arange(n_windows * each).reshape(-1, each)[:, window:].reshape(-1)
     return PatchLayout(

@@ -1,7 +1,7 @@
-"""Hunyuan VL and HunyuanOCR: a vision transformer, filters over 2 x 2 patches, a matrix, norms around both.
+"""Hunyuan VL and HunyuanOCR: a ViT, 2 x 2 convolutions and a matrix with norms before and after.
 
-Tables of positions are stretched, and pairs of heads turn, as the makers' own code does it, with which its weights were
-trained. transformers stretches to the exact size, and turns the halves of a pair by two different positions.
+Positions and rope follow the original implementation, which the weights were trained with. transformers resizes the
+position table to the exact size, and rotates the halves of a pair by two different positions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("hunyuanvl",)
 
-_MARGIN = 0.1  # of a side, by which the makers' code takes it to be longer
+_MARGIN = 0.1  # added to the side by the original implementation when it computes the scale
 _ROWS = ("v.image_newline", "mm.image_begin", "mm.image_end")
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(x, "v.position_embd", taps=4)
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu_erf")
     x = p.merge_patches(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="concat")
     y = p.linear(mlp(p, x, "mm.0", "mm.2"), "mm.model.fc", width=p.rows("mm.model.fc"))
-    p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or of videos
+    p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or by videos
     p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "embeddings", "none")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row."""
+    """Return patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
     return PatchLayout(
@@ -49,7 +49,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Filters as matrices whose columns are the channels of each patch of a block in turn."""
+    """Reshape convolutions to matrices, columns tap by tap with all channels."""
     out = {}
     for name in ("mm.0.weight", "mm.2.weight"):
         tensor = hp.tensors.get(name)
@@ -60,7 +60,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[3, width]: the rows that end a line, that begin an image, and that end it."""
+    """[3, width]: the rows at the end of a line, at the begin of an image and at its end."""
     names = (*_ROWS, "mm.model.fc.weight", "mm.model.fc.bias", "mm.post_norm.weight")
     if missing := [name for name in names if name not in hp.tensors]:
         raise ModelError(f"tensor {missing[0]} is missing")

@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: SigLIP, some patches side by side in a row, and a matrix."""
+"""Idefics 3 and SmolVLM: SigLIP, pixel shuffle and a matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROJECTORS = ("idefics3",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     x = p.embedding_bag(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
@@ -21,5 +21,5 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches of a tile, by the blocks of a row."""
+    """Return patches of a tile in merge order."""
     return square(hp, grid)

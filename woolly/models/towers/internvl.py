@@ -1,4 +1,4 @@
-"""InternVL: InternViT with weights of its residuals, some patches side by side in a row, a norm and two matrices."""
+"""InternVL: InternViT with layer scale, pixel shuffle, a norm and an MLP of two matrices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROJECTORS = ("internvl",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. Its gelu is the exact one."""
+    """Build the encoder. GELU is exact."""
     x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
     x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
@@ -22,10 +22,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """The class row, then the patches of a tile by the blocks of a row."""
+    """Return the class row, then the patches of a tile in merge order."""
     return square(hp, grid, has_class=True)
 
 
 def _is_rms(p: Tracer) -> bool:
-    """Whether norms are RMS norms, as in the largest tower: their weights have no bias then."""
+    """True if norms are RMS norms, as in the largest encoder: norm weights without bias."""
     return not p.has("v.blk.0.ln1.bias")

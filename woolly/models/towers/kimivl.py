@@ -1,4 +1,4 @@
-"""Kimi-VL (MoonViT): a table of positions, stretched to the image, and rope by column and line in turn."""
+"""Kimi-VL (MoonViT): an interpolated position table, and 2D rope with columns and lines interleaved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NORM = 1e-5  # epsilon of the projector's norm
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. The projector's norm is of each patch."""
+    """Build the encoder. The projector's norm is per patch."""
     x = p.embedding_bag(
         p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd", taps=_TAPS
     )
@@ -32,8 +32,8 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Columns of heads so that halves turn: pairs of neighbours turn by the column and by the line in files."""
-    fours = np.arange(hp.head_dim).reshape(-1, 4)  # a pair of the column, then one of the line
+    """Reorder head columns from interleaved pairs (columns and lines alternating) to split halves."""
+    fours = np.arange(hp.head_dim).reshape(-1, 4)  # a pair for the column, then one for the line
     head = fours[:, [2, 0, 3, 1]].T.reshape(-1)
     rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
     names = (f"v.blk.{i}.attn_{one}.{part}" for i in range(hp.n_layers) for one in "qk" for part in ("weight", "bias"))
@@ -41,7 +41,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row."""
+    """Return patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", _TAPS)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
@@ -51,7 +51,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of the largest image, with those that fill up a line and a column."""
+    """Patches of the largest image, with the padding of a line and a column."""
     pixels = hp.settings.max_pixels
     n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
     return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4

@@ -1,4 +1,4 @@
-"""LFM2-VL: SigLIP 2, whose table of positions is stretched to the image, 2 x 2 patches in a row, two matrices."""
+"""LFM2-VL: SigLIP 2 with an interpolated position table, 2 x 2 pixel shuffle, two matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECTORS = ("lfm2",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(x, "v.position_embd", taps=_taps(hp))
     for i in range(hp.n_layers):
@@ -26,7 +26,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row."""
+    """Return patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "antialiased", _taps(hp))
     return PatchLayout(
@@ -38,10 +38,10 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _taps(hp: TowerParams) -> int:
-    """Places of the table that a patch of the thinnest image is made of: a whole line or column, two wide."""
+    """Number of interpolation taps of the thinnest image: a complete line or column, two wide."""
     return 2 * hp.table_side + 2
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a tile of 512, or of the most rows."""
+    """Patches of a 512-pixel tile, or of the maximum number of rows."""
     return max(hp.table_side**2, 1024)

@@ -1,4 +1,4 @@
-"""Llama 4: tiles with rope over lines and columns, a class row at the end, 2 x 2 patches in a row, three matrices."""
+"""Llama 4: tiles with 2D rope, a class row at the end, 2 x 2 pixel shuffle, three matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECTORS = ("llama4",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. Its gelu is the exact one."""
+    """Build the encoder. GELU is exact."""
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="each")
     x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
@@ -27,7 +27,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row, which turn by column and line from 1 on; then the class row, which stays."""
+    """Return patches in merge order, with rope positions from 1; then the class row, which is not rotated."""
     patches = square(hp, grid)
     n = len(patches.order)
     order = np.append(patches.order, np.int32(-1))

@@ -1,4 +1,4 @@
-"""LLaVA and Granite Vision: features of layers of CLIP or SigLIP, without the class row, and two matrices."""
+"""LLaVA and Granite Vision: features of CLIP or SigLIP layers, without the class row, and two matrices."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
 
 PROJECTORS = ("mlp",)
-CONSTANTS = ("v.image_newline",)  # the end of each line of 1.6
+CONSTANTS = ("v.image_newline",)  # end of each line in 1.6
 
-# Blocks of whole CLIP encoders. Files without `feature_layer` hold all blocks, of which the last is not read, or one
-# less.
+# Layer counts of complete CLIP encoders. Files without `feature_layer` contain all layers, of which the last is not
+# used, or one layer less.
 _WHOLE = (12, 24, 32)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. Features of several layers stand side by side (Granite Vision)."""
+    """Build the encoder. Features of several layers are concatenated (Granite Vision)."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(with_class(p, x) if _has_class(hp) else x, "v.position_embd")
     if p.has("v.pre_ln"):
@@ -40,17 +40,17 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """The class row of CLIP, then the patches."""
+    """Return the class row of CLIP, then the patches."""
     return square(hp, grid, has_class=_has_class(hp))
 
 
 def _has_class(hp: TowerParams) -> bool:
-    """Whether the encoder is CLIP; SigLIP has no class row."""
+    """True if the encoder is CLIP; SigLIP has no class row."""
     return "v.class_embd" in hp.tensors
 
 
 def _chosen(hp: TowerParams) -> tuple[int, ...]:
-    """The layers after which features are taken; 0: before the first."""
+    """Layers whose output is used as features; 0: the input of the first layer."""
     if not hp.keys.has("vision.feature_layer"):
         return (hp.n_layers - (hp.n_layers in _WHOLE),)
     chosen = hp.keys.whole_numbers("vision.feature_layer")

@@ -1,4 +1,4 @@
-"""MiniCPM-V 2.6, 4.0 and 4.5: SigLIP, then queries of the file look at its patches once (the resampler)."""
+"""MiniCPM-V 2.6, 4.0 and 4.5: SigLIP, then cross-attention of learned queries to its patches (resampler)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from woolly.plan import Tracer
 PROJECTORS = ("resampler",)
 
 _HEAD = 128  # columns of a head of the resampler
-_MAX_SIDE = 70  # lines and columns of a piece that have a wave of their own
+_MAX_SIDE = 70  # lines and columns with sinusoidal positions
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. Rows of queries go along with those of patches, and no row sees them."""
+    """Build the encoder. Query rows pass through the layers with the patches; no row attends to them."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
@@ -42,18 +42,18 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Waves for each line and column of a piece."""
+    """Compute the sinusoidal position embeddings of lines and columns."""
     width = hp.tensors["resampler.attn.out.weight"].shape[0]
     half, quarter = width // 2, width // 4
     rope_positions = np.arange(_MAX_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
     waves = np.zeros((2, _MAX_SIDE, width))
-    waves[0, :, :half] = np.concatenate(sines(rope_positions), axis=1)  # of columns
-    waves[1, :, half:] = waves[0, :, :half]  # of lines
+    waves[0, :, :half] = np.concatenate(sines(rope_positions), axis=1)  # columns
+    waves[1, :, half:] = waves[0, :, :half]  # lines
     return {"resampler.waves.weight": f32_tensor("resampler.waves.weight", waves.reshape(-1, width))}
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches line by line, then the queries, whose rows are the result. All rows see the patches."""
+    """Return the patches in raster order, then the queries, whose rows are the result. All attend to the patches."""
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
     if max(grid[1:]) > _MAX_SIDE:
         raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
@@ -75,12 +75,12 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
-    """The place of the table's axis that lines, or columns, of a piece fall on."""
+    """Map lines or columns of an input to indices of the position table."""
     edges = np.arange(1, side, dtype=np.float32) * np.float32(1 / side)
     gather_weights = at.astype(np.float32) * np.float32(1 / length)
     return np.asarray(np.searchsorted(edges, gather_weights, side="right"), np.intp)
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a slice, whose sides are rounded to whole patches."""
+    """Patches of a slice, whose sides are rounded to complete patches."""
     return 2 * hp.side**2

@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the image; a norm, two matrices."""
+"""PaddleOCR-VL: SigLIP with 2D rope and an interpolated position table; a norm, two matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECTORS = ("paddleocr",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x, rope = p.embedding_bag(x, "v.position_embd", taps=4), vision_rope(hp)
     for i in range(hp.n_layers):
@@ -24,7 +24,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row."""
+    """Return patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)

@@ -43,7 +43,7 @@ class AudioParams:
     n_layers: int
     heads: int
     eps: float
-    keys: Keys  # for what one family alone has, under "audio."
+    keys: Keys  # family-specific keys, under "audio."
     tensors: Mapping[str, Tensor]  # of the file
 
     @property
@@ -59,15 +59,15 @@ class AudioParams:
 
 @dataclass(frozen=True)
 class TowerParams:
-    """Sizes of a vision transformer, and how its images are cut."""
+    """Parameters of a vision transformer and its images."""
 
     settings: VisionSettings
     width: int
     n_layers: int
     heads: int
     eps: float
-    act: Act | None  # what the file says: "gelu", "silu", or None
-    keys: Keys  # for what one family alone has, under "vision."
+    act: Act | None  # in the file: "gelu", "silu", or None
+    keys: Keys  # family-specific keys, under "vision."
     tensors: Mapping[str, Tensor]  # of the file
 
     @property
@@ -82,23 +82,23 @@ class TowerParams:
 
     @property
     def side(self) -> int:
-        """Patches of a side of the image, or tile, that the tower was trained with."""
+        """Patches per side of an image or tile at the trained size."""
         return self.settings.image_size // self.settings.patch_size
 
     @property
     def table_side(self) -> int:
-        """Lines and columns of the table of positions, for files whose image_size is not that of training; 0: none."""
+        """Lines and columns of the position table, if image_size is not the trained size; 0: none."""
         table = self.tensors.get("v.position_embd.weight")
         return 0 if table is None else math.isqrt(table.n_elements // self.width)
 
     @property
     def merge(self) -> int:
-        """Patches of each side that make one row."""
+        """Patches per side of one row."""
         return self.settings.merge_size
 
 
 def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tensor]) -> TowerParams:
-    """The parameters that all towers for images have."""
+    """Read the parameters common to all vision encoders."""
     act: Act | None = None
     if keys.flag("use_gelu", False) or keys.flag("use_silu", False):
         act = "silu" if keys.flag("use_silu", False) else "gelu"

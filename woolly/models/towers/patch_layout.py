@@ -1,4 +1,4 @@
-"""Order of the patches of one grid in a tower: the data of a plan that knows no grid."""
+"""Patch order of one grid: the data of a plan that is independent of the grid."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ Kernel = Literal["bilinear", "bicubic", "antialiased"]
 
 @dataclass(frozen=True, eq=False)
 class PatchLayout:
-    """The rows of a tower's batch, and what becomes of them.
+    """Rows of an encoder batch, and their results.
 
-    A tower of several stages has one for each: what is a patch to the first is a result of the stage before to others.
+    An encoder of several stages has one layout per stage: inputs are patches in the first stage and results of the
+    previous stage in the others.
     """
 
-    # [n_rows]: the patch of each row, as pieces number them, line by line; -1: a row without one. [n_rows, n]: patches
-    # that stand side by side, as a convolution reads them; -1: zeros.
+    # [n_rows]: the patch of each row, in raster order; -1: a row without a patch. [n_rows, n]: concatenated patches,
+    # as a convolution reads them; -1: zeros.
     order: Int32
-    outputs: Int32  # the rows from which results are made, ascending
-    results: Int32 | None = None  # the result of each row of the prompt, line by line; None: in order
-    # As `Batch` has them, in the order of the rows.
+    outputs: Int32  # rows with results, ascending
+    results: Int32 | None = None  # result index of each prompt row in raster order; None: in order
+    # As in `Batch`, in the order of rows.
     rope_positions: Int32 | None = None
     attn_ranges: Int32 | None = None
     gather_rows: Int32 | None = None
     gather_weights: npt.NDArray[np.float32] | None = None
-    unit: int = 0  # numbers of what `order` counts; 0: patches
-    is_text: bool = False  # what rows read are tokens
+    unit: int = 0  # numbers per index of `order`; 0: a patch
+    is_text: bool = False  # rows read tokens
 
     def gather(self, values: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
-        """What the rows from `first` to `last` read of patches, or of results of the stage before."""
+        """Gather the input of rows `first` to `last` from patches, or from results of the previous stage."""
         units = values.reshape(-1, self.unit) if self.unit else values
         order = self.order[first:last]
         out = units[np.maximum(order, 0)]
@@ -43,7 +44,7 @@ class PatchLayout:
 
 
 def merge_order(grid: Grid, side: int) -> Int32:
-    """Patches by blocks of side x side, line by line of blocks, and line by line within each."""
+    """Return patches by blocks of side x side: blocks in raster order, patches in raster order within a block."""
     frames, height, width = grid
     patches = np.arange(frames * height * width, dtype=np.int32)
     blocks = patches.reshape(frames, height // side, side, width // side, side).transpose(0, 1, 3, 2, 4)
@@ -57,7 +58,7 @@ def position_ids(grid: Grid, order: Int32) -> Int32:
 
 
 def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
-    """Places in a table of side x side positions, and shares, [n_rows, 4]: the table stretched to the corners."""
+    """Bilinear interpolation of a side x side position table, corners aligned: indices and weights, [n_rows, 4]."""
     gather_rows: list[npt.NDArray[np.int64]] = []
     gather_weights: list[npt.NDArray[np.float32]] = []
     near: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
@@ -76,10 +77,10 @@ def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.
 def interpolate_pos_embed(
     grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int, margin: float = 0.0
 ) -> tuple[Int32, npt.NDArray[np.float32]]:
-    """Places in a table of side x side positions, and shares, [n_rows, taps]: the table resized over whole cells.
+    """Interpolation of a side x side position table: indices and weights, [n_rows, taps].
 
     As torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel that widens as it shrinks.
-    A `margin` is by how much longer the factor takes each side to be, which some models add against rounding.
+    `margin` is added to each side when the scale factor is computed, as some models do against rounding.
     """
     gather_rows = np.full((len(order), taps), -1, np.int32)
     gather_weights = np.zeros((len(order), taps), np.float32)
@@ -96,7 +97,7 @@ def interpolate_pos_embed(
 def _axis(
     length: int, side: int, kernel: Kernel, margin: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """[length, taps] each: the places of a table's axis that each of `length` cells is made of, and how much."""
+    """[length, taps] each: indices along an axis of the table, and their weights."""
     scale = side / (length + margin)
     wide = max(scale, 1.0) if kernel == "antialiased" else 1.0
     centre = (np.arange(length) + 0.5) * scale - 0.5

@@ -1,4 +1,4 @@
-"""Pixtral, Mistral Small 3.1, LightOnOCR: any size, rope over lines and columns, a norm before all layers."""
+"""Pixtral, Mistral Small 3.1, LightOnOCR: any image size, 2D rope, a norm before all layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECTORS = ("pixtral", "lightonocr")
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower. Converters bring the pairs of a head side by side."""
+    """Build the encoder. Converters interleave the rope pairs of a head."""
     x = p.rms_norm(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="every")
@@ -24,18 +24,18 @@ def build(p: Tracer, hp: TowerParams) -> None:
         y = p.linear(y, "mm.patch_merger", width=hp.width)
     else:
         y = p.output_rows(x)
-    p.skip("v.token_embd.img_break")  # the text model has it, too
+    p.skip("v.token_embd.img_break")  # duplicated in the text model
     p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row, which are single patches unless the file merges them."""
+    """Return patches in merge order; blocks are single patches unless the file merges patches."""
     order = merge_order(grid, hp.merge)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     return PatchLayout(order, outputs, rope_positions=position_ids(grid, order))
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of an image within the longest side, whose sides are filled up to whole rows."""
+    """Patches of an image within the maximum side, with sides rounded up to complete rows."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2

@@ -1,6 +1,6 @@
-"""Qwen 2 VL, 2.5 VL and 2.5 Omni: images of any size, rope over lines and columns, 2 x 2 patches in a row.
+"""Qwen 2 VL, 2.5 VL and 2.5 Omni: any image size, 2D rope, 2 x 2 patches per row.
 
-2.5 has RMS norms, gates, and windows in all layers but each n-th.
+2.5 has RMS norms, SwiGLU, and window attention in all layers but each n-th.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from woolly.plan.ops.attention import Mask
 
 PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o")
 
-_WINDOW = 112  # pixels of a side
+_WINDOW = 112  # pixels per side
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """The whole tower."""
+    """Build the encoder."""
     norm: Norm = "rms" if _is_windowed(hp) else "layer"
     x, rope = patches(p, hp), vision_rope(hp)
     period = hp.keys.positive("vision.n_wa_pattern") if _is_windowed(hp) else 1
@@ -31,7 +31,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
-    """Patches of two frames. If rows bring one alone, an image that stands still, it counts for both."""
+    """Build the patch embedding of two frames. A still image is used for both."""
     given = p.input(width=hp.patch * hp.settings.family.temporal_patch_size)
     first, second = (
         p.split(given, hp.patch, hp.patch) if hp.settings.family.temporal_patch_size == 2 else (given, given)
@@ -40,13 +40,13 @@ def patches(p: Tracer, hp: TowerParams) -> Handle:
 
 
 def vision_rope(hp: TowerParams) -> Rope:
-    """Half of the pairs turn by the line, half by the column, with the same frequencies."""
+    """Build 2D rope: half of the pairs rotate by the line, half by the column, with the same frequencies."""
     quarter = hp.head_dim // 4
     return Rope(hp.head_dim, hp.head_dim, 10000.0, "neox", sections=(quarter, quarter), spectrum="each")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Patches by the blocks of a row; with windows, the blocks of one window after another."""
+    """Return patches in merge order; with windows, window by window."""
     n_rows = hp.merge**2
     blocks = merge_order((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
     if not _is_windowed(hp):
@@ -71,7 +71,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
-    """[n_rows, frames of a patch]: patches of both frames side by side; an image's one frame stands for both."""
+    """[n_rows, frames of a patch]: patches of both frames; a still image is used for both."""
     frames, height, width = grid
     depth = hp.settings.family.temporal_patch_size
     if frames > depth:

@@ -1,10 +1,9 @@
-"""The one way from a projector's file to the plans of its towers.
+"""Registry of encoder families: from a projector's file to the plans of its encoders.
 
-Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
-says the plan of a tower for images, or `vision_stages` several, `stages` those of an audio tower, and `patch_layout`
-how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
-`constants`, which computes rows of the prompt from the file alone. A tower for images may have `CONSTANTS`, names of
-rows that the file holds as they come into the prompt, and `max_patches`, its largest piece.
+Every module of this folder with `PROJECTORS`, its `clip.projector_type`s, is a family. `build` returns the plan of a
+vision encoder, or `vision_stages` several; `stages` those of an audio encoder; `patch_layout` the order of patches or
+frames. Optional: `remake` derives tensors, and `constants` computes constant prompt rows from the file. For vision
+encoders also: `CONSTANTS`, names of constant rows stored in the file, and `max_patches`, the largest input.
 """
 
 from __future__ import annotations
@@ -35,36 +34,36 @@ if TYPE_CHECKING:
     from woolly.models.towers.transducer import TracedTransducer
 
 _AUDIO = ("a.", "mm.a.")  # name prefixes of an audio encoder
-_MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for an image
-_MAX_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
+_MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # maximum rows per run of an image
+_MAX_ROWS = 2048  # per run of a stage without attention: 35 MB for the widest convolutions
 
 
 @dataclass(frozen=True, eq=False)
 class TracedTower:
-    """A tower's plans, with what its runs need besides."""
+    """Plans of an encoder, and the other data of its runs."""
 
     stages: tuple[TowerStage, ...]
     settings: VisionSettings | AudioSettings
-    tensors: Mapping[str, Tensor]  # those of the file, in the shapes that the plans read
+    tensors: Mapping[str, Tensor]  # of the file, in the shapes that the plans read
     params: TowerParams | AudioParams
     patch_layout: Callable[[Grid], tuple[PatchLayout, ...]]
-    # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
+    # [n, width]: constant rows of the file, such as the end of a line; they follow the rows of every input.
     constants: npt.NDArray[np.float32] | None = None
     decoder: TracedTransducer | None = None  # of CTC and transducer models
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Those of its stages."""
+        """Plans of the stages, in order."""
         return tuple(stage.plan for stage in self.stages)
 
     @property
     def width(self) -> int:
-        """Columns of the rows that it makes."""
+        """Columns of an output row."""
         return self.stages[-1].plan.width
 
 
 def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
-    """The towers of a file that `general.architecture` calls clip: one for images, one for audio, or both."""
+    """Trace the encoders of a file with `general.architecture` clip: vision, audio, or both."""
     try:
         projector = read_projector(file.metadata)
         keys = Keys(file.metadata, "clip")
@@ -111,12 +110,12 @@ def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> Trace
 
 
 def _is_whole(plan: Plan) -> bool:
-    """Whether rows read each other, so that all are of one run."""
+    """True if rows attend to each other, so that all rows must be in one run."""
     return bool(plan.paged) or any(step.kind.whole for step in plan.steps)
 
 
 def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
-    """Return a layout; ValueError for places that a table lacks: the file's sizes do not fit together."""
+    """Return a layout; ValueError for indices outside a table, which mean inconsistent sizes in the file."""
     if arranged.gather_rows is not None and arranged.gather_rows.size:
         highest = arranged.gather_rows.max(axis=0)
         for step in (one for one in plan.steps if one.op == "embedding_bag"):
@@ -127,7 +126,7 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
 
 
 def _max_patches(module: ModuleType, hp: TowerParams) -> int:
-    """Patches of the largest piece: what the family says, else as many pixels as the file allows, within a bound."""
+    """Patches of the largest input: from the family, else from the maximum pixels of the file, within a bound."""
     if hasattr(module, "max_patches"):
         return int(module.max_patches(hp))
     pixels = hp.settings.max_pixels
@@ -135,7 +134,7 @@ def _max_patches(module: ModuleType, hp: TowerParams) -> int:
 
 
 def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArray[np.float32] | None:
-    """The rows of the file that come into prompts as they are; None if it has none."""
+    """Return the constant prompt rows stored in the file; None if it has none."""
     found = [file.tensors[name].dequantize().reshape(-1) for name in names if name in file.tensors]
     for row in found:
         if len(row) != width:
@@ -182,7 +181,7 @@ def _staged(
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
         plan, n_rows = tracer.plan(), len(arranged.order)
-        _within_tables(plan, arranged)  # shorter clips have no other places
+        _within_tables(plan, arranged)  # shorter clips have no other indices
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
@@ -191,7 +190,7 @@ def _staged(
 
 
 def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The tensors with filters of patches as matrices, and some matrices transposed."""
+    """Return the tensors with patch convolutions as matrices, and some matrices transposed."""
     out = dict(file.tensors)
     for name, tensor in file.tensors.items():
         if name.startswith("v.patch_embd.weight") and len(tensor.shape) > 2 and tensor.type.block_size == 1:
@@ -202,7 +201,7 @@ def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tens
 
 
 def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with filters of convolutions as matrices whose columns are the channels of each tap in turn."""
+    """Return the tensors with convolutions as matrices, columns tap by tap with all channels."""
     out = dict(tensors)
     for name, tensor in tensors.items():
         if not name.startswith(("a.conv1d.", "a.conv2d.")):
@@ -213,7 +212,7 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             array = np.moveaxis(tensor.dequantize().reshape(tensor.shape), 1, -1)
             out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if "a.conv_out.weight" in out and "a.conv2d.3.weight" in out:
-        # Files have the channels one after another, with all pitches of each; rows bring pitches, with all channels.
+        # Files order columns by channel, then mel bin; rows by mel bin, then channel.
         weight = out["a.conv_out.weight"].dequantize()
         channels = out["a.conv2d.3.weight"].shape[0]
         swapped = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)

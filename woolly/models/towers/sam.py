@@ -1,8 +1,7 @@
-"""SAM's encoder: windows, or all places, whose scores know how many lines and columns two places are apart.
+"""SAM's encoder: window or global attention with decomposed relative positions (lines and columns).
 
-As `relative.py` says it: waves of the distance are products of waves of two positions, here of lines and of columns.
-Windows reach beyond the image. What they find there is keys and values of zeros, which have the biases; in layers
-that look at everything a place beyond is not seen.
+As in `relative.py`: sinusoids of a distance are products of sinusoids of two positions, here of lines and of columns.
+Windows extend beyond the image: keys and values of the padding are the biases. Global layers mask the padding.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from woolly.plan.ops.attention import Mask
 Float64 = npt.NDArray[np.float64]
 
 EPS = 1e-6
-_GLOBAL = (2, 5, 8, 11)  # layers that look at everything; files do not say
-_WINDOW = 14  # places of a side
+_GLOBAL = (2, 5, 8, 11)  # layers with global attention; not in files
+_WINDOW = 14  # positions per side
 _MAX_LAYERS = 1024
-_UNSEEN = -1e9  # what the score of a place beyond the image has added
-# Columns of places: the table of positions, whether a row is a place of the image, which of the sizes it has, and
-# what its key begins with.
+_UNSEEN = -1e9  # added to the scores of masked padding
+# Columns of `gather_rows`: index in the position table, image or padding, index of the image size, and index of the key
+# prefix.
 _POSITION, _IS_PLACE, _KEY, _SIZES = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Sam:
-    """Sizes of the encoder. Images have the side of its table, or another of `sides`."""
+    """Parameters of the encoder. Images have the side of the position table, or one of `sides`."""
 
     width: int
     n_layers: int
     heads: int
     window: int
-    sides: tuple[int, ...]  # places of a side of each size of images, the trained one first
+    sides: tuple[int, ...]  # positions per side of each image size, the trained size first
 
     @property
     def head_dim(self) -> int:
@@ -53,15 +52,15 @@ class Sam:
         return self.width // self.heads
 
     def reach(self, layer: int) -> int:
-        """Lines or columns that waves of a layer tell apart, in both directions."""
+        """Distances of a layer's relative positions, per direction."""
         return self.sides[0] if layer in _GLOBAL else self.window
 
     def padded(self, side: int) -> int:
-        """Places of a side with those beyond the image that windows have."""
+        """Positions per side, with the window padding."""
         return -(-side // self.window) * self.window
 
     def build(self, p: Tracer, hp: TowerParams) -> Handle:
-        """Rows of all places, after the last layer."""
+        """Build the encoder; return the rows of the last layer."""
         x = p.linear(p.input(width=hp.patch), "v.sam.patch_embd", width=self.width)
         nothing = x * 0.0
         is_place = p.embedding_bag(nothing, "v.sam.ones", first=_IS_PLACE)
@@ -78,9 +77,9 @@ class Sam:
     def _attention(self, p: Tracer, h: Handle, layer: int, sizes: list[Handle], keys: dict[bool, Handle]) -> Handle:
         heads, reach, is_global = self.heads, self.reach(layer), layer in _GLOBAL
         q, k, v = (p.linear(h, "attn.qkv", width=self.width, first=i * self.width) for i in range(3))
-        p.skip("attn.pos_h", "attn.pos_w")  # read as waves
+        p.skip("attn.pos_h", "attn.pos_w")  # read as sinusoids
         read = q
-        if is_global:  # each size of images has distances of its own
+        if is_global:  # each image size has its own distances
             read = q * sizes[0]
             for one in sizes[1:]:
                 read = p.concat(read, q * one, heads=heads)
@@ -99,7 +98,7 @@ class Sam:
         return p.attention(q, k, v, head_dim=q.width // heads, scale=self.head_dim**-0.5, mask=mask)
 
     def remake(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Filters as matrices, the table of positions in each size, and waves in place of vectors by distance."""
+        """Reshape convolutions to matrices, resize the position table to each size, and compute rotary coefficients."""
         n, table = self.sides[0], _array(tensors, "v.sam.pos_embd.weight")
         if table.size != n**2 * self.width or "v.sam.patch_embd.weight" not in tensors:
             raise ModelError(f"the tower has no patches, or v.sam.pos_embd.weight is not a table of {n} x {n} places")
@@ -124,26 +123,26 @@ class Sam:
         return out
 
     def _waves(self, by_axis: list[Float64], side: int, reach: int) -> Float64:
-        """[4 * reach, head_dim]: from q to what turns, for images of a side: lines then columns, twice."""
+        """[4 * reach, head_dim]: from q to rotary coefficients, for images of a side: lines then columns, twice."""
         halves = []
         for table in by_axis:
-            # Distances that such an image does not have say nothing: zeros.
+            # Distances outside such an image have no effect: zeros.
             by_distance = np.zeros((2 * reach - 1, self.head_dim))
             by_distance[reach - side : reach + side - 1] = _stretched(table, 2 * side - 1)
             waves = fourier_tensors("waves", by_distance[None], 1)["waves.weight"].dequantize()
-            # Attention scales scores; those by distance are not scaled.
+            # Attention scales scores, but relative positions are not scaled.
             halves.append(waves.reshape(2, reach, self.head_dim).astype(np.float64) * self.head_dim**0.5)
         return np.concatenate(halves, axis=1).reshape(4 * reach, self.head_dim)
 
     def _keys(self, name: str, reach: int) -> dict[str, Tensor]:
-        """What keys begin with before they turn, the frequencies, and what makes places beyond the image unseen."""
+        """Return the unrotated key prefix, the rope divisors, and the mask of the padding."""
         given = rotation_tensors(name, reach)
         divisors = np.tile(given[f"{name}.divisors"].dequantize(), 2)
         begun = np.repeat(np.array([1.0, 0.0]), 2 * reach)
         out = {f"{name}.divisors": f32_tensor(f"{name}.divisors", divisors)}
         if name != "v.sam.all":
             return out | {f"{name}.weight": f32_tensor(f"{name}.weight", begun)}
-        # The sine of the wave that stays has no coefficient: its pair tells who is seen.
+        # The sine of the constant term has no coefficient: its pair carries the mask.
         still = 2 * reach
         beyond, seeing = begun.copy(), np.zeros(4 * reach)
         beyond[still], seeing[still] = _UNSEEN, 1.0
@@ -153,7 +152,7 @@ class Sam:
         }
 
     def patch_layout(self, side: int) -> PatchLayout:
-        """Places by windows, those beyond the image among them; results line by line."""
+        """Return positions by windows, padding included; results line by line."""
         if side not in self.sides:
             known = " or ".join(f"{one} x {one}" for one in self.sides)
             raise ValueError(f"the tower reads images of {known} patches, not {side} x {side}")
@@ -185,7 +184,7 @@ class Sam:
 
 
 def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
-    """The sizes that the file gives, for images of the trained side, and of some other sides in places."""
+    """Read the parameters from the file, for images of the trained side and of `sides` in positions."""
     width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
     if width % heads or n_layers > _MAX_LAYERS or window > hp.side:
@@ -203,7 +202,7 @@ def _array(tensors: dict[str, Tensor], name: str) -> Float64:
 
 
 def resized(table: Float64, side: int) -> Float64:
-    """A table [n, n, width] made smaller or larger, by torch's antialiased bicubic kernel."""
+    """Resize a table [n, n, width] with torch's antialiased bicubic kernel."""
     if len(table) == side:
         return table
     gather_weights = _bicubic(len(table), side)
@@ -212,7 +211,7 @@ def resized(table: Float64, side: int) -> Float64:
 
 
 def _bicubic(n: int, side: int) -> Float64:
-    """[side, n]: how much of each old place is in each new one. The kernel widens as the table shrinks."""
+    """[side, n]: weights of bicubic resampling. The kernel widens as the table shrinks."""
     scale = n / side
     wide = max(scale, 1.0)
     apart = np.abs(np.arange(n)[None] + 0.5 - (np.arange(side)[:, None] + 0.5) * scale) / wide
@@ -224,7 +223,7 @@ def _bicubic(n: int, side: int) -> Float64:
 
 
 def _stretched(table: Float64, n: int) -> Float64:
-    """Rows of a table made n by blending two neighbours, over whole cells as torch's `interpolate`."""
+    """Resize the rows of a table to n by linear interpolation, as torch's `interpolate` without `align_corners`."""
     if len(table) == n:
         return table
     exact = np.clip((np.arange(n) + 0.5) * (len(table) / n) - 0.5, 0, len(table) - 1)
@@ -235,7 +234,7 @@ def _stretched(table: Float64, n: int) -> Float64:
 
 
 def around(side: int, stride: int) -> Int32:
-    """[n, 9]: what a filter of 3 x 3 covers of side x side places, at each or each second of them; -1 is outside."""
+    """[n, 9]: inputs of a 3 x 3 filter over side x side positions, stride 1 or 2; -1 is outside."""
     along = np.arange(0, side, stride)[:, None] + np.array([-1, 0, 1])
     along = np.where((along < 0) | (along >= side), -1, along)
     lines, columns = along[:, None, :, None], along[None, :, None, :]

@@ -1,4 +1,4 @@
-"""The layer that all transformers of towers share, and where a square image's patches stand."""
+"""The transformer layer shared by vision encoders, and the patch layout of a square image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Norm = Literal["layer", "rms"]
 
 
 def normed(p: Tracer, x: Handle, name: str, hp: Encoder, norm: Norm = "layer") -> Handle:
-    """X normed by a weight."""
+    """X after a norm."""
     return p.rms_norm(x, name, eps=hp.eps) if norm == "rms" else p.layer_norm(x, name, eps=hp.eps)
 
 
@@ -33,7 +33,7 @@ def layer(
     mask: Mask = "all",
     tower: str = "v",
 ) -> Handle:
-    """Attention and feed-forward, each after a norm and times a weight if the file has one."""
+    """Build pre-norm attention and MLP, each with layer scale if the file has it."""
     with p.scope(f"{tower}.blk.{index}"):
         h = normed(p, x, "ln1", hp, norm)
         if p.has("attn_qkv"):
@@ -58,33 +58,33 @@ def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
         return p.linear(p.unary(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
     if act not in ("silu", "gelu_erf"):
         raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
-    # The gate first: then one step computes both and what follows.
+    # The gate first: one step then computes both products and the activation.
     gate, y = p.linear(h, "ffn_gate", width=p.rows(up)), p.linear(h, up, width=p.rows(up))
     return p.linear(p.glu(gate, y, act), down, width=hp.width)
 
 
 def mlp(p: Tracer, x: Handle, first: str, second: str, act: Act = "gelu_erf") -> Handle:
-    """Two matrices with an activation between them."""
+    """Build an MLP: two matrices with an activation between them."""
     return p.linear(p.unary(p.linear(x, first, width=p.rows(first)), act), second, width=p.rows(second))
 
 
 def with_class(p: Tracer, x: Handle) -> Handle:
-    """X with the class row in its place, as `square` arranges it."""
+    """X with the class row, in the layout of `square`."""
     if p.has("v.patch_embd.bias"):
         x = p.embedding_bag(x, "v.patch_embd.bias", first=2)
     return p.embedding_bag(x, "v.class_embd", first=1)
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a piece, for families whose pieces have the trained size, or fit into it."""
+    """Patches of an input, for families whose inputs have at most the trained size."""
     return hp.side**2
 
 
 def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayout:
-    """Patches of an image of the trained size, by blocks that make one row; a class row may come first.
+    """Patches of an image of the trained size in merge order; a class row may come first.
 
-    Each row has a place in the table of positions, one in that of the class row, and one that takes the patches' bias
-    off the class row, which has no patch.
+    Columns of `gather_rows`: index in the position table, index of the class row, and an index that cancels the patch
+    bias for the class row, which has no patch.
     """
     if grid != (1, hp.side, hp.side):
         raise ValueError(f"the tower reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")

@@ -31,13 +31,13 @@ __all__ = ["IMAGE_PROCESSORS", "ImageProcessor", "image_placeholders", "process_
 
 
 class ImageProcessor(Protocol):
-    """A file of this folder."""
+    """Interface of a module in this folder."""
 
     def choose_tiling(self, height: int, width: int, settings: VisionSettings) -> Tiling:
-        """Returns the pieces of an image of this size; RequestError for a shape that the family does not take."""
+        """Return the tiling of an image of this size; RequestError for an unsupported aspect ratio."""
 
     def process(self, image: Image, settings: VisionSettings) -> ProcessedItem:
-        """Returns the image in these pieces."""
+        """Return the image with this tiling."""
 
 
 # By `clip.projector_type`.
@@ -69,11 +69,11 @@ IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
 
 
 def process_image(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns an image as the tower reads it; RequestError if the family cannot take one of its shape."""
+    """Return the encoder inputs of an image; RequestError if the family does not support its size."""
     return IMAGE_PROCESSORS[settings.projector].process(image, settings)
 
 
 def image_placeholders(size: tuple[int, int], settings: VisionSettings) -> PromptReplacement:
-    """Returns what an image of this height and width becomes in a prompt; nothing of it is computed, nor held."""
+    """Return the placeholders of an image of this height and width; nothing is computed or allocated."""
     tiling = IMAGE_PROCESSORS[settings.projector].choose_tiling(*size, settings)
     return make_replacement(tiling.empty_item(size, settings), settings)

@@ -1,4 +1,4 @@
-"""DeepSeek-OCR: a large image is stretched over tiles, then all of it stands in the middle of a grey square."""
+"""DeepSeek-OCR: a large image is resized to a grid of tiles; the overview is letterboxed to a gray square."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from woolly.multimodal.processing.transforms import Pixels, patchify, resize, sp
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_TILES, _MAX_TILES = 2, 9  # tiles, if the file does not say
+_MIN_TILES, _MAX_TILES = 2, 9  # tiles, if not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns tiles if the image is larger than one, and an overview, which is larger than a tile."""
+    """Return tiles if the image is larger than one tile, and an overview, which is larger than a tile."""
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
         return Tiling((overview,))
@@ -30,7 +30,7 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `choose_tiling`."""
+    """Return the image with the tiling of `choose_tiling`."""
     (lines, columns), tile = choose_tiling(image.height, image.width, settings).tiles, settings.tile_size
     tiles = split_tiles(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
     shown = [*tiles, _within(image.pixels, settings)]
@@ -39,7 +39,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _within(pixels: Pixels, settings: VisionSettings) -> Pixels:
-    """Returns the image in its own shape in the middle of a square, filled with the mean colour."""
+    """Letterbox the image: keep its aspect ratio, center it in a square, pad with the mean color."""
     check_pillow()
     import PIL.Image
     from PIL import ImageOps

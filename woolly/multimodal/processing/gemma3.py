@@ -1,6 +1,6 @@
-"""Gemma 3 and CogVLM: an image is squashed to a square.
+"""Gemma 3 and CogVLM: an image is resized to a square, without keeping its aspect ratio.
 
-Pan and scan, which the processor of Gemma 3 leaves off, is left off here too.
+No pan and scan, which is off by default in the processor of Gemma 3.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one square, whatever the image."""
+    """Return one square for any image."""
     return Tiling(((settings.image_size, settings.image_size),))
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the image as one square piece."""
+    """Return the image as one square input."""
     side = settings.image_size
     square = resize(image.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
     return ProcessedItem.of("image", [patchify(square, settings)], size=image.size)

@@ -1,4 +1,4 @@
-"""Gemma 4: an image keeps its shape and fills a number of rows; pixels go from 0 to 1, the tower does the rest."""
+"""Gemma 4: an image keeps its aspect ratio within a maximum of rows; pixels are 0 to 1, normalized in the encoder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_ROWS = 280  # as the processor has it; files do not say
+_MAX_ROWS = 280  # of the processor; not in files
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one piece of the most rows that its shape allows."""
+    """Return one input of as many rows as its aspect ratio allows."""
     side = settings.patch_size * settings.merge_size
     most = settings.max_pixels or _MAX_ROWS * side**2
     grow = math.sqrt(most / (height * width))
@@ -34,6 +34,6 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the image as one piece."""
+    """Return the image as one input."""
     pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
     return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)

@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: an image is enlarged or shrunk to its longest side, then cut into tiles with an overview."""
+"""Idefics 3 and SmolVLM: an image is resized to its longest side, then split into tiles with an overview."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_SIDE = 4096  # as the processor has it
-_TILES = 4  # of the longest side, if the file does not give its length
+_MAX_SIDE = 4096  # of the processor
+_TILES = 4  # of the longest side, if its length is not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns tiles and an overview."""
+    """Return tiles and an overview."""
     size = settings.image_size
     whole = _whole_tiles(*_fit_longest(height, width, _max_side(settings)), size)
     return Tiling.of_grid(whole[0] // size, whole[1] // size, size)
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
+    """Return tiles, then the overview; the overview alone if one tile is enough."""
     size, longest = settings.image_size, _max_side(settings)
-    # Each size is a resize of its own, as in the processor: two filters in a row are not one.
+    # Each size is resized from the previous one, as in the processor: two resizes are not equal to one.
     pixels = resize(image.pixels, *_fit_longest(image.height, image.width, longest), "lanczos")
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
@@ -39,12 +39,12 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _max_side(settings: VisionSettings) -> int:
-    """Returns the longest side before the image is cut."""
+    """Return the longest side before tiling."""
     return settings.preproc_image_size or _TILES * settings.image_size
 
 
 def _fit_longest(height: int, width: int, longest: int) -> tuple[int, int]:
-    """Returns the sides with the longer one at `longest`, the other even, and neither above the processor's limit."""
+    """Return the sides with the longer one at `longest`, the other even, both within the processor's limit."""
     ratio = width / height
     if width >= height:
         width, height = longest, int(longest / ratio)
@@ -62,7 +62,7 @@ def _fit_longest(height: int, width: int, longest: int) -> tuple[int, int]:
 
 
 def _whole_tiles(height: int, width: int, size: int) -> tuple[int, int]:
-    """Returns the sides filled up to whole tiles, the longer one first."""
+    """Return the sides rounded up to complete tiles, the longer one first."""
     ratio = width / height
     if width >= height:
         width = math.ceil(width / size) * size

@@ -1,4 +1,4 @@
-"""InternVL: an image is stretched over the grid of tiles whose shape is nearest to its own, then an overview."""
+"""InternVL: an image is resized to the grid of tiles with the closest aspect ratio, followed by an overview."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_TILES, _MAX_TILES = 1, 12  # tiles, if the file does not say
+_MIN_TILES, _MAX_TILES = 1, 12  # tiles, if not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns tiles and an overview."""
+    """Return tiles and an overview."""
     least, most = settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
     columns, lines = find_closest_aspect_ratio(height, width, settings.image_size, least, most)
     return Tiling.of_grid(lines, columns, settings.image_size)
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
+    """Return tiles, then the overview; the overview alone if one tile is enough."""
     size = settings.image_size
     tiles = choose_tiling(image.height, image.width, settings).tiles
     lines, columns = tiles if any(tiles) else (1, 1)
@@ -35,9 +35,9 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def find_closest_aspect_ratio(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
-    """Returns columns and lines of the grid with the nearest ratio of sides.
+    """Return columns and rows of the grid with the closest aspect ratio.
 
-    If several are equally near, the largest counts that has less than twice the pixels of the image.
+    Among equally close ones, the largest with less than twice the pixels of the image.
     """
     numbers = range(1, most + 1)
     grids = [(columns, lines) for columns in numbers for lines in numbers if least <= columns * lines <= most]

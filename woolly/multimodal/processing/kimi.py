@@ -1,4 +1,4 @@
-"""Kimi-VL: an image keeps its shape and size within a number of patches; black fills its sides up to whole rows."""
+"""Kimi-VL: an image keeps its aspect ratio within a maximum of patches; sides are padded with black to full rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-MAX_PATCHES = 4096  # the processor's, if the file gives no pixels
-MAX_SIDE_PATCHES = 511  # patches of a line or column, as the processor has it
+MAX_PATCHES = 4096  # of the processor, if the file has no pixel limit
+MAX_SIDE_PATCHES = 511  # patches per line or column, as in the processor
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one piece; RequestError for one that is too long."""
+    """Return one input; RequestError for a too long image."""
     row = settings.patch_size * settings.merge_size
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
     if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:
@@ -33,7 +33,7 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the image as one piece, with black below and to its right."""
+    """Return the image as one input, with black padding at the bottom and on the right."""
     high, wide = choose_tiling(image.height, image.width, settings).sizes[0]
     pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)
@@ -42,7 +42,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
-    """Returns the sides of an image of no more than the most whole patches."""
+    """Return the sides of an image within the maximum of complete patches."""
     patch = settings.patch_size
     most = (settings.max_pixels or MAX_PATCHES * patch**2) // patch**2
     if (n := (height // patch) * (width // patch)) <= most:

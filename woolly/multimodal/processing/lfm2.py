@@ -1,4 +1,4 @@
-"""LFM2-VL: an image keeps its shape within some rows; a large one is cut into tiles of 512, then an overview."""
+"""LFM2-VL: an image keeps its aspect ratio within some rows; a large one becomes 512-pixel tiles and an overview."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_ROWS, _MAX_ROWS = 64, 256  # of the whole image; the processor's, files do not say
+_MIN_ROWS, _MAX_ROWS = 64, 256  # of an untiled image; of the processor, not in files
 _TILE, _MIN_TILES, _MAX_TILES = 512, 2, 10
-_TOLERANCE = 2.0  # an image of as many times the most rows is still whole
+_TOLERANCE = 2.0  # multiple of the maximum rows up to which an image is not tiled
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns the image whole, or tiles and an overview."""
+    """Return the image untiled, or tiles and an overview."""
     side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS * side**2
     most = settings.max_pixels or _MAX_ROWS * side**2
@@ -36,7 +36,7 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `choose_tiling`."""
+    """Return the image with the tiling of `choose_tiling`."""
     found = choose_tiling(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[-1], "bilinear")]
     if any(found.tiles):

@@ -1,4 +1,4 @@
-"""Llama 4: an image is fitted into a grid of tiles without distortion, filled up in black, then an overview."""
+"""Llama 4: an image keeps its aspect ratio within a grid of tiles, padded with black, followed by an overview."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MAX_TILES = 16
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns tiles and an overview; the image alone if one tile holds all of it."""
+    """Return tiles and an overview; the image alone if one tile is enough."""
     lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
     return Tiling.of_grid(lines, columns, settings.image_size)
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `choose_tiling`."""
+    """Return the image with the tiling of `choose_tiling`."""
     found, side = choose_tiling(image.height, image.width, settings), settings.image_size
     lines, columns = found.tiles if any(found.tiles) else (1, 1)
     room = [min(max(own, side), n * side) for own, n in zip(image.size, (lines, columns), strict=True)]
@@ -40,7 +40,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Returns lines and columns of the tiles that enlarge the image least, else shrink it least; then the fewest."""
+    """Return rows and columns of the grid with the least upscaling, else the least downscaling, then fewest tiles."""
     numbers = range(1, most + 1)
     grids = [(lines, columns) for lines in numbers for columns in numbers if lines * columns <= most]
     # In float32, as the processor compares them.
@@ -54,7 +54,7 @@ def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Returns height and width of the image within a size, in its own shape."""
+    """Return height and width of the image within a size, with its aspect ratio."""
     if wide / width < high / height:
         return max(1, min(math.floor(height * (wide / width)), high)), wide
     return high, max(1, min(math.floor(width * (high / height)), wide))

@@ -1,7 +1,7 @@
-"""LLaVA 1.5 and 1.6: an image is padded to a square, or laid over one of some sizes and cut into tiles.
+"""LLaVA 1.5 and 1.6: an image is padded to a square, or resized to one of several sizes and split into tiles.
 
-1.5 pads in the mean colour, which its training did: transformers has this as `do_pad` of its processor; without it,
-CLIP's crops the middle. 1.6 pads in black, and its towers see a squashed overview first.
+1.5 pads with the mean color, as in its training: `do_pad` of transformers' processor; without it, CLIP's processor
+center-crops. 1.6 pads with black, after an overview that is resized without keeping the aspect ratio.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
+_MAX_SIDE = 14_142  # of the square: 600 MB. 100 megapixels at 2:1 fit; a line of 65,535 pixels would take 12.9 GB
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one square; of 1.6, an overview, then tiles."""
+    """Return one square; for 1.6 an overview, then tiles."""
     side = settings.image_size
     if settings.pinpoints:
         high, wide = select_best_resolution(height, width, settings)
@@ -38,7 +38,7 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `choose_tiling`."""
+    """Return the image with the tiling of `choose_tiling`."""
     found, side = choose_tiling(image.height, image.width, settings), settings.image_size
     if not settings.pinpoints:
         high = max(image.size)
@@ -54,7 +54,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def select_best_resolution(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
-    """Returns the size of all tiles that shows most pixels of the image, and of those the smallest."""
+    """Return the total size of the tiles with the most pixels of the image; among equal ones, the smallest."""
     best, shown, wasted = (0, 0), 0, math.inf
     for high, wide in settings.pinpoints:
         scale = min(wide / width, high / height)
@@ -65,14 +65,14 @@ def select_best_resolution(height: int, width: int, settings: VisionSettings) ->
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Returns height and width of the image within a size, in its own shape."""
+    """Return height and width of the image within a size, with its aspect ratio."""
     if wide / width < high / height:
         return max(1, min(math.ceil(height * (wide / width)), high)), wide
     return high, max(1, min(math.ceil(width * (high / height)), wide))
 
 
 def _pad_center(pixels: Pixels, high: int, wide: int, colour: list[int]) -> Pixels:
-    """Returns the pixels in the middle of a larger image."""
+    """Return the pixels centered in a larger image."""
     height, width = pixels.shape[:2]
     if (height, width) == (high, wide):
         return pixels

@@ -1,4 +1,4 @@
-"""MiniCPM-V: an overview in the image's shape, and for a large one slices of a grid whose shape is nearest to it."""
+"""MiniCPM-V: an overview with the image's aspect ratio; for a large image also slices in the closest ratio."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_SLICES = 9
-_MAX_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
+_MAX_AREAS = 2  # of an input, in squares of the encoder's side: the limit of its position table
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns the overview, then the slices, line by line; RequestError for an image that is too long for its width.
+    """Return the overview, then the slices in raster order; RequestError for a too elongated image.
 
-    Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
+    Sides are rounded to complete rows, so a long thin input may exceed the encoder's limit.
     """
     found = _choose_tiling(height, width, settings)
     if any(high * wide > _MAX_AREAS * settings.image_size**2 for high, wide in found.sizes):
@@ -44,7 +44,7 @@ def _choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the pieces of `choose_tiling`."""
+    """Return the image with the tiling of `choose_tiling`."""
     found = choose_tiling(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[0], "bicubic")]
     if any(found.tiles):
@@ -57,14 +57,14 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:
-    """Returns lines and columns of n slices, one fewer or one more, in the shape that is nearest to the image's."""
+    """Return rows and columns of n - 1, n or n + 1 slices, with the aspect ratio closest to the image's."""
     counts = [i for i in (n - 1, n, n + 1) if 1 < i <= most]
     grids = [(i // columns, columns) for i in counts for columns in range(1, i + 1) if i % columns == 0]
     return min(grids, key=lambda grid: abs(math.log(width / height) - math.log(grid[1] / grid[0])), default=(1, 1))
 
 
 def _fit(height: float, width: float, size: int, patch: int, *, grows: bool) -> tuple[int, int]:
-    """Returns the sides in multiples of `patch`, of about size x size pixels; small ones stay unless it `grows`."""
+    """Return the sides in multiples of `patch`, of about size x size pixels; upscaled only if `grows`."""
     if height * width > size**2 or grows:
         ratio = width / height
         height = int(size / math.sqrt(ratio))

@@ -1,4 +1,4 @@
-"""Pixtral, Mistral 3, LightOnOCR: an image keeps its shape within a longest side, filled up to whole rows."""
+"""Pixtral, Mistral 3, LightOnOCR: an image keeps its aspect ratio within a longest side, rounded up to full rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one piece within the longest side."""
+    """Return one input within the longest side."""
     side = settings.patch_size * settings.merge_size
     shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
     if shrink > 1:
@@ -24,6 +24,6 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the image as one piece."""
+    """Return the image as one input."""
     pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
     return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)

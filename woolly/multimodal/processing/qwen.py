@@ -1,4 +1,4 @@
-"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: an image keeps its shape, in multiples of rows."""
+"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: sides are multiples of the row size, ratio kept."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from woolly.multimodal.vision_settings import MAX_PATCHES, VisionSettings
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
 
-MAX_RATIO = 200  # of the sides, as the processor has it
+MAX_RATIO = 200  # aspect ratio, as in the processor
 
-# Rows of an image if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of
-# 12 megapixels takes all but a few: more than most contexts.
+# Rows of an image if the file has no pixel limit. The processors allow up to 16,384 rows, which a 12-megapixel photo
+# nearly reaches: more than most contexts.
 _MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MAX_ROWS = 4096
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Returns one piece in nearly the image's shape; RequestError for one that is too thin."""
+    """Return one input of nearly the image's aspect ratio; RequestError for a too thin image."""
     side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
     most = max_pixels(settings)
@@ -41,19 +41,19 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Returns the image as one piece."""
+    """Return the image as one input."""
     pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
     return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)
 
 
 def max_pixels(settings: VisionSettings) -> int:
-    """Returns the pixels of the largest image."""
+    """Return the maximum of pixels."""
     side = settings.patch_size * settings.merge_size
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
 
 
 def smart_resize(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """Returns the sides as multiples of `side`, with `least` to `most` pixels, in nearly the same ratio."""
+    """Return the sides as multiples of `side`, with `least` to `most` pixels, at nearly the same aspect ratio."""
     high, wide = round(height / side) * side, round(width / side) * side
     if high * wide > most:
         shrink = math.sqrt(height * width / most)

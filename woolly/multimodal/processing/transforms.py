@@ -1,4 +1,4 @@
-"""What all families do with pixels: resize, cut into tiles, normalize, cut into patches."""
+"""Image transforms shared by all families: resize, split into tiles, normalize, patchify."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Filter = Literal["bilinear", "bicubic", "lanczos"]
 
 
 def resize(pixels: Pixels, height: int, width: int, filter: Filter) -> Pixels:
-    """Returns the pixels in another size, by Pillow's filter: wide when it shrinks, so that nothing is skipped."""
+    """Resize with Pillow's filters, which widen when downscaling (antialiasing)."""
     if pixels.shape[:2] == (height, width):
         return pixels
     check_pillow()
@@ -28,22 +28,22 @@ def resize(pixels: Pixels, height: int, width: int, filter: Filter) -> Pixels:
 
 
 def split_tiles(pixels: Pixels, size: int) -> list[Pixels]:
-    """Returns the tiles of `size` x `size` pixels, line by line."""
+    """Split into tiles of `size` x `size` pixels, in raster order."""
     height, width = pixels.shape[:2]
     return [pixels[y : y + size, x : x + size] for y in range(0, height, size) for x in range(0, width, size)]
 
 
 def patchify(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> EncoderInput:
-    """Returns pixels from 0 to 1, less the mean, by the deviation, as patches line by line.
+    """Normalize pixels from 0..1 by mean and deviation, and return patches in raster order.
 
-    In float32, and divided by 255 first: the order of transformers, so that the last bits are the same. `in_bfloat16`
-    rounds each result to 8 bits, as one of its processors does.
+    In float32, and divided by 255 first: the order of transformers, for equal bits. `in_bfloat16` rounds each result to
+    bfloat16, as one of its processors does.
     """
     patch = settings.patch_size
     height, width = pixels.shape[0] // patch, pixels.shape[1] // patch
     scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
     mean, std = (np.array(one, np.float32) for one in (settings.mean, settings.std))
-    # What each of 256 values becomes, for red, green and blue.
+    # Normalized value for each of 256 levels of red, green and blue.
     table = _rounded(_rounded(_rounded(scaled, in_bfloat16)[:, None] - mean, in_bfloat16) / std, in_bfloat16)
     patches = pixels[: height * patch, : width * patch].reshape(height, patch, width, patch, 3)
     patches = patches.transpose(0, 2, 4, 1, 3).reshape(height * width, 3, patch * patch)
@@ -54,7 +54,7 @@ def patchify(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = Fa
 
 
 def _rounded(values: npt.NDArray[np.float32], in_bfloat16: bool) -> npt.NDArray[np.float32]:
-    """Returns numbers, or these rounded to the upper half of a float32, to even if two are equally near."""
+    """Round float32 to bfloat16, to even on ties."""
     if not in_bfloat16:
         return values
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

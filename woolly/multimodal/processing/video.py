@@ -1,4 +1,4 @@
-"""Frames of videos: which ones the processor of a family takes, in what size, and what a tower reads of them."""
+"""Video processors: frame sampling and frame size of each family, and the inputs of its encoder."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from woolly.multimodal.video import Clip, Frame, VideoSampling
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
-_SMOLVLM_FRAMES = 64  # at most, one of a second
-_SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
+_SMOLVLM_FRAMES = 64  # maximum, one per second
+_SMOLVLM_SIDE = 1024  # of a decoded frame: twice the input size of SmolVLM
 
 _QWEN_FPS = 2.0
 _QWEN_MIN_FRAMES, _QWEN_MAX_FRAMES = 4, 768
-# Pixels of all frames, as the checkpoints' configurations have them, and rows of one frame at most.
+# Maximum pixels of all frames, from the checkpoints' configurations, and maximum rows of one frame.
 _QWEN_MIN_PIXELS, _QWEN_MAX_PIXELS = 4096, 25_165_824
 _QWEN_MAX_ROWS = 768
-# Rows of a frame at least, and of all pairs of frames at most, with Qwen 2 and 2.5. Files do not say how many positions
-# of 2.5 are a second; all checkpoints have 2.
+# Minimum rows of a frame, and maximum rows of all frame pairs, for Qwen 2 and 2.5. Files do not have the number of
+# positions per second of 2.5; it is 2 in all checkpoints.
 _QWEN2_MIN_ROWS, _QWEN2_MAX_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
 def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> VideoSampling:
-    """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
+    """Return the video sampling of a family; RequestError if its video input is not supported.
 
-    Qwen 3 Omni has the tower of Qwen 3 VL, but lays audio among the frames: `has_audio` tells them apart.
+    Qwen 3 Omni has the encoder of Qwen 3 VL, but interleaves audio with frames: `has_audio` tells them apart.
     """
     if settings.projector == "idefics3":
         return SMOLVLM
@@ -64,7 +64,7 @@ def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> Vide
 
 
 def count_frame_rows(frames: Sequence[Frame], settings: VisionSettings) -> int:
-    """Returns the rows that frames become."""
+    """Return the rows of some frames."""
     return sum(_measured(frame, settings) for frame in frames)
 
 
@@ -76,23 +76,23 @@ def _measured(frame: Frame, settings: VisionSettings) -> int:
 
 
 def process_frame(frame: Frame, settings: VisionSettings) -> ProcessedItem:
-    """Returns frames as the tower reads them: one as an image, two as both halves of one piece's patches."""
+    """Return the encoder input of a frame: one frame as an image, two frames as the two halves of each patch."""
     if frame.temporal_patch_size == 1:
         return process_image(frame.image, _single_tile(settings))
     return ProcessedItem.of("image", [_temporal_patches(frame, settings)], size=(frame.height, frame.width))
 
 
 def process_clip(clip: Clip, settings: VisionSettings) -> ProcessedItem:
-    """Returns all frames of a video: a piece for each two, and the moment of each.
+    """Return all frames of a video: an input for each pair, and its time.
 
-    Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
+    Times of Qwen 2.5 are seconds, independent of the frame rate; Qwen 2 counts the pairs.
     """
     inputs = [_temporal_patches(frame, settings) for frame in clip.frames]
     first, numbers = clip.frames[0], np.arange(len(inputs), dtype=np.float32)
     if settings.projector == "qwen2.5vl_merger":
         numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(
             first.temporal_patch_size / first.rate
-        )  # f32, as the processor's
+        )  # f32, as in the processor
     frame_times = tuple(numbers.astype(np.int64).tolist())
     size = sum(frame.temporal_patch_size * frame.height for frame in clip.frames), first.width
     return ProcessedItem.of("image", inputs, size=size, frame_times=frame_times)
@@ -109,9 +109,9 @@ def _single_tile(settings: VisionSettings) -> VisionSettings:
 
 
 def _choose_smolvlm(n_frames: int, rate: float) -> list[int]:
-    """Returns one frame of a second, evenly from the first to the last.
+    """Sample one frame per second, evenly from the first to the last.
 
-    The first and the last second of a long video are left out.
+    The first and the last second of a long video are omitted.
     """
     seconds = n_frames / rate
     n = max(1, min(round(seconds), _SMOLVLM_FRAMES))
@@ -133,7 +133,7 @@ SMOLVLM = VideoSampling("smolvlm", _choose_smolvlm, _fit_smolvlm)
 
 
 def _choose_qwen(n_frames: int, rate: float) -> list[int]:
-    """Returns two frames of a second, evenly from the first to the last."""
+    """Sample two frames per second, evenly from the first to the last."""
     if n_frames < 2:
         raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
     n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
@@ -141,17 +141,17 @@ def _choose_qwen(n_frames: int, rate: float) -> list[int]:
 
 
 def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
-    """Returns two frames of a second, evenly from the first on, in pairs."""
+    """Sample two frames per second, evenly from the first, in pairs."""
     if n_frames < 2:
         raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
     n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     even = math.floor(n / 2) * 2
     step = n_frames / even
-    return [int(np.float32(i * step)) for i in range(even)]  # the processor counts in f32
+    return [int(np.float32(i * step)) for i in range(even)]  # f32, as in the processor
 
 
 def _fit_qwen(side: int, max_frame_pixels: int, n: int, height: int, width: int) -> tuple[int, int]:
-    """Returns the sides as multiples of `side`, in nearly the same ratio, so that all frames keep to the limits."""
+    """Return the sides as multiples of `side`, at nearly the same aspect ratio, within the limits for all frames."""
     of_frame = min(_QWEN_MAX_ROWS * side**2, max_frame_pixels, _QWEN_MAX_PIXELS // n)
     most = max(of_frame, int(_QWEN_MIN_PIXELS * 1.05)) * n
     if min(height, width) < side:
@@ -169,7 +169,7 @@ def _fit_qwen(side: int, max_frame_pixels: int, n: int, height: int, width: int)
 
 
 def _fit_qwen2(side: int, max_frame_pixels: int, n: int, height: int, width: int) -> tuple[int, int]:
-    """Returns the sides as multiples of `side`; each frame has its share of all rows."""
+    """Return the sides as multiples of `side`; rows are shared equally among frames."""
     least = _QWEN2_MIN_ROWS * side**2
     share = min(_QWEN_MAX_ROWS * side**2, _QWEN2_MAX_ROWS * side**2 * 2 // n)
     _check_ratio(height, width)
