@@ -1,4 +1,4 @@
-"""The BatchSlot: where kernels find the batch of a run. One copy brings all of it to the device."""
+"""BatchSlot: device memory of the current batch, uploaded in one copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "snapshots"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
-# What towers and rows in place of tokens need: ImageBatch of native/gpu/primitives/images.slang.
+# Fields for encoders and injected embeddings: ImageBatch of native/gpu/primitives/images.slang.
 _MULTIMODAL = ("rope_rows", "attn_ranges", "inputs_embeds", "embeds_at", "gather_rows", "gather_weights")
 BATCH = np.dtype(
     [
@@ -50,41 +50,41 @@ BATCH = np.dtype(
 )
 
 _ALIGNMENT = 16
-_TABLE = "pages of"  # all tokens (None), or a window
+_TABLE = "pages of"  # a page table: of full attention (None) or of a sliding window
 _ARRAYS = (*_POINTERS[:10], *_MULTIMODAL[1:])
 _ROPE = ("cosines", "sines", "rope_rows")  # of batches with rope positions
-_PICKS = "picks"  # how the tokens of the batch are taken
+_PICKS = "picks"  # selects the tokens of the batch from the last ranking
 _EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
-# Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
+# Host copies: one in flight, one being filled, and possibly a dropped run between them.
 _SIDES = 3
-# Room for the arrays of most batches; longer page tables get memory of their own.
+# Bytes for the arrays of most batches; larger ones get a separate allocation.
 _BODY = 1 << 18
 
 
 class Places(Protocol):
-    """What a batch needs of a state: where its pages and slots are."""
+    """Addresses and sizes of a state that a batch refers to."""
 
     @property
     def n_pages(self) -> int:
-        """Pages, used or not."""
+        """Total number of pages."""
 
     @property
     def window_pages(self) -> Sequence[int]:
-        """Pages of the entries of each window of the plan."""
+        """Number of pages for each sliding window of the plan."""
 
     @property
     def n_slots(self) -> int:
-        """Slots, used or not."""
+        """Total number of slots (recurrent states)."""
 
     def entries(self, tables: Sequence[Address]) -> npt.NDArray[Any]:
-        """Rows of struct Entry; `tables` are the page tables of all tokens, then of each window."""
+        """Return struct Entry of each state entry; `tables`: page tables of full attention, then of each window."""
 
     def slots(self) -> npt.NDArray[np.uint64]:
-        """Addresses of the slots of each entry."""
+        """Return the address of the slots of each entry."""
 
 
 class BatchSlot:
-    """Memory for one batch at a time. Its address never changes: recorded launches name it."""
+    """Device memory for one batch. The address is fixed, because captured graphs refer to it."""
 
     def __init__(self, device: Device, tables: RopeTables) -> None:
         self._device = device
@@ -98,8 +98,8 @@ class BatchSlot:
         self._rope_rows: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
-        # Pinned, too: for bodies that do not fit behind the struct. Each side keeps as much as its largest batch of
-        # images took, for as long as the program lives.
+        # Pinned buffers for arrays that do not fit behind the struct, sized by the largest batch of images and never
+        # shrunk.
         self._roomy = [_BYTES] * _SIDES
         self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
         self._side = 0
@@ -107,9 +107,9 @@ class BatchSlot:
     def fill(
         self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
     ) -> Address | None:
-        """Queues the upload of a batch for a plan over a state, and of its `picks`, whose address it gives.
+        """Queue the upload of a batch and its `picks`; returns the device address of the picks, or None.
 
-        The run that was queued three batches before must be done.
+        The run queued three batches earlier must be done.
         """
         longest = _max_position(batch.positions) + 1
         tables = self._device_tables(longest)
@@ -121,9 +121,9 @@ class BatchSlot:
         key = (tables, batch.is_hidden_normed, *shapes, *sizes)
         self._side = side = (self._side + 1) % _SIDES
         kept = self._layouts[side]
-        # Steps of a generation are alike: only what the arrays hold changes.
+        # Decode steps have the same shapes; only array contents change.
         if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
-            self._layouts[side] = None  # it may be overwritten before the new one is whole
+            self._layouts[side] = None  # may be overwritten before the new layout is complete
             kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks, rope_rows)
         for name, window, view in kept.views:
             view[...] = _array(batch, name, window, rope_rows)
@@ -144,7 +144,7 @@ class BatchSlot:
         picks: npt.NDArray[np.void] | None,
         rope_rows: Sequence[npt.NDArray[Any]],
     ) -> _Layout:
-        """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
+        """Lay out arrays of these shapes behind struct Batch, and set the pointers in it."""
         tables_of = (None, *range(len(plan.windows)))
         own = (*_ARRAYS, *(_ROPE if rope_rows else ()))
         sources = [*((name, None) for name in own), *((_TABLE, window) for window in tables_of)]
@@ -152,7 +152,7 @@ class BatchSlot:
         arrays = {names[source]: _array(batch, *source, rope_rows) for source in sources}
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
-        # Picks come first: a kernel has their place as an argument, and devices keep arguments.
+        # Picks come first: their address is a kernel argument, and argument lists are cached.
         sizes = {_PICKS: 0 if picks is None else picks.nbytes}
         sizes |= {name: array.nbytes for name, array in arrays.items()}
         sizes |= {"slots": slots.nbytes, "entries": n_entries}
@@ -200,7 +200,7 @@ class BatchSlot:
         if n_bytes <= _BODY:
             return self._body
         if self._large is None or n_bytes > self._large_bytes:
-            # The layout that is kept names the old memory, which must be there if no new one is to be had.
+            # Cached layouts refer to the old memory: free it only after the new allocation has succeeded.
             old, self._large = self._large, self._device.allocate(2 * n_bytes)
             self._large_bytes = 2 * n_bytes
             if old is not None:
@@ -209,7 +209,7 @@ class BatchSlot:
         return self._large
 
     def _roomy_body(self, n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Pinned memory of this side, so that images, which are megabytes, are copied once on the host."""
+        """Return pinned memory of this side, zeroed. Images (megabytes) are then copied only once on the host."""
         if len(self._roomy[self._side]) < n_bytes:
             self._roomy[self._side] = self._device.pinned(n_bytes)
         body = self._roomy[self._side][:n_bytes]
@@ -245,16 +245,16 @@ class BatchSlot:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The host's copy of a batch, and where it has what."""
+    """Layout of a batch in pinned host memory."""
 
-    key: tuple[Any, ...]  # what batches of the same layout have in common
+    key: tuple[Any, ...]  # shapes and table addresses; equal keys share a layout
     plan: Plan
     state: weakref.ref[Places]
-    base: Address  # of the arrays
-    head: npt.NDArray[np.uint8]  # the struct, and the arrays if there is room behind it
+    base: Address  # device address of the arrays
+    head: npt.NDArray[np.uint8]  # the struct, followed by the arrays if they fit
     body: npt.NDArray[np.uint8]  # the arrays
-    longest: Any  # of the struct
-    views: list[tuple[str, int | None, npt.NDArray[Any]]]  # of arrays: name, window of a page table
+    longest: Any  # `max_length` in the struct
+    views: list[tuple[str, int | None, npt.NDArray[Any]]]  # name, window (of a page table) and view of each array
     picks_at: Address | None
     picks: npt.NDArray[Any]
 
@@ -266,7 +266,7 @@ def _same_rope_positions(one: Batch, other: Batch) -> bool:
 
 
 def _array(batch: Batch, name: str, window: int | None, rope_rows: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
-    """What kernels read of a batch, by the name of the struct; empty if it has none."""
+    """Return the array of a batch for a field of struct Batch; empty if absent."""
     if name == _TABLE:
         return batch.table(window)
     if name in _ROPE:
@@ -299,10 +299,10 @@ def check_batch(
     hidden_width: int | None = None,
     needs: MultimodalChecks | None = None,
 ) -> None:
-    """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program.
+    """Raise ValueError if kernels would access memory out of bounds, which on a GPU crashes the program.
 
-    `hidden_width` are the columns of the hidden states that the steps read, None if they read none. `needs` are those
-    of the plan as it runs; None: it takes no images.
+    `hidden_width`: columns of the hidden states that the steps read, None without. `needs`: multimodal checks of the
+    fused plan, None without multimodal input.
     """
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
@@ -316,14 +316,14 @@ def check_batch(
         raise ValueError("sequence offsets do not cover the rows")
     if _outside(batch.output_rows, n_rows) is not None:
         raise ValueError("logits wanted of a row outside the batch")
-    if n_sequences == n_rows and offsets == list(range(n_rows + 1)):  # as in most steps of a generation
+    if n_sequences == n_rows and offsets == list(range(n_rows + 1)):  # most decode steps
         first = last = batch.positions.tolist()
     else:
         if any(after <= before for before, after in pairwise(offsets)):
             raise ValueError("a sequence without rows")
         first, last = batch.positions[batch.offsets[:-1]].tolist(), batch.positions[batch.offsets[1:] - 1].tolist()
-        is_next = np.diff(batch.positions.astype(np.int64)) == 1  # 32 bits would go round
-        is_next[batch.offsets[1:-1] - 1] = True  # where another sequence begins
+        is_next = np.diff(batch.positions.astype(np.int64)) == 1  # int32 would overflow
+        is_next[batch.offsets[1:-1] - 1] = True  # sequence boundaries
         if not is_next.all():
             raise ValueError("positions of a sequence are not consecutive")
     if min(first) < 0 or max(last) >= MAX_CONTEXT:
@@ -337,7 +337,7 @@ def check_batch(
         used = batch.pages[np.arange(batch.pages.shape[1]) <= (np.array(last) // PAGE_SIZE)[:, None]]
     if (page := _outside(used, state.n_pages)) is not None:
         raise ValueError(f"page {page} is outside the cache")
-    # A later part of a plan has none.
+    # A later stage of a split plan has no embedding table.
     table = next((step.weights[0] for step in plan.steps if step.op == "embed"), None)
     if table is not None and (token := _outside(batch.tokens, table.shape[0])) is not None:
         raise ValueError(f"token {token} is outside the vocabulary of {table.shape[0]}")
@@ -354,22 +354,22 @@ def check_batch(
 
 
 def is_apart(batch: Batch) -> bool:
-    """Whether the batch has one row of each sequence, and none of them sees a page that is written for another."""
+    """Check that each sequence has one row and no row reads a page that another row writes."""
     n = batch.n_rows
     if batch.n_sequences != n or n == 1:
         return n == 1
     gather_rows = np.arange(n), batch.positions // PAGE_SIZE
     for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
-        is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
+        is_written = np.zeros(int(table.max()) + 2, bool)  # the last element is for index -1: no page
         is_written[table[gather_rows]] = True
-        # As many pages as rows, and each in one place: a page that two rows write counts once here, twice there.
+        # n distinct pages are written, and each occurs once in the table: neither shared nor written twice.
         if np.count_nonzero(is_written) != n or np.count_nonzero(is_written[table]) != n:
             return False
     return True
 
 
 def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int], lasts: Sequence[int]) -> None:
-    """Raises ValueError unless the pages that rows write or see through a window are there."""
+    """Raise ValueError if a page that rows write or read within a sliding window is out of bounds."""
     if batch.window_pages is None:
         if any(n < state.n_pages for n in state.window_pages):
             raise ValueError("the batch has no page table of a window")
@@ -385,7 +385,7 @@ def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int
             raise ValueError("a page of a window is outside the cache")
 
 
-# Up to here lists are faster: each call of NumPy takes as long as a hundred numbers of a list.
+# Up to this size lists are faster: a NumPy call takes as long as a hundred list elements.
 _SHORT = 64
 
 
@@ -394,15 +394,15 @@ def _max_position(numbers: npt.NDArray[np.int32]) -> int:
 
 
 def _outside(numbers: npt.NDArray[np.int32], n: int) -> int | None:
-    """One of the numbers that is not from 0 to n - 1."""
+    """Return a number outside [0, n), or None."""
     if numbers.size <= _SHORT:
         return next((number for number in numbers.tolist() if not 0 <= number < n), None)
-    # As unsigned numbers the negative ones are the largest.
+    # As unsigned integers, negative numbers are the largest.
     if int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
         return None
     return int(numbers[(numbers < 0) | (numbers >= n)][0])
 
 
 def bucket(n: int) -> int:
-    """The smallest power of two that is not less: batches up to it share a graph."""
+    """Round up to a power of two: batches in a bucket share a graph."""
     return 0 if n == 0 else 1 << (n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Codebooks on the device, for types whose quants are ranks of points."""
+"""Codebooks on the device, for types with quants that are indices into a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.runtime.gpu.emit import Emitter
 
 
 def points_of(e: Emitter, type: GGMLType) -> Address:
-    """Where the points of a type's codebook are; 0 if it has none. Packing of later weights may read them."""
+    """Return the address of a type's codebook, 0 without one. Uploaded first, because packing kernels may read it."""
     name = codebook_of(type)
     if not name:
         return Address(0)

@@ -1,4 +1,4 @@
-"""The Core of a program on one GPU: the launches of a plan, recorded as graphs for small batches, and their runs."""
+"""Core of a GPU program: launches of a plan, captured as graphs for small batches, and their execution."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from woolly.runtime.views import Views, check_weights
 
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
-# Rows of a batch and of output; whether it is far, and its sequences apart; rows in front of tiles.
+# Batch rows, output rows, `is_far`, `is_apart`, rows in front of attention tiles (see Kernels and Launch).
 _Kind = tuple[int, int, bool, bool, int]
 
-# Batches of up to this many rows run as graphs: there the host would be slower than the device.
+# Batches of up to this many rows run as graphs, because launching them one by one is slower than the GPU.
 _MAX_GRAPH_ROWS = 64
-# Towers see images of one size again and again: more rows run as a graph, too, from the second time on.
+# Encoders often repeat an image size: larger batches run as a graph from their second run on.
 _SEEN = 16
-# A graph of a model of 40 layers takes about a megabyte.
+# The graph of a 40-layer model takes about 1 MB.
 _MAX_GRAPHS = 32
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run that the device has, and what it leaves."""
+    """A queued run and its ranking."""
 
     batch: Batch
     number: int
-    heads: npt.NDArray[np.void]  # valid from the mark on
+    heads: npt.NDArray[np.void]  # valid once the mark is reached
     mark: int
 
 
 class Core:
-    """What a program and its draft share: the device and everything on it. The last reference frees it."""
+    """Device, weights and launches shared by a program and its draft. The last reference frees them."""
 
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
-        # Imported here: a machine without a GPU need not wait for them.
+        # Imported here: not needed on machines without a GPU.
         from woolly.runtime.gpu.emit import Emitter
         from woolly.runtime.gpu.loader import Loader
 
@@ -67,7 +67,7 @@ class Core:
         self.device = device
         self.plan = plan if draft is None else append(plan, draft)
         self.max_rows = options.rows(USUAL_ROWS)
-        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        # Bidirectional models keep no cache between runs, so f32 costs little memory and avoids rounding.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         check_kv_type(self.kv_type, gpu=device.kernels.backend)
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class Core:
         steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "input")]
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
         self._is_tower = device.kernels.repeats and any(step.op == "input" for _, step in steps)
-        self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of towers
+        self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of encoders
         self._multimodal_checks = MultimodalChecks(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         check_weights(self.plan, views)
@@ -102,22 +102,24 @@ class Core:
         kernels = self._kernels()
         device.precompile(kernels)
         self.loader = Loader(device, views, list(self._emitter.weights.values()), kernels)
-        weakref.finalize(self, self.loader.end)  # the last comes first: no thread fills what the device gave back
+        weakref.finalize(
+            self, self.loader.end
+        )  # finalizers run in reverse: loader threads end before the device frees its memory
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         uses = self._emitter.uses
-        # Up to each step: weights that must be loaded, and how many weights the steps read.
+        # Cumulative by step: number of weights that must be loaded, and number of weight reads.
         most = (max((numbers[key] for key in keys), default=0) for keys in uses)
         self._needs = list(accumulate(most, max, initial=0))
         self._reads = list(accumulate(map(len, uses), initial=0))
         self._graphs: OrderedDict[tuple[_Kind, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
-        self._rankers: dict[int, LogitRanker] = {}  # of the plan and its draft, by the number of their last step
+        self._rankers: dict[int, LogitRanker] = {}  # of the plan and its draft, by the end of their steps
         self._n_runs = 0
-        self._queued_run: _Run | None = None  # the last run, if nobody has asked for it yet
+        self._queued_run: _Run | None = None  # the last run, if it was queued ahead and not requested yet
         weakref.finalize(self, _finish, device)
 
     def _kernels(self) -> dict[str, int]:
-        """Kernels and the dynamic shared memory of each: first those of one row, last those of the most."""
+        """Return the dynamic shared memory of each kernel, from single-row kernels to large-batch ones."""
         launches = [launch for step in self._emitter.launches for launch in step]
         launches.sort(key=lambda launch: (not launch.least <= 1 <= launch.most, launch.least))
         shared: dict[str, int] = {}
@@ -126,9 +128,9 @@ class Core:
         return shared
 
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int, *, is_wanted: bool = True) -> Float32:
-        """The value of the last of some steps of the plan and its draft; `plan` is that of the state.
+        """Run a range of steps of the plan and its draft and return the last value; `plan` belongs to the state.
 
-        Empty unless it `is_wanted`: a copy of 4,096 wide rows takes as long as some layers of a tower.
+        Empty unless `is_wanted`: downloading 4,096 wide rows takes as long as several encoder layers.
         """
         with self._lock:
             self._is_cancelled = False
@@ -153,7 +155,7 @@ class Core:
         meanwhile: Meanwhile = None,
         next_step: NextStep | None = None,
     ) -> Ranking:
-        """The largest logits of each row, if the last of the steps gives logits. The device goes on by itself then."""
+        """Return the top-n logits of each output row, and queue `next_step` before waiting for them."""
         logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
         with self._lock:
             self._is_cancelled = False
@@ -186,11 +188,11 @@ class Core:
         return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows, heads["token"])
 
     def has_queued(self, batch: Batch) -> bool:
-        """True if the batch is the last one that the device queued."""
+        """Check that the batch is the last one queued ahead."""
         return self._queued_run is not None and self._queued_run.batch is batch
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
-        """Rows of what a run left behind."""
+        """Download rows of a value of the latest run; LostRows if a later run has overwritten it."""
         with self._lock:
             if run != self._n_runs:
                 raise LostRows("another run has overwritten the logits")
@@ -200,7 +202,7 @@ class Core:
             return out
 
     def _begin(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> None:
-        """Checks a batch, and waits for the weights that its run needs."""
+        """Check a batch and wait for the weights of its steps."""
         if not isinstance(state, GpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
@@ -216,7 +218,7 @@ class Core:
         last: int,
         picks: npt.NDArray[np.void] | None = None,
     ) -> None:
-        """Queues the steps for a batch; `picks` say how its tokens are taken from the ranking before it."""
+        """Queue the steps for a batch; `picks` select its tokens from the previous ranking."""
         assert isinstance(state, GpuState)
         place = self._slot.fill(batch, state, plan, picks)
         self._n_runs += 1
@@ -234,7 +236,7 @@ class Core:
         n: int,
         picks: npt.NDArray[np.void] | None = None,
     ) -> _Run:
-        """Queues the steps for a batch, and the ranking of what they leave."""
+        """Queue the steps for a batch and the ranking of its logits."""
         self._start(batch, state, plan, first, last, picks)
         if last not in self._rankers:
             logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
@@ -246,13 +248,13 @@ class Core:
         return _Run(batch, self._n_runs, heads, self.device.mark())
 
     def _drop(self, run: _Run | None) -> None:
-        """Forgets a run: what it leaves is overwritten by those that are queued behind it."""
+        """Drop a run; the next run overwrites its values."""
         if run is not None:
             self._queued_run = None
             self.device.times([run.mark])
 
     def _end(self, first: int, last: int) -> None:
-        """Counts a run; CancelledRun if it was cancelled."""
+        """Count the weight reads of a run; CancelledRun if it was cancelled."""
         self._hits += self._reads[last] - self._reads[first]
         if self._is_cancelled:
             self._drop(self._queued_run)
@@ -279,7 +281,7 @@ class Core:
             self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)
 
     def _is_seen(self, key: tuple[_Kind, int, int]) -> bool:
-        """Whether a tower ran just these steps for as many rows before."""
+        """Check whether an encoder recently ran the same steps on the same number of rows."""
         if not self._is_tower:
             return False
         is_seen = key in self._seen
@@ -313,17 +315,17 @@ class Core:
             self.device.wait()
         except BaseException:
             with suppress(DeviceError, RequestError):
-                self.device.times(marks)  # which drops them
+                self.device.times(marks)  # drops the marks
             raise
         for step, time in zip(range(first, last), self.device.times(marks), strict=True):
             self._times[step] += time
 
     def _replay(self, kind: _Kind, first: int, last: int) -> None:
-        """Queues the graph of a bucket; kernels read the true number of rows from the batch."""
+        """Queue the graph of a bucket; kernels read the actual row count from the batch."""
         key = (kind, first, last)
         graph = self._graphs.pop(key, None)
         if graph is None:
-            # A graph must be whole, even if a caller cancels meanwhile.
+            # Captured in full even if the run is cancelled.
             graph = self.device.capture(lambda: self._capture(*key))
             while len(self._graphs) >= _MAX_GRAPHS:
                 self.device.forget(self._graphs.popitem(last=False)[1])
@@ -335,20 +337,20 @@ class Core:
             self._queue_step(kind, step, first, last)
 
     def _result(self, n_rows: int, width: int) -> Float32:
-        """Memory of the host for a value; the same each time, unless a larger value needs more."""
+        """Return pinned memory for a value; reused, and grown for larger values."""
         n_bytes = 4 * n_rows * width
         if n_bytes > len(self._out):
             self._out = self.device.pinned(max(n_bytes, min(2 * len(self._out), 64 << 20)))
         return self._out[:n_bytes].view(np.float32).reshape(n_rows, width)
 
     def cancel(self) -> None:
-        """Stops the run that is under way."""
+        """Cancel the current run."""
         self._is_cancelled = True
         self.loader.wake()
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Nanoseconds of each step of the runs in the block."""
+        """Time runs in the block; on exit the list has nanoseconds per step."""
         times: list[int] = []
         with self._lock:
             self._times = [0] * len(self.plan.steps)
@@ -360,11 +362,11 @@ class Core:
                 self._times = None
 
     def stats(self) -> WeightStats:
-        """Every read is a hit: all weights are on the device."""
+        """Weight statistics; every read is a hit because all weights are on the device."""
         return WeightStats(self._hits, 0, 0, self.loader.n_bytes, self.loader.n_missing)
 
 
 def _finish(device: Device) -> None:
-    """Waits for a run that nobody wants any more, before what it uses is given back."""
+    """Wait for an unfinished run before its memory is freed."""
     with suppress(DeviceError, RequestError):
         device.wait()

@@ -1,4 +1,4 @@
-"""A Gpu that was found, before a program is on it."""
+"""Gpu: a detected GPU and its memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from woolly.runtime.gpu.measure import RESERVE
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that programs can run on."""
+    """A detected GPU that can run programs."""
 
     number: int
     name: str
-    level: str  # its generation, such as sm_90
+    level: str  # architecture, such as sm_90
     free: int  # bytes
     total: int
-    bandwidth: float | None  # bytes per second, by its memory's clock and width
+    bandwidth: float | None  # bytes per second, computed from memory clock and bus width
 
     @property
     def usable(self) -> int:
-        """Bytes for weights and cache: a program keeps some for itself."""
+        """Bytes for weights and cache, without the reserve of a program."""
         return max(0, self.free - RESERVE)

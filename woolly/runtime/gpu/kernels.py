@@ -1,4 +1,4 @@
-"""Kernels: what a kind of GPU brings to the machinery that all kinds share."""
+"""Kernels: the op emitters and capabilities that a GPU backend registers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class LogitRanker(Protocol):
-    """What finds the largest logits of each row of output."""
+    """Top-k of the logits of each output row."""
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
 
     def feed(self, picks: Address, n_rows: int) -> None:
-        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
+        """Write tokens picked from the last ranking into the batch that was uploaded since."""
 
 
 class Emitters(dict[str, "Emit"]):
-    """Emitters by op, which the files of a backend's `ops/` enter."""
+    """Emitters by op, registered by the modules in a backend's `ops/`."""
 
     def enter(self, *ops: str) -> Callable[[Emit], Emit]:
-        """Decorates the emitter of one or more ops."""
+        """Register the decorated function as the emitter of one or more ops."""
 
         def decorate(emit: Emit) -> Emit:
             self.update(dict.fromkeys(ops, emit))
@@ -44,22 +44,24 @@ class Emitters(dict[str, "Emit"]):
 
 @dataclass(frozen=True)
 class Kernels:
-    """The emitters of a backend, and what they ask of placement and of runs."""
+    """Emitters of a backend, with their capabilities and scheduling hooks."""
 
     backend: str  # its name in BACKENDS
     emitters: Mapping[str, Emit]  # by op
-    joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
-    # Whether attention of a batch takes another way: of few rows, one of them far, or with short sequences.
+    joined: Callable[
+        [Plan, str], frozenset[int]
+    ]  # steps fused with the next one for a KV type: their inputs outlive the step
+    # Whether a batch needs the sequential attention kernels: few rows with a long context, or short sequences.
     is_far: Callable[[Batch], bool]
-    # Makes what ranks logits on a device, for a batch, a value, its width and the most rows; None if nothing does.
+    # Makes the top-k kernels: device, struct Batch, logits, their width, max rows. None: ranking is on the host.
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
-    sees: bool = False  # whether there are kernels for rows of images
-    repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
-    n_front: Callable[[Batch], int] = lambda batch: 0  # rows in front that tiles of attention leave to other kernels
-    centers: bool = False  # whether keys of 4 bits are kept without their bias
-    chooses: bool = False  # whether attention reads positions that an index chooses
-    arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own
+    sees: bool = False  # whether multimodal batches are supported
+    repeats: bool = False  # whether large batches may run as graphs, submitted in one call
+    n_front: Callable[[Batch], int] = lambda batch: 0  # leading rows that the tiled attention skips
+    centers: bool = False  # whether 4-bit keys are stored without their bias
+    chooses: bool = False  # whether sparse attention (positions selected by an indexer) is supported
+    arithmetic: str = ""  # the backend with bit-identical results; empty: results depend on the level
 
     def fusions(self, kv_type: str | None) -> tuple[Pass, ...]:
-        """The passes of a plan that runs with them over a cache of this type; None: the usual one."""
+        """Fusion passes for plans with a KV cache of this type; None: the default type."""
         return fusions_for(kept_as(kv_type)[0] if self.centers and kv_type is not None else "")

@@ -1,4 +1,4 @@
-"""The Loader: brings weights from the file to the device in threads of its own, in order of use."""
+"""Background loader: uploads weights from the file to the device, in order of use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from woolly.runtime.gpu.emit import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
-# Bytes of the file that a thread has on the device at a time, before they are packed.
+# Bytes of the staging buffer that each thread has on the device, for data to be repacked.
 _STAGED = 16 << 20
-# One thread copies at 6 to 10 GB/s, and the bus takes 50.
+# One thread copies 6 to 10 GB/s; the PCIe bus takes 50.
 _MAX_THREADS = 6
-# Pieces of a thread that are on their way while it brings the next.
+# Copies in flight per thread while it prepares the next.
 _UNDER_WAY = 2
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of the tensors that a weight is made of, or all of an array that the host makes."""
+    """Unit of upload: a row range of the tensors of a weight, or an entire array made on the host."""
 
     number: int  # of the weight
     weight: Fill | Array
@@ -38,25 +38,25 @@ class _Piece:
 
 
 class Loader:
-    """Fills weights, and loads kernels meanwhile. `wait` returns when the weights that a run needs are there."""
+    """Uploads weights and prepares kernels in background threads; `wait` blocks until weights are loaded."""
 
     def __init__(
         self, device: Device, views: Views, weights: Sequence[Fill | Array], kernels: Mapping[str, int] | None = None
     ) -> None:
         self._device = device
-        self._kernels = dict(kernels or {})  # names in order of use, and the dynamic shared memory of each
+        self._kernels = dict(kernels or {})  # dynamic shared memory by name, in order of use
         self._views = views
         self._weights = weights
         self._changed = threading.Condition()
         self._pieces = self._cut()
-        self._left: dict[int, int] = {}  # pieces that were begun and are not there, of each weight
-        self._n_begun = 0  # weights whose pieces were all begun
-        self._n_loaded = 0  # weights before the first one that is not all there
-        self._awaited: int | None = None  # a weight that must be there before another piece is begun
+        self._left: dict[int, int] = {}  # unfinished pieces per weight
+        self._n_begun = 0  # weights with all pieces begun
+        self._n_loaded = 0  # weights before the first incomplete one
+        self._awaited: int | None = None  # a weight that must be complete before another piece is begun
         self._error: BaseException | None = None
         self._is_ended = False
-        self._threads: set[threading.Thread] = set()  # that have work left
-        self._started: list[threading.Thread] = []  # and those that are about to end
+        self._threads: set[threading.Thread] = set()  # threads with work left
+        self._started: list[threading.Thread] = []  # all started threads, including ones about to end
         self.n_bytes = sum(weight.n_bytes for weight in weights)
 
     @property
@@ -74,11 +74,11 @@ class Loader:
             threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
             threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
             self._started = [thread for thread in self._started if thread.is_alive()]
-            # With the lock held: `end` joins none that was not started, and none leaves before it is counted.
+            # With the lock held: `end` joins only started threads, and no thread leaves before it is counted.
             for thread in threads:
                 try:
                     thread.start()
-                except RuntimeError:  # the system grants no more threads
+                except RuntimeError:  # the thread limit of the system is reached
                     if not self._threads:
                         raise
                     break
@@ -86,18 +86,18 @@ class Loader:
                 self._started.append(thread)
 
     def end(self) -> None:
-        """Ends the threads after the pieces that they are at. What is loaded stays; `wait` goes on with the rest."""
+        """Stop the threads after their current pieces. Loaded weights stay; `wait` resumes with the rest."""
         with self._changed:
             threads, self._is_ended = list(self._started), True
         if threading.current_thread() in threads:
-            return  # a program that nobody uses was found here: nothing can wait for the thread that waits
+            return  # called by the garbage collector on a loader thread, which cannot join itself
         for thread in threads:
             thread.join()
 
     def wait(self, n: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Returns when the first n weights are loaded. Raises what made loading fail.
+        """Block until the first n weights are loaded; re-raises an error of the loader.
 
-        CancelledRun if the caller is cancelled meanwhile: `wake` has it look. Loading goes on.
+        Raises CancelledRun if the caller was cancelled (`wake` triggers the check). Loading continues.
         """
         while self._n_loaded < n:
             self.start()
@@ -109,17 +109,17 @@ class Loader:
                 raise CancelledRun("the computation was cancelled")
 
     def wake(self) -> None:
-        """Has those who wait see whether they are cancelled."""
+        """Wake waiting callers, so that they check for cancellation."""
         with self._changed:
             self._changed.notify_all()
 
     def _cut(self) -> Iterator[_Piece | None]:
-        """All pieces in order of use; None after the last of each weight."""
+        """Yield all pieces in order of use, and None after the last piece of each weight."""
         for number, weight in enumerate(self._weights):
             if isinstance(weight, Array):
                 yield _Piece(number, weight)
             else:
-                # Parts are alike, and one packs into what the other packed: one thread does both, in turn.
+                # Parts have the same shape and pack into the same blocks, so one thread packs all of them in order.
                 n_rows, _, n_chunk = self._rows(weight.parts[0])
                 for first in range(0, n_rows, n_chunk):
                     yield _Piece(number, weight, weight.parts, first, min(n_rows, first + n_chunk))
@@ -164,7 +164,7 @@ class Loader:
                 kernel = next(iter(self._kernels))
                 self._device.prepare(kernel, self._kernels.pop(kernel))
         except (DeviceError, RequestError):
-            pass  # its launch tells it again
+            pass  # the launch raises the error again
         finally:
             self._leave()
 
@@ -180,7 +180,7 @@ class Loader:
                 self._fill_all(device)
             finally:
                 device.close()
-        except BaseException as error:  # it is raised again by the run that needs the weight
+        except BaseException as error:  # the run that needs the weight raises it again
             with self._changed:
                 self._error = self._error or error
         finally:
@@ -195,7 +195,7 @@ class Loader:
                 needed = self._staged_bytes(piece)
                 if needed > room:
                     if staged is not None:
-                        # Forgotten first: if there is no more memory, another thread may have this by now.
+                        # Reset first: if `allocate` fails, the freed buffer may belong to another thread already.
                         old, staged, room = staged, None, 0
                         device.free(old)
                     staged, room = device.allocate(needed), needed
@@ -206,8 +206,8 @@ class Loader:
             while under_way:
                 self._reach(device, *under_way.popleft())
         finally:
-            with suppress(DeviceError):  # a device that is lost has no memory to give back
-                device.wait()  # what failed may have left copies on their way
+            with suppress(DeviceError):  # nothing to free on a lost device
+                device.wait()  # copies may be in flight after an error
                 if staged is not None:
                     device.free(staged)
 
@@ -216,7 +216,7 @@ class Loader:
         self._finish(piece)
 
     def _rows(self, part: TensorPart) -> tuple[int, int, int]:
-        """Rows of the tensor, bytes of a row, rows of a piece."""
+        """Return the rows of the tensor, bytes per row and rows per piece."""
         tensor = self._views[part.name]
         n_rows, row_bytes = math.prod(tensor.shape[:-1]), tensor.type.row_bytes(tensor.shape[-1])
         step = part.rows if part.pack is not None else 1

@@ -1,4 +1,4 @@
-"""The GpuProgram: a fused plan as launches of kernels, recorded as graphs for small batches."""
+"""GpuProgram: a fused plan as kernel launches, captured as graphs for small batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class GpuProgram:
-    """A plan compiled for one GPU. One thread at a time may run it; others wait."""
+    """A plan compiled for one GPU. Runs are serialized."""
 
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
@@ -72,19 +72,19 @@ class GpuProgram:
         self.draft = None if plan.draft is None or draft is None else kind(self._core, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> GpuState:
-        """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
+        """Allocate an empty cache: `n_pages` pages, `window_pages` per sliding window, `n_slots` recurrent states."""
         return GpuState(self._core.device, self.plan, n_pages, self._core.kv_type, n_slots, window_pages)
 
     def load_weights(self) -> None:
-        """Starts to upload weights in the background, in order of use."""
+        """Start uploading weights in the background, in order of use."""
         self._core.loader.start()
 
     def close(self) -> None:
-        """Ends the work in the background. Memory on the device is given back with the last reference."""
+        """Stop background threads. The last reference frees the device memory."""
         self._core.loader.end()
 
     def weight_stats(self) -> WeightStats:
-        """Every read is a hit: all weights are on the device."""
+        """Weight statistics; every read is a hit because all weights are on the device."""
         return self._core.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
@@ -93,12 +93,12 @@ class GpuProgram:
         return self._core.run(batch, state, self.plan, first, last)
 
     def advance(self, batch: Batch, state: State, first: int, last: int) -> None:
-        """Runs steps of the fused plan, and leaves their values on the GPU."""
+        """Run steps of the fused plan without downloading values."""
         first, last = checked_range(first, last, len(self.running_plan.steps))
         self._core.run(batch, state, self.plan, first, last, is_wanted=False)
 
     def cancel(self) -> None:
-        """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
+        """Cancel the current run, at its next step or, if it runs as a graph, at its end."""
         self._core.cancel()
 
     @contextmanager
@@ -113,7 +113,7 @@ class GpuProgram:
 
 
 class RankingProgram(GpuProgram):
-    """A program whose kernels also rank logits, so that most of them need not come to the host."""
+    """A program that ranks logits on the GPU, so that only the top ones are downloaded."""
 
     def rank(
         self,
@@ -124,20 +124,20 @@ class RankingProgram(GpuProgram):
         meanwhile: Meanwhile = None,
         next_step: NextStep | None = None,
     ) -> Ranking:
-        """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run.
+        """Run the steps from `first` on and rank the logits on the GPU; the result is valid until the next run.
 
-        The GPU then goes on with `next_step` before the host has seen the ranking.
+        The GPU continues with `next_step` before the host reads the ranking.
         """
         first, last = checked_range(first, None, len(self.running_plan.steps))
         return self._core.rank(batch, state, self.plan, first, last, n, meanwhile, next_step)
 
     def has_queued(self, batch: Batch) -> bool:
-        """Whether the GPU has gone on with a batch, and with no other since."""
+        """Check that the batch is the last one queued ahead."""
         return self._core.has_queued(batch)
 
 
 class GpuDraft:
-    """The draft of a plan: the last steps of its program, over pages of their own."""
+    """Draft model of a plan: the last steps of the program, with their own KV cache."""
 
     def __init__(self, core: Core, plan: Plan, running_plan: Plan) -> None:
         self.running_plan = running_plan
@@ -145,7 +145,7 @@ class GpuDraft:
         self._plan = plan
 
     def new_state(self, n_pages: int) -> GpuState:
-        """An empty cache of `n_pages` pages."""
+        """Allocate an empty cache of `n_pages` pages."""
         return GpuState(self._core.device, self._plan, n_pages, self._core.kv_type)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
@@ -156,10 +156,10 @@ class GpuDraft:
 
 
 class RankingDraft(GpuDraft):
-    """The draft of a program whose kernels also rank logits."""
+    """Draft model of a program that ranks logits on the GPU."""
 
     def rank(self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Meanwhile = None) -> Ranking:
-        """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""
+        """Run the steps from `first` on and rank the logits on the GPU; the result is valid until the next run."""
         first, last = checked_range(first, None, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n, meanwhile)

@@ -57,7 +57,7 @@ class Ranker:
         self._args: dict[tuple[int, int], tuple[tuple[Argument, ...], tuple[Argument, ...]]] = {}
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
         self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
         n_keys = self._n_parts * n
         # Keys of as many threads as are kept, as the kernel says.
@@ -78,7 +78,7 @@ class Ranker:
         return heads.view(Head(n))
 
     def feed(self, picks: Address, n_rows: int) -> None:
-        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
+        """Write tokens picked from the last ranking into the batch that was uploaded since."""
         if (picks, self._n) not in self._feeds:
             self._feeds[picks, self._n] = (self._batch, self._out, picks, self._n)
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])

@@ -22,7 +22,7 @@ LEVEL = "metal"  # one arithmetic: that of the cpu backend, whatever the chip
 
 
 class MetalDevice(QueuedDevice):
-    """One GPU and a stream of work on it."""
+    """One GPU with one queue of work."""
 
     def __init__(self, shared: MetalContext, is_first: bool = True) -> None:
         self._shared = shared
@@ -31,7 +31,7 @@ class MetalDevice(QueuedDevice):
 
     @property
     def name(self) -> str:
-        """As Apple calls it."""
+        """Product name."""
         return self._shared.name
 
     @property
@@ -47,14 +47,14 @@ class MetalDevice(QueuedDevice):
 
     @property
     def kernels(self) -> Kernels:
-        """The emitters of native/gpu."""
+        """Emitters of the kernels in native/gpu."""
         from woolly.runtime.metal.kernels import KERNELS  # a machine without a GPU need not wait for them
 
         return KERNELS
 
     @property
     def shared_bytes(self) -> int:
-        """Most shared memory that a group may have."""
+        """Maximum shared memory of a workgroup, in bytes."""
         return int(self._shared.enter().send(self._shared.device, "maxThreadgroupMemoryLength", result=c.c_uint64))
 
     @property
@@ -72,7 +72,7 @@ class MetalDevice(QueuedDevice):
         return memory_of(self._shared.enter(), self._shared.device)
 
     def zero(self, address: Address, n_bytes: int) -> None:
-        """Queues zeros."""
+        """Queue filling memory with zeros."""
         if n_bytes:
             with self._shared.lock:
                 block, at = self._shared.memory.find(int(address))
@@ -80,7 +80,7 @@ class MetalDevice(QueuedDevice):
             self._queue.fill(block, at, -(-n_bytes // 4) * 4)
 
     def copy(self, source: Address, to: Address, n_bytes: int) -> None:
-        """Queues a copy inside of its memory."""
+        """Queue a copy within device memory."""
         with self._shared.lock:
             (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
         self._queue.copy(a, at, b, place, n_bytes)
@@ -94,7 +94,7 @@ class MetalDevice(QueuedDevice):
         return super().mark()
 
     def beside(self) -> MetalDevice:
-        """The same device with a stream of its own."""
+        """Return a handle of the same device with a separate stream."""
         return MetalDevice(self._shared, is_first=False)
 
 

@@ -34,7 +34,7 @@ class MetalStaging:
         c.memmove(block.host + at, data.ctypes.data, data.nbytes)
 
     def upload(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queues a copy; the array may change after the call."""
+        """Queue an upload; the array may change after the call."""
         block, at = self._find(address)
         is_odd = at % _UNIT != 0 or data.nbytes % _UNIT != 0
         if is_odd:
@@ -63,7 +63,7 @@ class MetalStaging:
         return self._stages[self._now], place
 
     def download(self, address: int, out: npt.NDArray[Any]) -> None:
-        """Queues a copy; `settle` brings it to the array when it is there."""
+        """Queue a download; `settle` copies it to the array once it is done."""
         if out.nbytes == 0:
             return
         source, at = self._find(address)
@@ -83,7 +83,7 @@ class MetalStaging:
         self._coming.append((self._stream.coming, block, at - first, out))
 
     def settle(self) -> None:
-        """Brings what the GPU has copied to the arrays."""
+        """Copy finished downloads to their arrays."""
         while self._coming and self._stream.is_done(self._coming[0][0]):
             _, block, at, out = self._coming.popleft()
             c.memmove(out.ctypes.data, block.host + at, out.nbytes)
@@ -98,7 +98,7 @@ class MetalStaging:
             return self._shared.memory.make(size)
 
     def close(self) -> None:
-        """Gives the buffers back. The stream is done."""
+        """Free the buffers. The stream must be idle."""
         for block in (*self._stages, *self._returns, *(one[1] for one in self._coming)):
             self._shared.memory.drop(block)
         self._stages, self._returns = [], []

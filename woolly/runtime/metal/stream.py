@@ -128,7 +128,7 @@ class MetalStream:
             self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
 
     def launch(self, pipeline: Pipeline, arguments: bytes, grid: Sequence[int], early: bool) -> None:
-        """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
+        """Queue or record a kernel. `early`: no dependency on the previous command."""
         one = _Launch(pipeline, arguments, (grid[0], grid[1], grid[2]), early)
         if self._piece is not None:
             self._piece.append(one)
@@ -152,7 +152,7 @@ class MetalStream:
         """Nothing: encoders see what those before them wrote."""
 
     def submit(self, n_launches: int) -> float | None:
-        """Hands what is open to the GPU. Gives the seconds of a launch, of the latest that are done."""
+        """Submit open commands. Return the mean seconds per launch of the latest finished submission, or None."""
         with self._shared.driver.pool():
             if self._commands:
                 self._end_encoder()
@@ -195,7 +195,7 @@ class MetalStream:
         return self._shared.fail(_FAULTS.get(code) or f"the GPU failed: {driver.describe(error)}")
 
     def wait(self) -> None:
-        """Returns when all that was submitted is done."""
+        """Block until all submissions are done."""
         self.reach_value(self._last)
 
     def reach_value(self, value: int) -> None:
@@ -208,16 +208,16 @@ class MetalStream:
             self._reap()
 
     def begin_piece(self) -> None:
-        """Has launches recorded from here on."""
+        """Start recording launches."""
         self._piece = []
 
     def end_piece(self, is_last: bool = False) -> list[_Launch]:
-        """What was recorded; goes on with another piece unless it is the last."""
+        """Return the recorded piece, and start another one unless it is the last."""
         piece, self._piece = self._piece, None if is_last else []
         return piece or []
 
     def drop_piece(self) -> None:
-        """Forgets what is being recorded."""
+        """Discard the piece being recorded."""
         self._piece = None
 
     def replay(self, pieces: Iterable[list[_Launch]], single_submit: bool) -> None:
@@ -250,11 +250,11 @@ class MetalStream:
         return [round((spans[b][1] - spans[a + 1][0]) * 1e9) if b > a else 0 for a, b in itertools.pairwise(values)]
 
     def reach(self, mark: int) -> None:
-        """Returns when the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done; drops the mark."""
         self.reach_value(self._marks.pop(mark))
 
     def close(self) -> None:
-        """Ends the stream after its work."""
+        """Close the stream after its work is done."""
         with self._shared.driver.pool():
             self._end_encoder()
             if self._commands:

@@ -89,7 +89,7 @@ class VulkanContext:
         return self.driver
 
     def idle(self) -> None:
-        """Returns when all queues have done their work."""
+        """Block until all queues are idle."""
         self.call("vkDeviceWaitIdle", self.device)
 
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:

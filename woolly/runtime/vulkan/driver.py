@@ -33,7 +33,7 @@ _lost_units: set[tuple[int, str]] = set()
 
 
 class VulkanDevice(QueuedDevice):
-    """One GPU and a stream of work on it."""
+    """One GPU with one queue of work."""
 
     def __init__(self, shared: VulkanContext, limit_s: float, is_first: bool = True) -> None:
         self._shared, self._limit_s = shared, limit_s
@@ -42,7 +42,7 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def name(self) -> str:
-        """As the maker calls it."""
+        """Product name."""
         return self._shared.physical.name
 
     @property
@@ -52,26 +52,26 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def driver(self) -> str:
-        """What drives it, and what stands in for arithmetic that is not the CPU's."""
+        """Driver and version, with deviations from the arithmetic of the CPU."""
         physical = self._shared.physical
         text = f"{physical.driver}, Vulkan {physical.version}" if physical.driver else f"Vulkan {physical.version}"
         return text if self._shared.variant == "plain" else f"{text}, with f64 in place of fused multiply-adds"
 
     @property
     def kernels(self) -> Kernels:
-        """The emitters of native/gpu."""
+        """Emitters of the kernels in native/gpu."""
         from woolly.runtime.vulkan.ops import KERNELS  # a machine without a GPU need not wait for them
 
         return KERNELS
 
     @property
     def architecture(self) -> int:
-        """One if there are matrix units that kernels may use, else zero."""
+        """1 with usable matrix units (cooperative matrices), else 0."""
         return int(self._shared.has_matrices)
 
     @property
     def shared_bytes(self) -> int:
-        """Most shared memory that a group may have."""
+        """Maximum shared memory of a workgroup, in bytes."""
         return self._shared.physical.shared_bytes
 
     @property
@@ -87,11 +87,11 @@ class VulkanDevice(QueuedDevice):
         return self._shared.bandwidth
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and bytes in all."""
+        """Return free and total bytes."""
         return self._shared.physical.free_bytes(self._shared.enter())
 
     def zero(self, address: Address, n_bytes: int) -> None:
-        """Queues zeros."""
+        """Queue filling memory with zeros."""
         if n_bytes:
             with self._shared.lock:
                 block, at = self._shared.memory.find(int(address))
@@ -100,7 +100,7 @@ class VulkanDevice(QueuedDevice):
             self._commands.record("vkCmdFillBuffer", block.buffer, c.c_uint64(at), size, 0)
 
     def copy(self, source: Address, to: Address, n_bytes: int) -> None:
-        """Queues a copy inside of its memory."""
+        """Queue a copy within device memory."""
         with self._shared.lock:
             (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
         self._commands.record("vkCmdCopyBuffer", a.buffer, b.buffer, 1, c.byref(BufferCopy(at, place, n_bytes)))
@@ -109,7 +109,7 @@ class VulkanDevice(QueuedDevice):
         """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
 
     def beside(self) -> VulkanDevice:
-        """The same device with a stream of its own."""
+        """Return a handle of the same device with a separate stream."""
         return VulkanDevice(self._shared, self._limit_s, is_first=False)
 
 

@@ -38,7 +38,7 @@ class KeyRanker:
         self._args: dict[tuple[int, int], list[tuple[int, tuple[Argument, ...]]]] = {}
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
         self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
         for first in range(0, n_output, _ROWS):
             kernel = "rank_logits"
@@ -55,7 +55,7 @@ class KeyRanker:
         return heads.view(Head(n))
 
     def feed(self, picks: Address, n_rows: int) -> None:
-        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
+        """Write tokens picked from the last ranking into the batch that was uploaded since."""
         if (picks, self._n) not in self._feeds:
             self._feeds[picks, self._n] = (self._batch, self._out, picks, self._n)
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])

@@ -38,7 +38,7 @@ class Staging:
         self._stream.record("vkCmdUpdateBuffer", block.buffer, c.c_uint64(at), size, c.c_void_p(data.ctypes.data))
 
     def upload(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queues a copy; the array may change after the call."""
+        """Queue an upload; the array may change after the call."""
         if data.nbytes <= _INLINE and data.nbytes % 4 == 0 and address % 4 == 0:
             if data.nbytes:
                 self.write(address, data)
@@ -60,7 +60,7 @@ class Staging:
             self._next = 1 - self._next
 
     def download(self, address: int, out: npt.NDArray[Any]) -> None:
-        """Queues a copy; `settle` brings it to the array when it is there."""
+        """Queue a download; `settle` copies it to the array once it is done."""
         if out.nbytes == 0:
             return
         fitting = [block for block in self._returns if block.size >= out.nbytes]
@@ -81,7 +81,7 @@ class Staging:
         self._coming.append((self._stream.coming, block, out))
 
     def settle(self) -> None:
-        """Brings what the GPU has copied to the arrays."""
+        """Copy finished downloads to their arrays."""
         while self._coming and self._stream.is_done(self._coming[0][0]):
             _, block, out = self._coming.popleft()
             c.memmove(out.ctypes.data, block.host, out.nbytes)
@@ -92,7 +92,7 @@ class Staging:
             return self._shared.memory.block(size, is_host=True, is_read=is_read)
 
     def close(self) -> None:
-        """Gives the buffers back. The stream is done."""
+        """Free the buffers. The stream must be idle."""
         for block in (*(stage for stage, _ in self._stages), *self._returns, *(one[1] for one in self._coming)):
             self._shared.memory.drop(block)
         self._stages, self._returns = [], []

@@ -99,7 +99,7 @@ class CommandStream:
         self._open_launched = False
 
     def launch(self, pipeline: Any, arguments: bytes, grid: Sequence[int], early: bool) -> None:
-        """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
+        """Queue or record a kernel. `early`: no dependency on the previous command."""
         commands = self._piece if self._piece is not None else self._commands()
         driver, layout = self._shared.driver, self._shared.layout
         if not early:
@@ -166,7 +166,7 @@ class CommandStream:
         return stamp
 
     def submit(self, n_launches: int) -> float | None:
-        """Hands what is open to the GPU. Gives the seconds of a launch, of the latest that are done."""
+        """Submit open commands. Return the mean seconds per launch of the latest finished submission, or None."""
         commands, self._open = self._open, None
         if commands is not None:
             after = self._stamp(commands)
@@ -229,7 +229,7 @@ class CommandStream:
         return ((ticks[1].value - ticks[0].value) & mask) * self._shared.physical.timestamp_ns
 
     def wait(self) -> None:
-        """Returns when all that was submitted is done."""
+        """Block until all submissions are done."""
         self._await(self._last)
 
     def _await(self, value: int) -> None:
@@ -252,11 +252,11 @@ class CommandStream:
         self._await(value)
 
     def begin_piece(self) -> None:
-        """Has launches recorded from here on."""
+        """Start recording launches."""
         self._piece, self._piece_launched = self._begin(_AGAIN), False
 
     def end_piece(self, is_last: bool = False) -> Any:
-        """What was recorded; goes on with another piece unless it is the last."""
+        """Return the recorded piece, and start another one unless it is the last."""
         piece, self._piece = self._piece, None
         self._shared.call("vkEndCommandBuffer", piece)
         if not is_last:
@@ -264,7 +264,7 @@ class CommandStream:
         return piece
 
     def drop_piece(self) -> None:
-        """Forgets what is being recorded."""
+        """Discard the piece being recorded."""
         piece, self._piece = self._piece, None
         if piece is not None and self._shared.lost is None:
             self.forget([piece])
@@ -280,14 +280,14 @@ class CommandStream:
         self._shared.driver.result("vkFreeCommandBuffers", self._shared.device, self._pool, len(pieces), array)
 
     def mark(self) -> int:
-        """Queues a time stamp; gives its number."""
+        """Queue a timestamp and return its number."""
         stamp = self._stamp(self._commands())
         number = next(self._numbers)
         self._marks[number] = self.coming, -1 if stamp is None else stamp
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Nanoseconds between each mark and the next; drops the marks."""
+        """Return the nanoseconds between consecutive marks; drops the marks."""
         found = [self._marks.pop(mark) for mark in marks]
         try:
             if len(found) < 2:
@@ -298,14 +298,14 @@ class CommandStream:
             self._free_stamps += [stamp for _, stamp in found if stamp >= 0]
 
     def reach(self, mark: int) -> None:
-        """Returns when the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done; drops the mark."""
         value, stamp = self._marks.pop(mark)
         if stamp >= 0:
             self._free_stamps.append(stamp)
         self._await(value)
 
     def close(self) -> None:
-        """Ends the stream after its work."""
+        """Close the stream after its work is done."""
         driver, device = self._shared.driver, self._shared.device
         # Results do not matter here: there is nothing left to save.
         with self._shared.lock:
