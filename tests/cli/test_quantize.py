@@ -92,7 +92,7 @@ def test_imatrix_is_made_and_used(source, tmp_path):
         ("imatrix", source, text, "-o", tmp_path / "x", "--ctx", "2"): "ctx is 2",
         ("imatrix", source, text, "-o", tmp_path / "x", "--chunks", "0"): "chunks is 0",
         ("quantize", source, tmp_path / "x", "IQ1_S"): "needs an imatrix",
-        ("quantize", source, tmp_path / "x", "Q4_0", "--imatrix", text): "no imatrix file",
+        ("quantize", source, tmp_path / "x", "Q4_0", "--imatrix", text): "not an imatrix file",
     }.items():
         with pytest.raises(WoollyError, match=expected):
             woolly(*arguments)

@@ -17,7 +17,7 @@ from woolly.engine import Engine, load_model
 from woolly.engine.loading import memory_estimate
 from woolly.engine.multimodal import tower_bytes
 from woolly.engine.request_options import RequestOptions
-from woolly.errors import ModelError, RequestError, UnsupportedError
+from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, make_replacement
@@ -291,37 +291,12 @@ def test_unusable_images_are_rejected(opened, tmp_path):
     loaded.close()
 
 
-def test_qwen_3_5_has_a_vision_tower_without_deepstack_rows(tmp_path):
-    whole = TOWERS["qwen3vl"]
-    plain = replace(whole, name="qwen35", root={k: v for k, v in whole.root.items() if "deepstack" not in k})
-    tower = write_tower(plain, tmp_path / "tower.gguf")
-    loaded = load_model(
-        write_tiny(HYBRIDS["qwen35"], tmp_path / "text.gguf"), "cpu", Options(threads=1), projector=tower
-    )
-    engine = Engine(loaded.program, loaded.tokenizer, tower=loaded.tower, ctx=512)
-    answers = [finish(engine, prompt(engine, "See ", input_image("qwen3vl", seed), "what?"))[0] for seed in (0, 1, 0)]
-    assert answers[0] == answers[2] != answers[1]
-    loaded.close()
-
-
 def test_gemma_4_image_rows_are_bidirectional_only_in_sliding_window_layers(tmp_path):
     for name, has_inputs in (("gemma4", False), ("gemma4-e", True)):
         with open_gguf(write_tiny(FAMILIES[name], tmp_path / f"{name}.gguf")) as file:
             plan = bring(trace(file), 64)
         masks = {(step.integer("window") > 0, step.text("mask")) for step in plan.steps if step.op == "attention"}
         assert masks == {(True, "causal" if has_inputs else ""), (False, "causal")}
-
-
-def test_projector_of_another_model_is_rejected(tmp_path):
-    text = write_tiny(replace(TINY["llama"], width=96, name="wide"), tmp_path / "text.gguf")
-    tower = write_tower(TOWERS["llava"], tmp_path / "tower.gguf")
-    with pytest.raises(ModelError, match="rows of 64 numbers, but the llama model has 96"):
-        load_model(text, "cpu", Options(threads=1), projector=tower)
-    with pytest.raises(ModelError, match="holds no projector"):
-        load_model(text, "cpu", Options(threads=1), projector=text)
-    with pytest.raises(UnsupportedError, match="bloom models with ALiBi take no rows"):
-        text = write_tiny(FAMILIES["bloom"], tmp_path / "n.gguf")
-        load_model(text, "cpu", Options(threads=1), projector=tower)
 
 
 def test_cpu_and_reference_agree(opened, tmp_path):

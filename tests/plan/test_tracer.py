@@ -163,7 +163,7 @@ def test_attention_rejects_mismatched_widths_and_masks():
 def test_attention_needs_full_groups_of_query_heads():
     p = tracer(q__weight=(12, 8))
     x = p.embed("token_embd", width=8)
-    with pytest.raises(PlanError, match="no multiple of the k width"):
+    with pytest.raises(PlanError, match="not a multiple of the k width"):
         p.attention(p.linear(x, "q", width=12), x, x, head_dim=4, scale=1.0)
 
 

@@ -97,7 +97,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """All tensors of a file in order."""
 
     targets: tuple[Target, ...]
@@ -108,7 +108,7 @@ class Layout:
 
 def lay_out(
     sources: Iterable[Source], family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any]
-) -> Layout:
+) -> TensorLayout:
     """Find the place of every tensor; UnsupportedError that names one which has none."""
     found: dict[str, list[Fragment]] = {}
     kinds: dict[str, str] = {}
@@ -145,7 +145,7 @@ def lay_out(
             kinds[full] = kind
     targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
     values = {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
-    return Layout(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
+    return TensorLayout(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
 
 
 def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:

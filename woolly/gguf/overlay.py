@@ -92,7 +92,10 @@ def _parse(text: str) -> tuple[str, Value]:
     try:
         return key, _TYPES[kind](value)
     except ValueError:
-        raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is no {kind}", field="metadata") from None
+        raise RequestError(
+            f"metadata gives {key!r} as {value[:40]!r}, which is not {'an' if kind == 'int' else 'a'} {kind}",
+            field="metadata",
+        ) from None
 
 
 def _checked(key: str, value: Value, metadata: Metadata) -> Value:

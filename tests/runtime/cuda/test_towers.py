@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, encoder_input, write_tower
-from tests.engine.test_vision import GREEDY, PAIRS, finish, prompt, seen
+from tests.engine.test_vision import GREEDY, PAIRS, finish, input_image, prompt
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
 from woolly.engine import Engine, load_model
@@ -66,7 +66,10 @@ def test_prompt_with_an_image_has_one_answer(name, emulated, tmp_path, monkeypat
 
         def answer(*others, one=loaded, **options):
             engine = Engine(one.program, one.tokenizer, tower=one.tower, ctx=512, kv_tokens=2048, **options)
-            asked = [prompt(engine, "a sheep ", seen(name), "What?"), *(prompt(engine, other) for other in others)]
+            asked = [
+                prompt(engine, "a sheep ", input_image(name), "What?"),
+                *(prompt(engine, other) for other in others),
+            ]
             return finish(engine, *asked, params=replace(GREEDY, max_tokens=2))[0]
 
         answers[backend] = answer()

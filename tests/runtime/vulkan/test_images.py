@@ -9,7 +9,7 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, encoder_input, write_tower
-from tests.engine.test_vision import GREEDY, PAIRS, finish, prompt, seen
+from tests.engine.test_vision import GREEDY, PAIRS, finish, input_image, prompt
 from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import open_tower
 from woolly.errors import UnsupportedError
@@ -49,8 +49,8 @@ def test_prompt_with_images_matches_the_cpu_backend(name, vulkan, tmp_path, monk
         assert {one.about.backend for one in loaded.tower.programs} == {backend}
         engine = Engine(loaded.program, loaded.tokenizer, tower=loaded.tower, ctx=512, kv_tokens=2048)
         asked = [
-            prompt(engine, "a sheep ", seen(name), "What?"),
-            prompt(engine, "See ", seen(name, 1), "and ", seen(name, 2), "?"),
+            prompt(engine, "a sheep ", input_image(name), "What?"),
+            prompt(engine, "See ", input_image(name, 1), "and ", input_image(name, 2), "?"),
             prompt(engine, "No image."),
         ]
         answers[backend] = finish(engine, *asked, params=replace(GREEDY, max_tokens=3))

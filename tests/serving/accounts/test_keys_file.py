@@ -117,7 +117,7 @@ def test_file_keeps_its_owner_if_possible(file, monkeypatch, may):
         (f'[keys.anna]\nhash = "{HASH}"\nmodels = []\n', "models is []; a list of names"),
         (f'[keys.anna]\nhash = "{HASH}"\n[keys.ole]\nhash = "{HASH}"\n', "anna and ole have the same key"),
         ("[keys\n", "is not valid TOML"),
-        ("a = " + "[" * 3000, "is no "),  # nested too deeply for Python's reader
+        ("a = " + "[" * 3000, "is not a "),  # nested too deeply for Python's reader
         ("keys = 1\n", "keys is not a table"),
         ("", "holds no key, so nobody could be let in"),
         (None, "cannot be read: No such file"),
