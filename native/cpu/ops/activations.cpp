@@ -11,7 +11,7 @@ namespace {
 
 inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
-// The root of the size, which is at least 1e-6, with the sign; 0 and what is not a number stay.
+// Signed square root of the magnitude, which is at least 1e-6; 0 and NaN are unchanged.
 inline float root_of(float x) {
     const float size = x < 0.0f ? -x : x, root = std::sqrt(size < 1e-6f ? 1e-6f : size);
     return x > 0.0f ? root : x < 0.0f ? -root : x;

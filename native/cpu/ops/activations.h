@@ -1,4 +1,5 @@
-// Activations of single elements, and gates. Each element's arithmetic is its own, so that no share of the work shows.
+// Activations of single elements, and gates. Elements are independent, so the split among workers does not affect
+// results.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +25,16 @@ enum class Act : uint8_t {
     root
 };
 
-// The activation of a gate. A limit bounds what it gives from above, or what it gets if it is `clipped`, and what that
-// is multiplied with on both sides; 0 for none.
+// Activation of a gate. Limit: clamps its output from above or, with `clipped`, its input; the up value is clamped to
+// ±limit. 0: no clamp.
 struct Gate {
     Act act;
     float limit = 0.0f;
 };
 
-// The activation of this name; fails if there is none.
+// Returns the activation with this name; throws if it does not exist.
 Act act_named(const Arguments& arguments, const std::string& name);
-// The gate of this name with the attribute "limit"; fails if the activation cannot be bounded.
+// Returns the gate with this name and the attribute "limit"; throws if the activation has no clamped form.
 Gate gate_named(const Arguments& arguments, const std::string& name);
 // y = act(x). y may be x.
 void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, float* y);

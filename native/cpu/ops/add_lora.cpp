@@ -1,4 +1,4 @@
-// add_lora: y plus what an adapter adds to it, as much as each sequence wants of it.
+// add_lora: y plus the output of a LoRA adapter, scaled per sequence.
 #include <cstring>
 
 #include "cpu/ops/table.h"
@@ -30,7 +30,7 @@ struct AddLora final : Step {
                                         : w.batch.adapters[w.sequence_of(in_batch) * w.batch.n_adapters + adapter];
                 const float *left = x.data + row * x.width, *right = added.data + row * x.width;
                 float* to = y.data + row * y.width;
-                // Rows without the adapter stay as they are, to the bit.
+                // Rows without the adapter stay bit-identical.
                 if (scale == 0.0f) {
                     std::memcpy(to, left, size_t(y.width) * sizeof(float));
                     continue;

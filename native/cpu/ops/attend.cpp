@@ -1,5 +1,5 @@
-// attend: softmax attention over the cache, causal or over whole texts, in fixed splits of the positions that are
-// merged in order.
+// attend: softmax attention over the cache, causal or bidirectional within a text, in fixed splits of the positions
+// that are merged in order.
 #include <algorithm>
 #include <cmath>
 
@@ -16,28 +16,28 @@ namespace woolly {
 
 namespace {
 
-constexpr int64_t kTogether = 8;  // splits that a worker takes at once, if they are many
+constexpr int64_t kTogether = 8;  // splits per task of a worker, if there are many
 
 struct Attend final : Step {
-    const Value q, chosen, y;      // chosen has no width if rows see all that the mask lets them see
-    const int n_chosen, of_block;  // positions that a row chooses at most, and those of a block
-    const Vector* const sinks;     // a score of each head that has no value; null for none
+    const Value q, chosen, y;      // chosen has width 0 if rows attend to all unmasked positions
+    const int n_chosen, of_block;  // maximum chosen positions per row, and positions per block
+    const Vector* const sinks;     // attention sinks: a score per head without a value; null: none
     const int entry, head_dim, v_dim;
-    const bool is_chunked, sees_later;   // rows see later ones, too: all of a text
-    const bool sees_block;               // rows see what the batch says, and nothing else
-    const bool sees_since, sees_before;  // rows see what comes since the first position that it says, or before it
-    const bool is_strict;                // rows never see later ones, whatever the batch says
+    const bool is_chunked, sees_later;   // rows also attend to later rows of their text
+    const bool sees_block;               // rows attend to exactly the range given by the batch
+    const bool sees_since, sees_before;  // rows attend from the position given by the batch on, or before it
+    const bool is_strict;                // rows never attend to later rows, whatever the batch says
     const int window;
     const float scale, softcap;
     const double temper;
     const int temper_length, temper_offset;
-    const KeyBias key_bias;  // what store left out of the keys
-    const int room, v_room;  // head_dim and v_dim filled up to whole blocks of any type of cache
-    const size_t numbers;  // f32 of a worker's own memory for the kernel, with what it wants of each query, and a copy
-    size_t gathered;       // the first f32 after those and the sums of two splits: chosen keys and values
+    const KeyBias key_bias;  // bias that store left out of the keys
+    const int room, v_room;  // head_dim padded to a multiple of the block size of every cache type
+    const size_t numbers;    // f32 of a worker's memory for the kernel, with the query's data and a copy of it
+    size_t gathered;         // index of the first f32 after those and the sums of two splits: gathered keys and values
     AttendScratch& scratch;
-    const ByDistance* by_distance = nullptr;  // null for none
-    std::vector<float> slopes;                // of each head; empty for none
+    const ByDistance* by_distance = nullptr;  // relative position bias; null: none
+    std::vector<float> slopes;                // ALiBi slope of each head; empty: none
 
     explicit Attend(const Arguments& a)
         : q(a.input(0)),
@@ -72,11 +72,11 @@ struct Attend final : Step {
             a.fail("knows no mask \"" + a.text("mask") + "\"");
         if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
         if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
-        // Each head may have a KV head of its own.
+        // Each head may have its own KV head.
         scratch.max_block_rows = std::min<int64_t>(scratch.max_block_rows, max_block_rows());
         scratch.group = std::max(scratch.group, size_t(Softmax::numbers(1, v_room) * (q.width / head_dim)) * 4);
         scratch.heads = std::max(scratch.heads, q.width / head_dim);
-        // Then the sums of two splits.
+        // Followed by the sums of two splits.
         const size_t sums = 2 * size_t(Softmax::numbers(int64_t(max_queries()), v_room));
         gathered = numbers + sums;
         const size_t gather =
@@ -92,35 +92,35 @@ struct Attend final : Step {
         if (alibi != 0) slopes = slopes_of(alibi, n_all);
         if (distances != nullptr) {  // rows of whole texts come together
             const int64_t longest = sees_later ? a.program->max_rows() : 0;
-            // Made from the arguments if the key is not there: a layer that finds the table makes none.
+            // Constructed from the arguments only if the key is missing: layers with an existing table build none.
             by_distance =
                 &scratch.tables.try_emplace({distances, n_all, sees_later}, *distances, n_all, longest).first->second;
         }
     }
 
-    // What q of a position is multiplied by.
+    // Temperature of q at a position.
     float grown(int position) const {
         const int steps = std::max(0, position + temper_offset) / temper_length;
         return float(1.0 + double(temper) * log_double(1.0 + steps));
     }
-    // Whether V is a part of K.
+    // True if V is a part of K.
     bool is_inside(const Worker& w) const { return w.cache.layers()[size_t(entry)].v_dim == 0; }
-    // Columns of a head of the result, in whole blocks of the cache's types.
+    // Columns of a head of the result, padded to blocks of the cache types.
     int stored(const Worker& w) const { return w.cache.padded(v_dim); }
 
-    // Queries of one block of rows: at most all heads share one KV head.
+    // Queries per block of rows: at most all heads share one KV head.
     int max_block_rows() const { return sees_later || sees_block ? kMaxMaskedRows : kMaxBlockRows; }
     size_t max_queries() const { return size_t(max_block_rows() * (q.width / head_dim)); }
     int n_kv_heads(const Worker& w) const { return w.cache.layers()[size_t(entry)].n_kv_heads; }
-    // Query heads that share a KV head.
+    // Query heads per KV head.
     int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }
-    // Whether a row looks at positions that it chose; before, positions are counted from 0 to those that it has.
+    // True if a row attends to chosen positions; then positions are indices into its chosen list, starting at 0.
     bool has_chosen(const Worker& w, int64_t row) const { return n_chosen > 0 && w.batch.positions[row] >= n_chosen; }
-    // The first position that a row sees by the batch.
+    // First visible position of a row according to the batch.
     int said_first(const Worker& w, int64_t row) const {
         return w.batch.attn_ranges == nullptr ? 0 : w.batch.attn_ranges[2 * row];
     }
-    // The first position that a row sees, and the first after that it does not see.
+    // First visible position of a row, and the end of its visible range (exclusive).
     int seen_from(const Worker& w, int64_t row) const {
         const int position = w.batch.positions[row];
         if (sees_block || sees_since) return said_first(w, row);
@@ -130,7 +130,7 @@ struct Attend final : Step {
     }
     int seen_to(const Worker& w, int64_t row) const {
         if (has_chosen(w, row)) return count_chosen(w.batch.positions[row], n_chosen, of_block);
-        if (sees_before) return std::max(1, said_first(w, row));  // none before it: the first, which has no meaning
+        if (sees_before) return std::max(1, said_first(w, row));  // none before it: the first, whose output is unused
         if (!sees_later)
             return w.batch.attn_ranges == nullptr || is_strict ? w.batch.positions[row] + 1
                                                                : w.batch.attn_ranges[2 * row + 1];
@@ -149,9 +149,9 @@ struct Attend final : Step {
             throw std::invalid_argument("the batch does not say what rows see");
         if (batch.attn_ranges != nullptr && !sees_later && !is_strict) check_attn_ranges(batch);
     }
-    // What rows see begins and ends no earlier than for the row before: blocks of rows are computed from the first
-    // row's beginning to the last one's end. It is within the window, and ends within the batch. Rows that see what the
-    // batch says and nothing else need not see themselves.
+    // Start and end of the visible range never decrease from row to row: a block of rows is computed from the first
+    // row's start to the last one's end. The range is within the window and ends within the batch. Rows that attend to
+    // exactly the batch's range need not attend to themselves.
     void check_attn_ranges(const BatchView& batch) const {
         for (int64_t s = 0; s < batch.n_sequences; ++s) {
             const int32_t first = batch.offsets[s], last = batch.offsets[s + 1] - 1;
@@ -169,7 +169,7 @@ struct Attend final : Step {
             }
         }
     }
-    // A split of the past of a row, or of several from it on.
+    // One split of the context of a row, or of several rows from it on.
     struct Part {
         int64_t row;
         int kv_head, split;
@@ -184,21 +184,21 @@ struct Attend final : Step {
     void run(Worker& w) const override;
 };
 
-// The first n blocks of a split in the cache.
+// Cache blocks of the first n blocks of a split.
 void Attend::blocks(const Worker& w, const Part& part, int n, const uint8_t** k_blocks,
                     const uint8_t** v_blocks) const {
     const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(part.row));
     for (int b = 0; b < n; ++b) {
         const int position = part.split * kSplit + 16 * b;
-        // A page that no row sees may be absent: any other stands for it, and is masked.
+        // A page invisible to all rows may be absent: any other page stands in for it, and is masked.
         const int32_t page = std::max(0, pages[position / kPageSize]);
         k_blocks[b] = w.cache.block(entry, page, part.kv_head, position % kPageSize, false);
         if (!is_inside(w)) v_blocks[b] = w.cache.block(entry, page, part.kv_head, position % kPageSize, true);
     }
 }
 
-// One range of the past for `n_rows` rows of a sequence and the heads that share a KV head. `next` is what this worker
-// probably takes after it; null for nothing.
+// Attends to one range of the context for `n_rows` rows of a sequence and the heads that share a KV head. `next` is the
+// split that this worker probably processes next, for prefetching; null: none.
 void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* next, const Softmax& to) const {
     const auto [row, kv_head, split] = part;
     const int group = n_heads(w);
@@ -259,7 +259,7 @@ void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* ne
     } else {
         blocks(w, part, t.n_blocks, k_blocks, v_blocks);
     }
-    // Whole splits alone: one that is not is the last of its row, and little of it is left to be fetched.
+    // Only complete splits: a partial one is the last of its row, with little left to prefetch.
     if (next != nullptr && !has_chosen(w, next->row) && seen_to(w, next->row) >= (next->split + 1) * kSplit) {
         blocks(w, *next, most, next_k, next_v);
         t.next_k = next_k;
@@ -271,7 +271,7 @@ void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* ne
     kernels.attend(t);
 }
 
-// The blocks of a tile of one row that chose its positions.
+// Gathers the blocks of a tile of one row with chosen positions.
 void Attend::gather(const Worker& w, int64_t row, int kv_head, AttentionTile& t, const uint8_t** k_blocks,
                     const uint8_t** v_blocks) const {
     const KvKernels* plain = &w.program.kernels().kv[int(KvType::f32)];
@@ -293,13 +293,13 @@ void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& fro
     for (int h = 0; h < group; ++h) {
         if (rotated) hadamard_transform(from.out + h * length, length, hadamard_size(length, inside));
         float sum = from.sum[h];
-        // At the end, when all splits are one. A sink far above all scores makes the result next to 0.
+        // Normalizes after all splits are merged. A sink far above all scores makes the result nearly 0.
         if (sinks != nullptr) sum += exp_of(sinks->data[kv_head * group + h] - from.max[h]);
         for (int c = 0; c < v_dim; ++c) to[h * v_dim + c] = from.out[h * length + c] / sum;
     }
 }
 
-// Rows of one sequence and a KV head, all their splits one after another.
+// Computes rows of one sequence and a KV head, all their splits in order.
 void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
     const int group = n_heads(w), length = stored(w);
     float* sums = reinterpret_cast<float*>(w.own()) + numbers;
@@ -313,7 +313,7 @@ void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
     take(first, whole);
     for (int at = first + 1; at <= last; ++at) {
         take(at, part);
-        // The rows from `i` to `end` that see this split and one before it, merged together.
+        // Merges the rows from `i` to `end` that attend to this split and an earlier one.
         for (int i = 0, end = 0; i < n_rows; i = end = std::max(end, i + 1)) {
             const auto merges = [&](int64_t r) {
                 return seen_from(w, r) / kSplit < at && (seen_to(w, r) - 1) / kSplit >= at;
@@ -322,7 +322,7 @@ void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
             const Softmax to = whole.from(i * group, length), next = part.from(i * group, length);
             if (end > i) {
                 w.program.kernels().merge(to, next, (end - i) * group, length);
-            } else if (seen_from(w, row + i) / kSplit == at) {  // it sees nothing of the splits before
+            } else if (seen_from(w, row + i) / kSplit == at) {  // the earlier splits are invisible to it
                 std::copy_n(next.out, group * length, to.out);
                 std::copy_n(next.max, group, to.max);
                 std::copy_n(next.sum, group, to.sum);
@@ -332,12 +332,13 @@ void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
     for (int i = 0; i < n_rows; ++i) write(w, row + i, kv_head, whole.from(i * group, length));
 }
 
-// Many rows: a task is a block of rows of one sequence and a KV head. Rows that chose positions go one by one.
+// Many rows: a task is a block of rows of one sequence and a KV head. Rows with chosen positions are processed one by
+// one.
 void Attend::run_blocks(const Worker& w) const {
     const int n_kv = n_kv_heads(w);
     const int64_t n_tasks = int64_t(scratch.blocks.size() - 1) * n_kv;
     for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
-        // The longest first, so that no thread is left alone with it at the end.
+        // Longest tasks first, so that no thread finishes late with one of them.
         const int64_t block = (n_tasks - 1 - task) / n_kv;
         const int kv_head = int((n_tasks - 1 - task) % n_kv);
         int64_t row = scratch.blocks[size_t(block)];
@@ -354,7 +355,7 @@ void Attend::run(Worker& w) const {
     const int64_t wanted = 4 * w.program.n_threads();
     if (w.batch.is_part() || w.batch.n_rows > wanted || int64_t(scratch.blocks.size() - 1) * n_kv >= wanted)
         return run_blocks(w);
-    // Few tasks: each split is a task of its own; the worker that finishes a row's last split merges them, in order.
+    // Few tasks: each split is a task; the worker that finishes a row's last split merges them in order.
     const auto n_splits = [&](int64_t row) { return (seen_to(w, row) - 1) / kSplit + 1 - seen_from(w, row) / kSplit; };
     int64_t n_tasks = 0;
     for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += int64_t(n_splits(row)) * n_kv;
@@ -383,7 +384,7 @@ void Attend::run(Worker& w) const {
         for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) one(task, false);
         return;
     }
-    // Each worker has neighbours: while it computes a split, keys and values of the next one are fetched.
+    // Workers process neighboring splits: while one is computed, keys and values of the next one are prefetched.
     const Worker::Range own = Tasks::share(n_tasks, w.id, w.program.n_threads());
     w.take_runs(n_tasks, kTogether, [&](int64_t first, int64_t last) {
         const int64_t end = first >= own.first && first < own.last ? own.last : last;

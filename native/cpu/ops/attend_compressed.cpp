@@ -1,5 +1,5 @@
-// attend_compressed: softmax attention over the latest rows of one entry of the cache and the blocks of another
-// together. All heads share the one head of keys, which are values, too.
+// attend_compressed: softmax attention over the latest rows of one cache entry together with the blocks of another. All
+// heads share one KV head, whose keys are also the values.
 #include <algorithm>
 #include <stdexcept>
 
@@ -12,15 +12,16 @@ namespace woolly {
 
 namespace {
 
-constexpr int kHeadsTogether = 16;  // heads of a row that look at rows which are opened once
+constexpr int kHeadsTogether = 16;  // heads of a row that share opened cache rows
 
 struct AttendCompressed final : Step {
-    const Value q, chosen, y;  // chosen has no width if rows see all blocks
+    const Value q, chosen, y;  // chosen has width 0 if rows attend to all blocks
     const Vector* const sinks;
     const int entry, blocks, head_dim, window, every;
     const float scale;
     const int heads, room;
-    const size_t sums_at, keys_at;  // first f32 of a worker's own memory for the sums of two splits, and for keys
+    const size_t sums_at,
+        keys_at;  // indices of the first f32 of a worker's memory for the sums of two splits, and for keys
 
     explicit AttendCompressed(const Arguments& a)
         : q(a.input(0)),
@@ -56,7 +57,7 @@ struct AttendCompressed final : Step {
         const int all = (w.batch.positions[row] + 1) / every;
         return chosen.width > 0 ? std::min(all, int(chosen.width)) : all;
     }
-    // The position of the i-th block that a row sees: that of the block's last row.
+    // Position of the i-th visible block of a row: that of the block's last row.
     int block_at(int64_t row, int i) const {
         return chosen.width > 0 ? int(chosen.data[row * chosen.width + i]) : (i + 1) * every - 1;
     }
@@ -68,19 +69,19 @@ struct AttendCompressed final : Step {
         const int n_groups = (heads + kHeadsTogether - 1) / kHeadsTogether;
         w.take(w.batch.n_rows * n_groups, [&](int64_t task) {
             const int first = int(task % n_groups) * kHeadsTogether;
-            // The longest first.
+            // Longest rows first.
             heads_of(w, w.batch.n_rows - 1 - task / n_groups, first, std::min(kHeadsTogether, heads - first));
         });
     }
 };
 
-// What a row sees from the first-th on, the latest rows before the blocks, as blocks of f32.
+// Gathers the rows visible to a row from index `first` on, latest rows before blocks, as blocks of f32.
 void AttendCompressed::gather(const Worker& w, int64_t row, int first, int n, int columns, const uint8_t** to) const {
     const KvKernels& kept = w.program.kernels().kv[int(w.cache.k_type())];
     float *keys = reinterpret_cast<float*>(w.own()) + keys_at, *open = keys + kSplit * room;
     const int latest = n_latest(w, row), oldest = w.batch.positions[row] + 1 - latest;
     const int64_t sequence = w.sequence_of(row);
-    int last_entry = -1, last = -1;  // block of the cache that is open
+    int last_entry = -1, last = -1;  // cache block that is open
     for (int i = 0; i < n; ++i) {
         const bool is_latest = first + i < latest;
         const int from = is_latest ? entry : blocks;
@@ -100,7 +101,7 @@ void AttendCompressed::gather(const Worker& w, int64_t row, int first, int n, in
     for (int b = 0; b < (n + 15) / 16; ++b) to[b] = reinterpret_cast<const uint8_t*>(keys + b * 16 * columns);
 }
 
-// Some heads of a row, split by split; splits are merged in order.
+// Computes some heads of a row, split by split; splits are merged in order.
 void AttendCompressed::heads_of(const Worker& w, int64_t row, int first_head, int n) const {
     const KernelTable& kernels = w.program.kernels();
     const int columns = w.cache.padded(head_dim), n_seen = n_latest(w, row) + n_blocks(w, row);

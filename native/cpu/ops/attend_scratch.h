@@ -1,4 +1,4 @@
-// Memory that the steps of attention share: sums of splits that are computed apart, blocks of rows, tables by distance.
+// Memory shared by attention steps: sums of separately computed splits, blocks of rows, tables by distance.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@
 
 namespace woolly {
 
-// Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
+// Rows of a sequence that are computed together: more rows share the positions that a kernel opens.
 constexpr int kMinBlockRows = 8, kMaxBlockRows = 32;
-// If rows see their whole text, each head has K and V of its own: more rows make up for it. At 4,096 rows blocks of 32
-// read 5 GB of K and V for a layer of SigLIP.
+// With bidirectional attention each head has its own K and V: more rows compensate. At 4,096 rows, blocks of 32 read 5
+// GB of K and V per layer of SigLIP.
 constexpr int kMaxMaskedRows = 128;
-constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
+constexpr size_t kPartialBytes = size_t{256} << 20;  // maximum memory for the sums of separately computed splits
 
 struct Softmax : AttentionSums {
-    // Numbers of n queries, in whole cache lines if v_dim is.
+    // Floats of n queries, a multiple of a cache line if v_dim is.
     static constexpr int64_t numbers(int64_t n, int64_t v_dim) { return n * v_dim + (2 * n + 15) / 16 * 16; }
-    // The i-th in an array of such, for n queries each.
+    // i-th element of an array of these, with n queries each.
     Softmax(float* base, int64_t i, int n, int v_dim) : AttentionSums{base + i * numbers(n, v_dim), nullptr, nullptr} {
         max = out + n * v_dim, sum = max + n;
     }
-    // Without the first n queries.
+    // View without the first n queries.
     Softmax from(int n, int v_dim) const {
         Softmax rest = *this;
         rest.out += n * v_dim, rest.max += n, rest.sum += n;
@@ -40,14 +40,14 @@ struct AttendScratch final : Scratch {
     int64_t block_rows = kMinBlockRows, max_block_rows = kMaxMaskedRows;  // as many as all steps have room for
     size_t group = 0;                                                     // bytes of the sums of all heads of a row
     int64_t heads = 0;
-    // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
+    // Splits are computed separately only if there are few tasks and `partials` has room for them (see Attend::run).
     size_t partial_numbers = 0;
     Memory partials;
-    std::unique_ptr<std::atomic<int32_t>[]> finished;  // splits that are done, per row and KV head
-    // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
+    std::unique_ptr<std::atomic<int32_t>[]> finished;  // finished splits, per row and KV head
+    // First rows of blocks of at most `block_rows` rows of one sequence, and the end of the last one.
     std::vector<int64_t> blocks;
 
-    // Which layers of as many heads share; rows that see later ones have other buckets.
+    // Shared by layers with the same number of heads; bidirectional attention has different buckets.
     std::map<std::tuple<const Vector*, int, bool>, ByDistance> tables;
 
     void allocate(const Program& p) override {

@@ -1,4 +1,4 @@
-// cache_rows: rows written to the cache as keys of one head that are values, too.
+// cache_rows: writes rows to the cache as keys of one head, which are also its values.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>

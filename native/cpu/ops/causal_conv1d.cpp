@@ -1,4 +1,4 @@
-// causal_conv1d: each column times a filter over its latest rows, the oldest of which come from the sequence's slot.
+// causal_conv1d: causal depthwise convolution; the oldest rows come from the sequence's slot.
 #include <array>
 
 #include "cpu/kernels/scans.h"
@@ -14,7 +14,7 @@ constexpr int kMaxKernel = 16;
 struct CausalConv1d final : Step {
     const ScanTable& kernels;
     const Value x, y;
-    const int kernel, apart;  // rows that the filter sees, and how far apart they are
+    const int kernel, apart;  // filter size, and dilation in rows
     const bool silu;
     const Vector* const bias;
     const int64_t n_kept;
@@ -43,13 +43,13 @@ struct CausalConv1d final : Step {
 
     void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
 
-    // The row of a sequence that is `back` rows before `row`; it may be in the slot.
+    // Row of a sequence, `back` rows before `row`; it may be in the slot.
     const float* row_before(const Worker& w, int64_t sequence, int64_t row, int64_t back) const {
         const int64_t at = row - back, first = w.batch.offsets[sequence];
         return at >= first ? x.data + at * x.width : slot.before(w, sequence) + (n_kept + at - first) * x.width;
     }
 
-    // The rows that are left after `row`, to a slot.
+    // Writes the rows remaining after `row` to a slot.
     void leave(const Worker& w, int64_t sequence, int64_t row, int32_t to) const {
         float* at = w.cache.slot(slot.entry, to);
         for (int64_t back = n_kept - 1; back >= 0; --back, at += x.width)
@@ -58,7 +58,7 @@ struct CausalConv1d final : Step {
 
     void run(Worker& w) const override {
         const BatchView& batch = w.batch;
-        // One row is cut into columns, so that all threads have a part.
+        // A single row is split into columns, so that all threads have work.
         const int64_t parts = batch.n_rows >= w.program.n_threads() ? 1 : w.program.n_threads();
         w.share(batch.n_rows * parts, [&](int64_t begin, int64_t end) {
             std::array<const float*, kMaxKernel> rows;

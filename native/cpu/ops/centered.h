@@ -1,9 +1,9 @@
-// Keys without their bias. A bias that is many times larger than what it is added to takes all 4 bits of a key, and is
-// the same for every position but for its rotation: so store leaves it out, and attend adds its part of the scores.
-// With q rotated by its own position, a and b the two columns of a pair rotated by the angle f with each position,
+// Keys without their bias. A bias many times larger than the values it is added to uses up all 4 bits of a key, and is
+// the same for every position except for its rotation: so store leaves it out, and attend adds its part of the scores.
+// With q rotated by its position, and a and b the two columns of a pair that rotates by the angle f per position,
 //   q . rotated(bias, p) = sum over pairs of A cos(f p) + B sin(f p), A = qa ba + qb bb, B = qb ba - qa bb.
 // For a position s + i of a split that begins at s this is A' cos(f i) + B' sin(f i) with A and B rotated by s: cosines
-// and sines are the same for all splits and heads, and A' and B' are multiplied with them as a query is with keys.
+// and sines are the same for all splits and heads, and A' and B' are multiplied by them like a query by keys.
 #pragma once
 
 #include <deque>
@@ -15,10 +15,10 @@
 
 namespace woolly {
 
-// Cosines and sines of the positions of a split, for some columns of the tables of a batch, without their magnitude.
+// Cosines and sines of the positions of a split, for some columns of the batch's tables, without their magnitude.
 struct SplitRotations {
     std::vector<int> columns;
-    std::vector<float> rows;  // [2 * columns][kSplit]: of each column the cosines, then the sines
+    std::vector<float> rows;  // [2 * columns][kSplit]: for each column the cosines, then the sines
     bool is_made = false;
 
     void make(const BatchView& batch) {
@@ -34,7 +34,7 @@ struct SplitRotations {
 };
 
 struct CenteredScratch final : Scratch {
-    std::deque<SplitRotations> rotations;  // layers with the same columns share
+    std::deque<SplitRotations> rotations;  // shared by layers with the same columns
 
     const SplitRotations* of(std::vector<int> columns) {
         for (const SplitRotations& one : rotations)
@@ -49,11 +49,11 @@ struct CenteredScratch final : Scratch {
     }
 };
 
-// The bias of keys that attend adds; none if the step has none.
+// Bias of keys that attend adds; empty if the step has none.
 struct KeyBias {
     const Vector* const bias;  // [n_kv_heads, head_dim]
     const int head_dim;
-    std::vector<int> columns;  // left and right ones of each pair of which some head has a bias
+    std::vector<int> columns;  // left and right columns of each pair with a bias in any head
     const SplitRotations* rotations = nullptr;
 
     KeyBias(const Arguments& a, int n) : bias(a.vector("k_bias")), head_dim(n) {
@@ -72,7 +72,7 @@ struct KeyBias {
     }
 
     int n_terms() const { return int(columns.size()); }  // of a query
-    // What a query of a KV head is multiplied with `rotations` by, in the split that begins at position `start`.
+    // Coefficients of `rotations` for a query of a KV head, in the split that begins at position `start`.
     void terms(const BatchView& batch, int start, int kv_head, const float* q, float scale, float* to) const {
         const float* of_head = bias->data + kv_head * head_dim;
         const float* cosines = batch.cosines + start * batch.rope_width;

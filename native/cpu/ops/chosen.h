@@ -1,4 +1,5 @@
-// Positions that an index chose (pick.cpp), and the keys and values of them: gathered as f32, in blocks of 16.
+// Positions chosen by a sparse-attention index (index_topk.cpp), and their keys and values, gathered as f32 in blocks
+// of 16.
 #pragma once
 
 #include <algorithm>
@@ -7,24 +8,24 @@
 
 namespace woolly {
 
-// How many positions a row has chosen: `n` at most, in blocks of which its own is one, and ends with it. If n is no
-// multiple of the block, those of whole blocks, and the ones after the last that is complete.
+// Number of chosen positions of a row: at most `n`, in blocks of which the last is its own and ends at the row. If n is
+// not a multiple of the block: positions of complete blocks, plus those after the last complete one.
 constexpr int count_chosen(int position, int n, int block) {
     if (position < n) return position + 1;
     return n % block != 0 ? n / block * block + (position + 1) % block : n - (block - 1 - position % block);
 }
 
-// Keys, or values, of up to kSplit chosen positions of one KV head.
+// Gathered keys or values of up to kSplit chosen positions of one KV head.
 class Gathered {
   public:
-    // f32 that `of` needs beside the blocks: one opened block of the cache.
+    // f32 that `of` needs besides the blocks: one opened cache block.
     static constexpr size_t opened(int columns) { return size_t(kChunk) * size_t(columns); }
 
-    // Fills `to` with blocks of f32, as a cache of that type has them, and `blocks` with their addresses.
+    // Fills `to` with blocks of f32 in the layout of a cache of that type, and `blocks` with their addresses.
     static void of(const Worker& w, int entry, int kv_head, const int32_t* pages, const float* positions, int n,
                    int columns, bool is_v, float* open, float* to, const uint8_t** blocks) {
         const KvKernels& kept = w.program.kernels().kv[int(is_v ? w.cache.v_type() : w.cache.k_type())];
-        int last = -1;  // block of the cache that is open
+        int last = -1;  // cache block that is open
         for (int i = 0; i < n; ++i) {
             const int position = int(positions[i]), slot = position % 16;
             if (position / 16 != last) {

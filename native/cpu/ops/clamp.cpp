@@ -1,4 +1,4 @@
-// clamp: x bounded by a limit on both sides.
+// clamp: x clamped to ±limit.
 #include <algorithm>
 
 #include "cpu/ops/elements.h"

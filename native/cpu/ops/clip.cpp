@@ -1,4 +1,4 @@
-// clip: x bounded from below and from above.
+// clip: x clamped to a lower and an upper bound.
 #include <algorithm>
 
 #include "cpu/ops/table.h"

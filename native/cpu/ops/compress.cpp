@@ -1,4 +1,5 @@
-// compress: the latest rows of a sequence as one, by shares of each column; at the last position of each block alone.
+// compress: pools the latest rows of a sequence into one, with softmax weights per column; only at the last position of
+// each block.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,8 +16,8 @@ struct Compress final : Step {
     const Value kv, gate, y;
     const Vector* const bias;  // [every, kv.width]
     const int every;
-    const bool overlaps;   // the block before takes part, by the first half of the columns
-    const int n_rows;      // that one result is made of
+    const bool overlaps;   // includes the previous block, using the first half of the columns
+    const int n_rows;      // pooled rows per result
     const SlotEntry slot;  // the n_rows - 1 latest rows of kv and gate side by side, oldest first
 
     explicit Compress(const Arguments& a)
@@ -36,14 +37,14 @@ struct Compress final : Step {
 
     void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
 
-    // The row of kv (of gate with second = true) of a sequence that is `back` rows before `row`; it may be in the slot.
+    // Row of kv (of gate with second = true) of a sequence, `back` rows before `row`; it may be in the slot.
     const float* row_before(const Worker& w, int64_t sequence, int64_t row, int64_t back, bool second) const {
         const int64_t at = row - back, first = w.batch.offsets[sequence];
         if (at >= first) return (second ? gate : kv).data + at * kv.width;
         return slot.before(w, sequence) + (2 * (n_rows - 1 + at - first) + second) * kv.width;
     }
 
-    // The rows that are left after `row`, to a slot.
+    // Writes the rows remaining after `row` to a slot.
     void leave(const Worker& w, int64_t sequence, int64_t row, int32_t to) const {
         float* at = w.cache.slot(slot.entry, to);
         for (int64_t back = n_rows - 2; back >= 0; --back)
@@ -53,14 +54,14 @@ struct Compress final : Step {
             }
     }
 
-    // The block that ends with `row`. Rows before the sequence have no share.
+    // Pools the block that ends with `row`. Rows before the start of the sequence have weight 0.
     void close(const Worker& w, int64_t row) const {
         const int64_t sequence = w.sequence_of(row), width = y.width;
         const int n = std::min(n_rows, w.batch.positions[row] + 1);
         float *to = y.data + row * width, *most = reinterpret_cast<float*>(w.own()), *sums = most + width;
         const auto each = [&](const auto& use) {
             for (int back = n - 1; back >= 0; --back) {
-                // The later of two blocks gives the second half of its columns.
+                // The later of two blocks supplies the second half of its columns.
                 const int64_t at = overlaps && back < every ? width : 0;
                 use(row_before(w, sequence, row, back, false) + at, row_before(w, sequence, row, back, true) + at,
                     bias->data + (every - 1 - back % every) * kv.width + at);

@@ -1,4 +1,4 @@
-// concat: each head of a followed by that of b, or by all of b.
+// concat: concatenates each head of a with the same head of b, or with all of b.
 #include <cstring>
 
 #include "cpu/ops/table.h"

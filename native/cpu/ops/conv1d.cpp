@@ -1,4 +1,4 @@
-// conv1d: each column times a filter over its row and those around it; zeros stand outside of the text.
+// conv1d: depthwise convolution centered on each row, zero-padded at the ends of the text.
 #include <array>
 
 #include "cpu/kernels/scans.h"

@@ -1,5 +1,5 @@
-// cumulative_norm: each row minus the mean of all numbers of its text up to it, divided by their deviation, times the
-// weight.
+// cumulative_norm: each row minus the mean of all numbers of its text up to it, divided by their standard deviation,
+// times the weight.
 #include <cmath>
 
 #include "cpu/ops/functions.h"
@@ -22,7 +22,7 @@ struct CumulativeNorm final : Step {
 
     void check(const BatchView& batch, const Cache&) const override { batch.check_whole(); }
 
-    // Texts are shared, not rows: 30 s of audio are 12 million numbers, which one thread passes in 15 ms.
+    // Tasks are texts instead of rows: 30 s of audio are 12 million numbers, which one thread processes in 15 ms.
     void run(Worker& w) const override {
         w.take(w.batch.n_sequences, [&](int64_t text) {
             double sum = 0, squares = 0, count = 0;

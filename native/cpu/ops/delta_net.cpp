@@ -13,9 +13,9 @@ namespace {
 struct DeltaNet final : Scan {
     const Value q, k, decay, beta;
     const int64_t heads_k;
-    const bool mod;  // the head of k that serves head j of v is j % heads_k, not j / (heads_v / heads_k)
+    const bool mod;  // head j of v uses head j % heads_k of k instead of j / (heads_v / heads_k)
     const float eps;
-    const std::vector<float> unit, read_unit;  // what makes of a root mean square a length, and of q a mean
+    const std::vector<float> unit, read_unit;  // factors from root mean square to L2 norm, and for q to the scaled mean
 
     explicit DeltaNet(const Arguments& a)
         : Scan(a, a.input(2), ScanRule::delta, a.integer("heads_v"), a.input(1).width / a.integer("heads_k")),

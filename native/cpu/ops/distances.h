@@ -1,4 +1,4 @@
-// What is added to scores of attention by the distance from a row to a position.
+// Relative position bias of attention scores.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,16 @@
 
 namespace woolly {
 
-// What is added to scores by the distance from a row to a position: the distance chooses a bucket of a learned table.
-// Every head has a number for every distance.
+// Bias table of attention scores by distance between row and position: the distance selects a bucket of a learned
+// table, as in T5. Each head has a number per distance.
 struct ByDistance {
-    static constexpr int64_t kFarthest = 128;  // from here on distances share a bucket
-    static constexpr double kSlack = 1e-9;     // of a share of the buckets
-    int64_t before, length;                    // the longest distance back, and the numbers of a head
+    static constexpr int64_t kFarthest = 128;  // distances from here on share a bucket
+    static constexpr double kSlack = 1e-9;     // tolerance, as a fraction of a bucket
+    int64_t before, length;                    // maximum distance back, and table entries per head
     std::vector<float> numbers;
 
-    // `longest`: positions that a row may see before its own, and after it; 0: rows see none after their own, and any
-    // number before. There is room to read 16 positions from any.
+    // `longest`: maximum positions visible before and after a row; 0: none after it, any number before. Reading 16
+    // entries from any index is in bounds.
     ByDistance(const Vector& table, int n_heads, int64_t longest)
         : before(longest > 0 ? longest + 16 : kFarthest + kSplit + 16),
           length(before + longest + 17),
@@ -31,8 +31,8 @@ struct ByDistance {
                 numbers[size_t(h * length + i)] = table.data[bucket(i - before, n_buckets, longest > 0) * n_heads + h];
     }
 
-    // Half of the buckets are for later positions, if rows see any. Half of each half are single distances, the others
-    // grow up to the farthest. A distance where one begins is a whole number of them but for what f64 rounds: kSlack.
+    // Half of the buckets are for later positions, if any are visible. Half of each half are single distances; the
+    // others grow up to the farthest. A distance at a bucket boundary is an integer except for f64 rounding: kSlack.
     static int64_t bucket(int64_t distance, int64_t n_buckets, bool sees_later) {
         const int64_t side = sees_later ? n_buckets / 2 : n_buckets, single = side / 2;
         const int64_t far = distance < 0 ? -distance : sees_later ? distance : 0;
@@ -44,16 +44,16 @@ struct ByDistance {
         return first + std::min(side - 1, single + int64_t(share * double(side - single) + kSlack));
     }
 
-    // What a row adds to the scores of a head, by position: of those of the split that begins at `first`. All of a
-    // split that begins beyond the table are farther than the farthest, as the first split of the table are.
+    // Bias of a row for a head, by position of the split that begins at `first`. Splits that begin beyond the table lie
+    // past the farthest bucket, like the first split of the table.
     const float* of(int head, int position, int first) const {
         return numbers.data() + head * length + before + std::max<int64_t>(first - position, -before) - first;
     }
 };
 
-// How much scores of each head fall with each position of distance (ALiBi); `most` is the largest exponent.
+// ALiBi slopes: decrease of each head's scores per position of distance; `most` is the maximum exponent.
 inline std::vector<float> slopes_of(float most, int n_heads) {
-    int powers = 1;  // heads up to the largest power of two; slopes of the others are between theirs
+    int powers = 1;  // number of heads rounded down to a power of two; slopes of the others are interleaved
     while (powers * 2 <= n_heads) powers *= 2;
     std::vector<float> slopes;
     for (int h = 0; h < n_heads; ++h) {

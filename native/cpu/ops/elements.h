@@ -1,4 +1,4 @@
-// The shell of ops that make each element of y from the one of x at its place.
+// Base of elementwise ops.
 #pragma once
 
 #include "cpu/ops/table.h"
@@ -6,7 +6,7 @@
 
 namespace woolly {
 
-// `Op` is made from the step's arguments. op(w, x, n, y) computes n elements.
+// `Op` is constructed from the step's arguments. op(w, x, n, y) computes n elements.
 template <class Op>
 struct EachElement final : Step {
     const Value x, y;

@@ -1,4 +1,4 @@
-// embed: the row of a table for each token.
+// embed: embedding lookup of each token.
 #include <stdexcept>
 
 #include "cpu/ops/table.h"

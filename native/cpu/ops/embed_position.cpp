@@ -1,4 +1,4 @@
-// embed_position: x plus the row of a table for each row's position.
+// embed_position: x plus a learned position embedding.
 #include <stdexcept>
 
 #include "cpu/ops/table.h"

@@ -1,4 +1,4 @@
-// embed_token_type: x plus the first row of a table, or the second after a separator.
+// embed_token_type: x plus a token type embedding: type 0, or type 1 after a separator.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 

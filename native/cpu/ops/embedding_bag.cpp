@@ -1,4 +1,4 @@
-// embedding_bag: x plus rows of a table, by the indices and weights that the batch gives each row.
+// embedding_bag: x plus a weighted sum of table rows; the batch gives indices and weights for each row.
 #include <cstring>
 #include <stdexcept>
 

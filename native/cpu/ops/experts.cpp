@@ -9,9 +9,9 @@ namespace woolly {
 
 namespace {
 
-// Added to the sum that weights are divided by: all sigmoids of a row may be 0.
+// Added to the sum that normalizes the weights: all sigmoids of a row may be 0.
 constexpr float kMinSum = 1e-20f;
-// A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
+// A logit takes part in a round of the sparse mixer if it is below the best one by at most this fraction of the larger
 // magnitude: twice the noise of the router in training.
 constexpr float kReach = 0.02f;
 
@@ -28,8 +28,8 @@ float Choice::score(float logit, float top) const {
     return scoring == Scoring::sigmoid ? sigmoid_of(logit) : exp_of(logit - top);
 }
 
-// What experts are chosen by. Logits have the order of the scores, and are more rarely equal; a bias is added to the
-// scores. Groups whose two best scores sum to less than those of others take no part.
+// Scores for selecting experts. Logits have the order of the scores with fewer ties; a selection bias is added to the
+// scores. Groups whose two best scores have a lower sum than those of other groups are excluded.
 const float* Choice::rank(const float* logits, Routes& own) const {
     if (select == nullptr && groups == 0) return logits;
     float* ranks = own.ranks.data();
@@ -48,7 +48,7 @@ const float* Choice::rank(const float* logits, Routes& own) const {
         own.sums[size_t(g)] = group_top == 1 ? best : best + second;
     }
     for (int g = 0; g < groups; ++g) {
-        int before = 0;  // groups that come first; of equal sums the lower index does
+        int before = 0;  // groups ranked higher; ties go to the lower index
         for (int other = 0; other < groups; ++other) {
             const float mine = own.sums[size_t(g)], its = own.sums[size_t(other)];
             before += its > mine || (its == mine && other < g);
@@ -62,7 +62,7 @@ const float* Choice::rank(const float* logits, Routes& own) const {
     return ranks;
 }
 
-// The weights of the sparse mixer: each expert, best first, against those that are near it and not chosen before it.
+// Weights of the sparse mixer: each expert, best first, against experts near it that are not chosen yet.
 void Choice::mix(const float* logits, int32_t* chosen, float* shares) const {
     for (int j = 0; j < n_used; ++j) {
         const float top = logits[chosen[j]];

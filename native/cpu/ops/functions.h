@@ -1,5 +1,5 @@
-// Functions of single numbers, of our own: those of C libraries differ from system to system, and GPUs compute these,
-// too (native/gpu/primitives/arithmetic.slang). Products and sums are rounded one by one. NaN stays NaN.
+// Scalar functions, implemented here because C libraries differ between systems; GPUs compute them, too
+// (native/gpu/primitives/arithmetic.slang). Products and sums are rounded one by one. NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -10,13 +10,13 @@ namespace woolly {
 
 constexpr float kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;  // ln 2 in two parts
 
-// x = whole ln 2 + rest, the rest within half of ln 2. `bits` are those of 2^whole but for its exponent's bias.
+// x = whole ln 2 + rest, |rest| up to half of ln 2. `bits` are those of 2^whole without the exponent's bias.
 struct Reduced {
     float whole, rest;
     uint32_t bits;
 
     explicit Reduced(float x) {
-        constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves a whole number in the lowest bits
+        constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves an integer in the lowest bits
         const float shifted = x * 1.44269504f + round;
         whole = shifted - round;
         rest = x - whole * kLn2High;
@@ -31,8 +31,8 @@ inline float within_exp(float x) {
     return x > 88.0f ? 88.0f : x;
 }
 
-// e^x as the kernels have it (cpu/kernels/generic/vectors.h), without a branch: compilers vectorize loops over it.
-// Below -87 the result is next to 0, above 88 that of 88.
+// e^x, as in the kernels (cpu/kernels/generic/vectors.h), without a branch, so that compilers vectorize loops over it.
+// Clamped: below -87 the result is nearly 0, above 88 that of 88.
 inline float exp_of(float x) {
     const Reduced part(within_exp(x));
     const float r = part.rest;
@@ -47,7 +47,7 @@ inline float exp_of(float x) {
     return p * part.power();
 }
 
-// e^x - 1: right to some units of its last place next to 0, too.
+// e^x - 1, accurate to a few units in the last place, near 0 as well.
 inline float expm1_of(float x) {
     const Reduced part(within_exp(x));
     const float r = part.rest, power = part.power();
@@ -61,9 +61,9 @@ inline float expm1_of(float x) {
     return p * power + (power - 1.0f);
 }
 
-// The logarithm of a number that is neither 0 nor infinite nor next to them: 2 artanh(s), a series in s^2.
+// Natural logarithm of a normal number, not near 0 or infinity: 2 artanh(s), a series in s^2.
 inline float log_of(float x) {
-    constexpr uint32_t least = 0x3f3504f3;  // of the root of 1/2
+    constexpr uint32_t least = 0x3f3504f3;  // bits of sqrt(1/2)
     const uint32_t bits = std::bit_cast<uint32_t>(x) + (0x3f800000u - least);
     const float power = float(int32_t(bits >> 23) - 127);
     const float f = std::bit_cast<float>((bits & 0x7fffffu) + least) - 1.0f;
@@ -76,13 +76,13 @@ inline float log_of(float x) {
     return power * kLn2High + (2.0f * p + power * kLn2Low);
 }
 
-// log(1 + x) of x from 0 on, with what the sum loses of x.
+// log(1 + x) for x >= 0, corrected for the rounding of the sum.
 inline float log1p_of(float x) {
     const float sum = 1.0f + x, lost = x < 1.0f ? x - (sum - 1.0f) : 1.0f - (sum - x);
     return log_of(sum) + lost / sum;
 }
 
-// 0 where e^-x ends.
+// 0 where e^-x underflows.
 inline float sigmoid_of(float x) { return x < -88.0f ? 0.0f : 1.0f / (1.0f + exp_of(-x)); }
 
 inline float tanh_of(float x) {
@@ -92,10 +92,10 @@ inline float tanh_of(float x) {
     return e / (e + 2.0f);
 }
 
-// log(1 + e^x); beyond 20 the 1 is lost.
+// softplus: log(1 + e^x); beyond 20 it is x.
 inline float softplus_of(float x) { return x > 20.0f ? x : x == x ? log1p_of(exp_of(x)) : x; }
 
-// The sum of f(0) to f(n - 1): in 16 lanes that are added in one order, as the kernels sum.
+// Sum of f(0) to f(n - 1), in 16 lanes that are added in a fixed order, as in the kernels.
 template <class F>
 inline float sum_of(int64_t n, const F& f) {
     float lanes[16] = {};
@@ -108,8 +108,8 @@ inline float sum_of(int64_t n, const F& f) {
     return lanes[0];
 }
 
-// The mean of n numbers in two parts, whose sum is right to more bits than one has: what the first is off by, the
-// second makes up for. A row far from 0 loses nothing when its mean is taken off.
+// Mean of n numbers in two parts: the second corrects the error of the first. Centering a row far from 0 loses no
+// precision.
 struct Mean {
     float first, second;
 
@@ -118,7 +118,7 @@ struct Mean {
         second = sum_of(n, [&](int64_t i) { return x[i] - first; }) / float(n);
     }
     float off(float x) const { return (x - first) - second; }
-    // The mean square of what is left of x.
+    // Mean square of the centered x.
     float spread(const float* x, int64_t n) const {
         return sum_of(n, [&](int64_t i) { return off(x[i]) * off(x[i]); }) / float(n);
     }

@@ -1,4 +1,4 @@
-// gather_conv1d: each column times a filter over the rows that the batch names for each row.
+// gather_conv1d: depthwise convolution over the rows whose indices the batch gives for each row.
 #include <array>
 #include <stdexcept>
 

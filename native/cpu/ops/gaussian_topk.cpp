@@ -1,4 +1,4 @@
-// gaussian_topk: what each element has above its row's mean and some standard deviations.
+// gaussian_topk: the part of each element above its row's mean plus some standard deviations.
 #include <cmath>
 
 #include "cpu/ops/functions.h"

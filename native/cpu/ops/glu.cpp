@@ -15,7 +15,7 @@ struct Glu final : Step {
         : gate(a.input(0)), up(a.input(1)), y(a.output(0)), how(gate_named(a, a.text("act"))) {}
 
     void run(Worker& w) const override {
-        // Whole groups of 16 for all workers but the last: a kernel's tail must not depend on the share.
+        // Multiples of 16 for all workers but the last: a kernel's tail must not depend on the split.
         const int64_t n = y.rows(w.batch) * y.width;
         w.share((n + 15) / 16, [&](int64_t begin, int64_t end) {
             const int64_t first = begin * 16, last = std::min(end * 16, n);

@@ -10,11 +10,11 @@ namespace woolly {
 
 namespace {
 
-// Columns whose activations stay in the second cache.
+// Columns whose activations stay in L2.
 constexpr int64_t columns_at_once(Activation kind) { return kind == Activation::f32 ? 256 : 1024; }
-constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time, so that each call has enough to do
+constexpr int kFewTiles = 4;  // up to this many row tiles, more is opened per call, to amortize the call
 
-// Panels and blocks that are opened at a time: so much stays in the first cache, unless rows are few.
+// Panels and blocks opened at a time: they fit L1, unless rows are few.
 struct Opened {
     int panels, blocks;
 };
@@ -55,8 +55,8 @@ void GridPanels::pack(const Worker& w, Matrix& matrix) const {
 
 void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows, int64_t first) const {
     const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-    // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some. Four at a time if rows are
-    // many, and floats as they are.
+    // Distributed by row instead of by tile: 16 rows are one tile, and every worker needs some. Four at a time if there
+    // are many rows of floats.
     const float* plain = panels_.plain(kind, first);
     const int64_t each = plain != nullptr && n_rows >= 8 * program_.n_threads() ? 4 : 1, bytes = tile_bytes(kind);
     w.take((n_rows + each - 1) / each, [&](int64_t task) {

@@ -1,6 +1,6 @@
-// Panels times many rows whose activations are packed in tiles (Grid of cpu/kernels/table.h), for linears and moe. A
-// task is a group of panels by a block of rows: some columns of their activations stay in the second cache while all
-// panels of the group meet them, so that no number of columns is too large for it.
+// Products of panels and many rows whose activations are packed in tiles (Grid in cpu/kernels/table.h), for linears and
+// moe. A task is a group of panels by a block of rows: a range of columns of their activations stays in L2 for all
+// panels of the group, so that any number of columns fits.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace woolly {
 
-// Activations of one step in tiles [column block][row tile], for each kind that is packed so; shared by all workers.
+// Activations of one step in tiles [column block][row tile], for each packed kind; shared by all workers.
 struct Tiles final : Scratch {
     size_t bytes[3] = {};
     Memory memory[3];
@@ -21,17 +21,17 @@ struct Tiles final : Scratch {
 
 class GridPanels {
   public:
-    // `n_tiles` is the most row tiles of a run.
+    // `n_tiles` is the maximum of row tiles in a run.
     GridPanels(const Arguments& arguments, const Panels& panels, const std::vector<Matrix*>& matrices, int64_t n_tiles);
 
-    // Whether n rows of a matrix are computed by tiles. A matrix without room for its packed panels is not: they would
-    // be packed once for each block of columns.
+    // True if n rows of a matrix are computed with tiles. Matrices without room for packed panels are not: they would
+    // be packed once per block of columns.
     bool serves(const Matrix& matrix, int64_t n_rows) const {
         return n_rows >= matrix.grid_from && matrix.packed != nullptr;
     }
-    // Packs this worker's share of what is left of a matrix.
+    // Packs this worker's share of the remaining panels of a matrix.
     void pack(const Worker& w, Matrix& matrix) const;
-    // n rows of the input from `first` on in tiles: this worker's share.
+    // Packs n rows of the input from `first` on into tiles: this worker's share.
     void prepare(const Worker& w, Activation kind, int64_t n_rows, int64_t first = 0) const;
     // Writes a row of a matrix with `columns` columns to row `r` of a tile.
     void write(const ActivationRow& row, Activation kind, int64_t columns, int64_t tile, int r, int64_t n_tiles) const;
@@ -41,9 +41,8 @@ class GridPanels {
         int64_t rows, panels;
         int64_t groups(const Matrix& matrix) const { return (matrix.n_panels() + panels - 1) / panels; }
     };
-    // Fewer rows, then fewer panels, until there are four tasks for each thread: a panel is opened once for each block
-    // of rows, which costs a fifth with 128 rows and a twentieth with 512. `n_groups(task)` counts the groups of panels
-    // of all matrices.
+    // Reduces rows, then panels, until there are four tasks per thread: a panel is opened once per block of rows, which
+    // costs 20 % with 128 rows and 5 % with 512. `n_groups(task)` counts the groups of panels of all matrices.
     template <class F>
     Task task(int64_t n_rows, const F& n_groups) const {
         Task task{std::min(rows_at_once, (n_rows + kTileRows - 1) / kTileRows * kTileRows), panels_at_once};
@@ -59,12 +58,12 @@ class GridPanels {
         return task;
     }
     // sums[panel * sums_step + 16 * m + row], for n_panels panels and n rows from row tile `tile` on, in this worker's
-    // own memory, `slot` 0 or 1. Ends at the next call with this slot.
+    // memory, `slot` 0 or 1. Valid until the next call with this slot.
     float* dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n, int64_t n_tiles,
                int slot) const;
 
-    // Panels are handed out in pairs, up to a task's at once: the last pieces of a step are small. One by one to 17 to
-    // 32 rows, whose kernels take no pairs and need long for one.
+    // Panels are handed out in pairs, up to a task's size: the last pieces of a step are small. One by one for 17 to 32
+    // rows, whose kernels take no pairs and are slow per panel.
     int64_t unit(int64_t n_rows) const { return has_few_ && n_rows > kTileRows && n_rows <= kFewRows ? 1 : 2; }
     static constexpr int64_t rows_at_once = 512, panels_at_once = 8, sums_step = rows_at_once * kPanel;
 
@@ -73,7 +72,7 @@ class GridPanels {
     const Program& program_;
     const KernelTable& kernels_;
     Tiles& tiles_;
-    size_t open_at_ = 0, sums_at_ = 0;  // in a worker's own memory
+    size_t open_at_ = 0, sums_at_ = 0;  // offsets in a worker's memory
     bool has_few_ = true;               // all types have kernels for few rows
 };
 

@@ -1,6 +1,6 @@
-// Heads multiplied with Hadamard's matrix: a few large columns become many middling ones, which 4 bits keep with a
-// third of the loss. Queries are rotated as keys are, so that products stay; results are rotated back. Ops do it where
-// they copy heads anyway: as steps of a plan it would read and write all queries, keys, values and results once more.
+// Hadamard rotation of heads: spreads a few large columns over many, which cuts the 4-bit quantization error to a
+// third. Queries are rotated like keys, so that products are unchanged; results are rotated back. Ops do this where
+// they copy heads anyway: separate plan steps would read and write all queries, keys, values and results once more.
 #pragma once
 
 #include <cmath>
@@ -13,12 +13,12 @@ namespace woolly {
 
 constexpr bool is_rotated(KvType type) { return type == KvType::q4; }
 
-// Columns of one Hadamard transform, of heads of `columns`, a multiple of 32: the largest power of two that divides
-// them. 32 if V is a part of K, whose columns V may leave at any multiple of 32.
+// Columns of one Hadamard transform, for heads of `columns`, a multiple of 32: the largest power of two that divides
+// it. 32 if V is a part of K, because V may end at any multiple of 32.
 constexpr int hadamard_size(int columns, bool inside) { return inside ? 32 : columns & -columns; }
 
-// Four columns at a time: a query is rotated once more for every split of the past, and with loops over single columns
-// that took a tenth of the time of attention.
+// Four columns at a time: a query is rotated again for every split of the context, and with scalar loops that took 10 %
+// of the attention time.
 namespace hadamard {
 
 using Four = FourFloats;
@@ -30,7 +30,7 @@ inline Four load(const float* x) {
 }
 inline void store(float* x, Four four) { std::memcpy(x, &four, sizeof four); }
 
-// Sums and differences of columns one apart, then two apart.
+// Butterflies of columns one apart, then two apart.
 inline Four within(Four x) {
     constexpr Four one = {1, -1, 1, -1}, two = {1, 1, -1, -1};
     x = choose_four<0, 0, 2, 2>(x, x) + choose_four<1, 1, 3, 3>(x, x) * one;
@@ -39,7 +39,7 @@ inline Four within(Four x) {
 
 }  // namespace hadamard
 
-// The matrix is its own inverse: applied twice it gives x again.
+// The matrix is its own inverse: applying it twice returns x.
 inline void hadamard_transform(float* x, int columns, int together) {
     using hadamard::Four;
     const float scale = 1.0f / std::sqrt(float(together));

@@ -1,4 +1,4 @@
-// hidden: rows that the batch brings, normed unless a draft made them or the plan says no norm.
+// hidden: hidden states from the batch, normed unless they come from a draft step or the plan disables it.
 #include <cstring>
 #include <stdexcept>
 

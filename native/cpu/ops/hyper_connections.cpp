@@ -1,5 +1,5 @@
-// hyper_connections: how streams are mixed before and after a layer, from a row's logits; the mixing of streams among
-// themselves is brought near a matrix whose rows and columns sum to 1.
+// hyper_connections: coefficients for mixing streams before and after a layer, from a row's logits; the
+// stream-to-stream matrix is normalized towards a doubly stochastic one (Sinkhorn).
 #include <algorithm>
 
 #include "cpu/ops/functions.h"
@@ -33,7 +33,7 @@ struct HyperConnections final : Step {
             a.fail("has logits, scales and bases that do not fit its streams");
     }
 
-    // Rows, then columns of `m` divided by their sums.
+    // Divides the rows, then the columns of `m` by their sums.
     void by_rows(float (*m)[kMaxStreams]) const {
         for (int i = 0; i < n; ++i) {
             float sum = 0;

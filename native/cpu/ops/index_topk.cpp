@@ -1,4 +1,4 @@
-// index_topk: the positions whose keys an index scores highest, for each row.
+// index_topk: for each row, the positions with the highest index scores (sparse attention).
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -12,18 +12,17 @@ namespace woolly {
 
 namespace {
 
-constexpr int kSpan = 1024;                     // positions that a task scores if rows are few
-constexpr size_t kMaxBytes = size_t{64} << 20;  // for scores of rows that several tasks share
+constexpr int kSpan = 1024;                     // positions scored per task if there are few rows
+constexpr size_t kMaxBytes = size_t{64} << 20;  // for the scores of rows shared by several tasks
 
-// A score as a number of which a larger one is a higher score; both zeros are one, and what is not a number is below
-// all.
+// Maps a score to an integer of the same order; both zeros are equal, and NaN is below all.
 uint32_t ordered(float score) {
     if (score != score) return 0;
     const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// The highest of some scores, so ordered.
+// Maximum of some scores in this order.
 uint32_t highest(const float* scores, int n) {
     uint32_t top = 0;
     for (int i = 0; i < n; ++i) top = std::max(top, ordered(scores[i]));
@@ -31,9 +30,9 @@ uint32_t highest(const float* scores, int n) {
 }
 
 struct PickScratch final : Scratch {
-    int64_t groups = 0, n_rows = 0, numbers = 0;  // choices of a row at most; rows at most; f32 of all their scores
-    Memory scores;                                // row after row, each of as many positions as it sees
-    std::unique_ptr<std::atomic<int32_t>[]> finished;  // spans that are done, per row
+    int64_t groups = 0, n_rows = 0, numbers = 0;       // maximum choices per row; maximum rows; f32 of all their scores
+    Memory scores;                                     // one row after another, each with its visible positions
+    std::unique_ptr<std::atomic<int32_t>[]> finished;  // finished spans, per row
 
     void allocate(const Program& p) override {
         n_rows = std::min<int64_t>(4 * p.n_threads(), p.max_rows());
@@ -41,19 +40,19 @@ struct PickScratch final : Scratch {
         scores = Memory(size_t(numbers) * 4);
         finished = std::make_unique<std::atomic<int32_t>[]>(size_t(n_rows) + 1);
     }
-    // Numbers of a choice of the row at a position: those that it sees, in whole chunks.
+    // Numbers per choice of the row at a position: its visible positions, in complete chunks.
     static int64_t room(int64_t position) { return (position / kChunk + 1) * kChunk; }
 };
 
 struct IndexTopk final : Step {
-    const Value q, weights, y;  // weights have no width if each head chooses for itself
+    const Value q, weights, y;  // weights have width 0 if each head chooses separately
     const int entry, head_dim, n, block, local;
-    const int every;   // positions of a run of which the last alone is chosen from; 1: all are
+    const int every;   // positions per run, of which only the last is a candidate; 1: all positions are
     const bool whole;  // all positions of the chosen runs, and those after the last complete one
-    const int width;   // positions of a choice at most
+    const int width;   // maximum positions per choice
     const int heads, groups, room;
-    const int64_t n_positions;  // of the context, in whole chunks
-    size_t numbers;             // f32 of a worker's own memory for the kernel
+    const int64_t n_positions;  // of the context, rounded up to chunks
+    size_t numbers;             // f32 of a worker's memory for the kernel
     PickScratch& scratch;
 
     explicit IndexTopk(const Arguments& a)
@@ -80,7 +79,7 @@ struct IndexTopk final : Step {
         scratch.groups = std::max<int64_t>(scratch.groups, groups);
         // For the kernel: products and keys, addresses of queries, copies of them.
         numbers = size_t(kChunk * (int64_t(heads) + room) + int64_t(heads) * (2 + room) + 15) / 16 * 16;
-        // Then scores of one row, and twice the orders of its blocks.
+        // Followed by the scores of one row, and twice the keys of its blocks.
         a.program->need_own((numbers + size_t((groups + 2) * n_positions)) * 4);
     }
 
@@ -89,7 +88,7 @@ struct IndexTopk final : Step {
         if (size_t(entry) >= layers.size() || layers[size_t(entry)].k_dim != cache.padded(head_dim))
             throw std::invalid_argument("the cache was made for another plan");
     }
-    // Blocks, or last positions of runs, that a row chooses among.
+    // Candidates of a row: blocks, or last positions of runs.
     int n_candidates(const Worker& w, int64_t row) const {
         const int n_seen = w.batch.positions[row] + 1;
         return every > 1 ? n_seen / every : (n_seen + block - 1) / block;
@@ -99,7 +98,7 @@ struct IndexTopk final : Step {
     void run(Worker& w) const override;
 };
 
-// Scores of the positions [first, last) of a row, and of those that fill their last block of 16.
+// Scores of positions [first, last) of a row, padded to a block of 16.
 void IndexTopk::score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const {
     const KernelTable& kernels = w.program.kernels();
     AttentionTile t{};
@@ -133,7 +132,7 @@ void IndexTopk::score(const Worker& w, int64_t row, int first, int last, float* 
     }
 }
 
-// The best blocks of each choice of a row, ascending: those above the n-th highest score, and of its equals the first.
+// Top blocks of each choice of a row, ascending: those above the n-th highest score, then the first ones equal to it.
 void IndexTopk::choose(const Worker& w, int64_t row, const float* scores, int64_t step) const {
     const int n_seen = w.batch.positions[row] + 1, n_blocks = n_candidates(w, row);
     const auto first_of = [&](int b) { return every > 1 ? (b + 1) * every - 1 : b * block; };
@@ -154,7 +153,7 @@ void IndexTopk::choose(const Worker& w, int64_t row, const float* scores, int64_
             least = sorted[n - 1];
             for (int b = 0; b < n_blocks; ++b) above += order[b] > least;
         }
-        int equals = n - above;  // as many of those with the least score
+        int equals = n - above;  // number of blocks taken from those equal to the threshold
         for (int b = 0; b < n_blocks; ++b) {
             const bool taken = n_blocks <= n || order[b] > least || (order[b] == least && equals-- > 0);
             if (!taken) continue;
@@ -174,13 +173,13 @@ void IndexTopk::run(Worker& w) const {
     for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += n_spans(row), n_shared += groups * step_of(row);
     if (w.batch.n_rows > scratch.n_rows || n_shared > scratch.numbers)
         return w.take(w.batch.n_rows, [&](int64_t task) {
-            const int64_t row = w.batch.n_rows - 1 - task;  // the longest first
+            const int64_t row = w.batch.n_rows - 1 - task;  // longest first
             const int n_seen = w.batch.positions[row] + 1;
             float* scores = reinterpret_cast<float*>(w.own()) + numbers;
             if (n_candidates(w, row) > n) score(w, row, 0, n_seen, scores, n_positions);
             choose(w, row, scores, n_positions);
         });
-    // Few rows: each span of positions is a task of its own; the worker that scores a row's last one chooses.
+    // Few rows: each span of positions is a task; the worker that scores the last span of a row chooses.
     w.take(n_tasks, [&](int64_t task) {
         int64_t row = 0;
         float* scores = reinterpret_cast<float*>(scratch.scores.data());

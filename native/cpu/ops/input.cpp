@@ -1,4 +1,4 @@
-// input: the rows that the batch brings, as they are.
+// input: the embeddings injected by the batch, unchanged.
 #include <cstring>
 #include <stdexcept>
 

@@ -1,4 +1,4 @@
-// layer_norm: each group of columns minus its mean, divided by its deviation, times the weight, plus the bias.
+// layer_norm: each group of columns minus its mean, divided by its standard deviation, times the weight, plus the bias.
 #include <cmath>
 
 #include "cpu/ops/functions.h"
@@ -38,7 +38,7 @@ struct LayerNorm final : Step {
         float* to = y.data + g * group;
         const Mean mean(from, group);
         const float scale = 1.0f / std::sqrt(mean.spread(from, group) + eps);
-        // A weight for each group, or one for all.
+        // One weight per group, or one for all groups.
         const int64_t at = weight != nullptr && weight->n > group ? g % n_groups * group : 0;
         for (int64_t i = 0; i < group; ++i) {
             float v = mean.off(from[i]) * scale;

@@ -1,4 +1,4 @@
-// lerp: a + (b - a) * weight, for each run of the weight as long as a row.
+// lerp: a + (b - a) * weight, for each row-sized run of the weight.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 

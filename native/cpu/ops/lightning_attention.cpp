@@ -1,4 +1,4 @@
-// lightning_attention: S = e^-rate S + k v^T per head, giving S^T q.
+// lightning_attention: per head S = e^-rate S + k v^T, y = S^T q.
 #include "cpu/ops/doubles.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"

@@ -1,5 +1,5 @@
-// linear_id: each row of the input times one of two matrices, the one that the batch names for it. Rows that follow one
-// another and have the same matrix are multiplied together: those of a picture stand side by side.
+// linear_id: each row of the input times one of two matrices, selected per row by the batch. Consecutive rows with the
+// same matrix are multiplied together: rows of an image are contiguous.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -23,7 +23,7 @@ struct LinearId final : Step {
 
     const std::vector<Matrix*>& both(const Arguments& a) { return panels = {&a.matrix("weight"), &a.matrix("other")}; }
 
-    // Which of the matrices a row is multiplied with.
+    // Index of a row's matrix.
     int32_t place(const BatchView& b, int64_t row) const {
         return b.gather_rows == nullptr ? 0 : b.gather_rows[(y.output_rows ? b.output_rows[row] : row) * b.n_gather];
     }
@@ -36,12 +36,12 @@ struct LinearId final : Step {
                 throw std::invalid_argument("a row is to be multiplied with a matrix that the step does not have");
     }
 
-    // Columns of a panel for those of rows [first, last) that have its matrix.
+    // Computes columns of a panel for the rows of [first, last) that use its matrix.
     void panel(const Worker& w, int32_t m, int64_t panel, const ActivationRow* rows, int64_t first,
                int64_t last) const {
         Matrix& matrix = *panels[size_t(m)];
         const int64_t column = panel * kPanel, n_columns = std::min<int64_t>(kPanel, y.width - column);
-        const uint8_t* weights = nullptr;  // packed once a row needs them
+        const uint8_t* weights = nullptr;  // packed when the first row needs them
         float* tile = input.tile(w);
         for (int64_t r = first, end = first; r < last; r = end) {
             const bool is_own = place(w.batch, r) == m;
@@ -70,7 +70,7 @@ struct LinearId final : Step {
             needed[int(panels[size_t(m)]->info.activation)] = true;
             whole = whole && panels[size_t(m)]->whole;
         }
-        // A single row is prepared by every worker for itself: cheaper than waiting for one to do it.
+        // Every worker prepares a single row itself: cheaper than waiting for one worker.
         const bool own = n_rows == 1;
         const ActivationRow* prepared[3] = {};
         for (const Activation kind : kActivations)

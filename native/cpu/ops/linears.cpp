@@ -1,5 +1,5 @@
-// linears: one input times several matrices. The input is prepared once (norm, quantize), then panels of 16 rows of
-// weights are tasks, each for many rows of the batch.
+// linears: one input times several matrices. The input is prepared once (norm, quantize), then panels of 16 weight rows
+// are tasks, each for many rows of the batch.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -38,7 +38,7 @@ struct Linears final : Step {
           residual(epilogue == Epilogue::residual ? a.input(1) : Value{}),
           input(a, all(a)),
           grid(a, input, panels, (a.program->max_rows() + kTileRows - 1) / kTileRows) {
-        // A bias follows its matrix.
+        // A bias is listed right after its matrix.
         for (const auto& [role, ids] : a.weights) {
             if (role == "weight") biases.push_back(nullptr);
             if (role == "bias" && !biases.empty()) biases.back() = &a.program->vector(ids.at(0));
@@ -66,7 +66,7 @@ void Linears::finish_tile(size_t m, const float* tile, int64_t row, int n, int64
     const auto rows = [&](auto count) {
         for (int i = 0; i < n; ++i) {
             const int64_t at = (row + i) * width + column;
-            float v[kPanel];  // not in place: a compiler cannot know that the output is not the bias
+            float v[kPanel];  // not in place: the compiler cannot rule out that the output aliases the bias
             for (int64_t c = 0; c < count; ++c) v[c] = tile[i * kPanel + c];
             if (bias != nullptr)
                 for (int64_t c = 0; c < count; ++c) v[c] += bias[c];
@@ -104,12 +104,12 @@ void Linears::panel(const Worker& w, size_t m, int64_t panel, const ActivationRo
     }
 }
 
-// Whether output m is computed by tiles: with glu both of its matrices must be.
+// True if output m is computed with tiles: with glu, both of its matrices must be.
 bool Linears::by_tiles(size_t m, int64_t n_rows) const {
     return grid.serves(*panels[m], n_rows) && (epilogue != Epilogue::glu || grid.serves(*panels[1], n_rows));
 }
 
-// A group of panels for rows [first, last), which begin with a row tile.
+// Computes a group of panels for rows [first, last), starting at a row tile.
 void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int64_t first, int64_t last,
                     int64_t n_tiles) const {
     Matrix& matrix = *panels[m];
@@ -121,7 +121,7 @@ void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int6
     float* ups = glu ? grid.dot(w, *panels[1], panel, n_panels, tile, n, n_tiles, 1) : nullptr;
     const int64_t column = panel * kPanel, width = outputs[m].width, step = GridPanels::sums_step;
     const float* bias = biases[m] == nullptr ? nullptr : biases[m]->data + column;
-    // Whole panels at once, unless they have gates that no kernel ends.
+    // Complete panels together, unless their gates have no kernel epilogue.
     const bool is_plain = !glu || (how.act == Act::silu && how.limit == 0 && bias == nullptr && biases[1] == nullptr);
     const int n_whole = !is_plain ? 0 : column + n_panels * kPanel <= matrix.rows ? n_panels : n_panels - 1;
     const int64_t to = row * width + column;
@@ -140,7 +140,7 @@ void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int6
 }
 
 void Linears::run(Worker& w) const {
-    // Rows are counted from the first that is computed.
+    // Row indices are relative to the first computed row.
     const int64_t n_rows = outputs[0].computed(w.batch), row = outputs[0].first(w.batch);
     if (n_rows == 0) return;
     bool needed[3] = {};
@@ -154,7 +154,7 @@ void Linears::run(Worker& w) const {
             whole = whole && panels[k]->whole;
         }
     }
-    // A single row is prepared by every worker for itself: cheaper than waiting for one to do it.
+    // Every worker prepares a single row itself: cheaper than waiting for one worker.
     const bool own = n_rows == 1;
     const ActivationRow* prepared[3] = {};
     for (const Activation kind : kActivations)

@@ -1,4 +1,4 @@
-// What adapters add to a product with an expert's matrix: b (a x), as much as the row's sequence wants of each.
+// LoRA contribution to a product with an expert's matrix: b (a x), scaled per sequence and adapter.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace woolly {
 
 class ExpertLow {
   public:
-    // Those of a role ("gate": weights "gate_a0" and "gate_b0" of adapter 0), whose experts have matrices of this size.
+    // Adapters of a role ("gate": weights "gate_a0" and "gate_b0" of adapter 0), whose experts have matrices of this
+    // size.
     ExpertLow(const Arguments& a, const std::string& role, int64_t n_experts, int64_t rows, int64_t columns)
         : rows_(rows), columns_(columns) {
         const std::string stem = role + "_a";
@@ -37,8 +38,8 @@ class ExpertLow {
                 throw std::invalid_argument("the batch has no scale of an adapter");
     }
 
-    // What is added for a row of the batch that goes to an expert with x, times `weight`. A row that wants nothing gets
-    // -0, which changes no number, not even the sign of 0.
+    // Contribution for a row of the batch and input x of an expert, times `weight`. Rows without an adapter get -0,
+    // which changes no number, not even the sign of 0.
     void write(const Worker& w, int64_t row, int32_t expert, const float* x, float weight, float* to) const {
         std::fill_n(to, rows_, -0.0f);
         std::vector<float> low(size_t(max_rank_), 0.0f);
@@ -62,7 +63,7 @@ class ExpertLow {
         int64_t rank;
     };
 
-    // In 16 lanes, which are added at the end: compilers compute them side by side.
+    // In 16 lanes, added at the end, so that compilers vectorize the loop.
     static float dot(const float* a, const float* b, int64_t n) {
         float lanes[16] = {};
         int64_t i = 0;

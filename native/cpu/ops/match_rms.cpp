@@ -1,4 +1,4 @@
-// match_rms: each stream brought to the mean square of another.
+// match_rms: scales each stream to the mean square of another.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,5 @@
-// merge_patches: some rows from each wanted row on as one: side by side, column by column, or their mean.
+// merge_patches: merges a fixed number of rows from each output row on: concatenated, interleaved by column, or
+// averaged.
 #include <cstring>
 #include <stdexcept>
 
@@ -29,8 +30,8 @@ struct MergePatches final : Step {
             if (b.output_rows[i] + rows > b.n_rows) throw std::invalid_argument("rows are folded beyond the batch");
     }
 
-    // The mean of a column, in f32 that GPUs have, too: what each addition loses is summed beside it, and what the
-    // division leaves is divided again.
+    // Mean of a column in f32, reproducible on GPUs: compensated summation, and a correction for the remainder of the
+    // division.
     float mean_of(const float* column) const {
         float sum = 0.0f, lost = 0.0f;
         for (int r = 0; r < rows; ++r) {
@@ -39,7 +40,7 @@ struct MergePatches final : Step {
             sum = next;
         }
         const float count = float(rows), first = sum / count;
-        const float rest = float(double(sum) - double(first) * double(count));  // no bit is lost
+        const float rest = float(double(sum) - double(first) * double(count));  // exact
         return first + (rest + lost) / count;
     }
 

@@ -1,4 +1,4 @@
-// mix_streams: new streams as sums of streams by coefficients of each row.
+// mix_streams: linear combinations of streams with coefficients per row.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 

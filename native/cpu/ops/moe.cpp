@@ -1,4 +1,4 @@
-// moe: the router scores all experts, each row goes to the best, and rows are computed together expert by expert.
+// moe: the router scores all experts, each row goes to the top ones, and rows are computed together expert by expert.
 #include "cpu/ops/moe.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_ro
     });
 }
 
-// Slots by expert, within an expert by row. Each worker for itself: less work than a barrier.
+// Sorts slots by expert, then by row. Every worker does it: less work than a barrier.
 void Moe::group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, const float* shares) const {
     const int64_t n_slots = n_rows * n_used;
     std::fill_n(routes.first.begin(), n_experts + 1, 0);
@@ -48,15 +48,15 @@ void Moe::group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, cons
     int32_t before = 0;
     for (const int32_t e : routes.active) {
         const int32_t n = routes.first[size_t(e)] - before;
-        // A single row is prepared by every worker for itself (Run::own), and tiles are all workers'. It may come to
-        // one matrix several times, if experts share theirs.
+        // Every worker prepares a single row itself (Run::own); tiles are prepared by all workers. A row may use one
+        // matrix several times if experts share it.
         const bool tiled = n_rows > 1 && (gates.empty() || grid.serves(*gates[size_t(e)], n)) &&
                            grid.serves(*ups[size_t(e)], n) && grid.serves(*downs[size_t(e)], n);
         routes.tile[size_t(e)] = tiled ? int32_t(routes.n_tiles) : -1;
         routes.n_tiles += tiled ? (n + kTileRows - 1) / kTileRows : 0;
         before = routes.first[size_t(e)];
     }
-    // Backwards, from each expert's end to its beginning.
+    // Backwards, from each expert's end to its start.
     for (int64_t i = n_slots - 1; i >= 0; --i) {
         const size_t slot = size_t(--routes.first[size_t(chosen[i])]);
         routes.row[slot] = int32_t(i / n_used);
@@ -64,7 +64,7 @@ void Moe::group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, cons
     }
 }
 
-// act(gate) * up of an expert's slots, to their rows of `hidden`.
+// act(gate) * up of an expert's slots, written to their rows of `hidden`.
 void Moe::gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels,
                       const ActivationRow* const* inputs) const {
     const Routes& routes = scratch.routes[size_t(w.id)];
@@ -111,8 +111,8 @@ void Moe::add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int
     }
 }
 
-// Columns of the result, for all rows. A row's experts are added in ascending order, from zero: by one worker, so that
-// neither threads nor other rows decide the order.
+// Columns of the result, for all rows. A row's experts are added in ascending order, starting at zero, by one worker,
+// so that neither threads nor other rows affect the order.
 void Moe::down_panels(const Worker& w, int64_t panel, int n_panels, const ActivationRow* hidden, int64_t n_rows) const {
     const Routes& routes = scratch.routes[size_t(w.id)];
     const int64_t width = y.width, from = panel * kPanel, block = input.row_block();
@@ -144,7 +144,7 @@ void Moe::down_panels(const Worker& w, int64_t panel, int n_panels, const Activa
         }
 }
 
-// What an adapter adds to this worker's share of the slots. `rows` are those of the batch as f32; null: hidden ones.
+// Adapter contributions for this worker's share of the slots. `rows`: rows of the batch as f32; null: hidden rows.
 void Moe::adapt(const Worker& w, const ExpertLow& low, int64_t n_rows, const ActivationRow* rows, float* to) const {
     if (low.empty()) return;
     const Routes& routes = scratch.routes[size_t(w.id)];
@@ -163,7 +163,7 @@ void Moe::adapt(const Worker& w, const ExpertLow& low, int64_t n_rows, const Act
     });
 }
 
-// The rows as experts read them, and the experts' scores.
+// Prepares the rows as input of the experts, and computes router logits.
 bool Moe::Run::score() {
     const Activation kind_of_router = moe.router.info.activation;
     if (moe.has_own_input) {
@@ -181,7 +181,7 @@ bool Moe::Run::score() {
     return w.barrier();
 }
 
-// The experts of each row, and the slots of each expert.
+// Selects the experts of each row, and assigns slots.
 bool Moe::Run::route() {
     int32_t* chosen = own ? routes.chosen.data() : moe.scratch.chosen.data();
     float* shares = own ? routes.shares.data() : moe.scratch.shares.data();
@@ -197,9 +197,9 @@ bool Moe::Run::route() {
     return true;
 }
 
-// The rows in the order of slots.
+// Copies the rows into the order of slots.
 bool Moe::Run::fill_slots() {
-    size_t at = 0;  // of this form within a slot
+    size_t at = 0;  // offset of this form within a slot
     for (const Activation kind : kActivations) {
         if (!needs(kind)) continue;
         ActivationRow* to = own ? routes.input[int(kind)].data() : moe.scratch.slot_rows[int(kind)].data();

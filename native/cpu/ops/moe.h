@@ -1,4 +1,4 @@
-// The step moe and one run of it: moe.cpp says what its parts do.
+// The moe step and one run of it; its parts are described in moe.cpp.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace woolly {
 
-// A vector of each expert, and a number of each expert: null for none.
+// A vector per expert, and a number per expert: null if absent.
 struct Extras {
     const Vector *bias = nullptr, *scale = nullptr;
 
@@ -25,20 +25,20 @@ struct Extras {
 
 struct Moe final : Step {
     Matrix& router;
-    const std::vector<Matrix*> gates, ups, downs;  // of each expert; no gates: act(up)
+    const std::vector<Matrix*> gates, ups, downs;  // per expert; without gates: act(up)
     const Extras gate_extras, up_extras, down_extras;
-    const Vector* const bias;   // of the router; null for none
-    const Vector* const table;  // [tokens, n_used]: the experts of each token; null if the router chooses
+    const Vector* const bias;   // of the router; null: none
+    const Vector* const table;  // [tokens, n_used]: fixed experts of each token; null if the router selects
     const Value y;
     const bool has_residual, has_own_input, weighs_input;
     const Value residual;
     const int n_experts, n_used;
     const Choice choice;
-    const float scale, cap;  // cap: bound of the router's logits, 0 for none
+    const float scale, cap;  // cap: softcap of the router's logits, 0: none
     const Gate how;
-    const Panels input, routed;  // `routed` reads the router's own input
+    const Panels input, routed;  // `routed` reads the router's separate input
     const GridPanels grid;
-    const ExpertLow gate_low, up_low, down_low;  // of adapters
+    const ExpertLow gate_low, up_low, down_low;  // LoRA adapters
     const bool has_low;
     MoeScratch& scratch;
 
@@ -110,13 +110,13 @@ struct Moe final : Step {
             if (!(table->data[i] >= 0 && table->data[i] < float(n_experts)))
                 a.fail("sends token " + std::to_string(i / n_used) + " to an expert that is not there");
     }
-    // What adapters add to the products of slots with gates, ups (1) or downs (2).
+    // Adapter contributions to the products of slots with gates, ups (1) or downs (2).
     float* lows(int64_t n_slots, int part) const {
         return reinterpret_cast<float*>(scratch.lows.data()) + part * n_slots * ups[0]->rows;
     }
 
     std::vector<Matrix*> experts() const { return {panels.begin() + 1, panels.end()}; }
-    // The experts' first: their columns are the width of the input, which the router's need not be.
+    // Matrices of the experts first: their columns equal the input width, which those of the router may not.
     std::vector<Matrix*> all() {
         panels = {&router};
         for (const auto* each : {&gates, &ups, &downs}) panels.insert(panels.end(), each->begin(), each->end());
@@ -124,7 +124,7 @@ struct Moe final : Step {
         all.push_back(&router);
         return all;
     }
-    // Each expert's slots begin a row tile.
+    // Each expert's slots start at a row tile.
     int64_t max_tiles(int64_t n_slots) const { return n_slots / kTileRows + std::min<int64_t>(n_experts, n_slots); }
 
     void score_experts(const Worker& w, const ActivationRow* rows, int64_t n_rows) const;
@@ -138,13 +138,13 @@ struct Moe final : Step {
     struct Run;
 };
 
-// One run of the step by one worker. Each function but the last ends with the workers' meeting: false if the others
-// went on without this one.
+// One run of the step by one worker. Each function but the last ends with a barrier and returns false if the other
+// workers continued without this one.
 struct Moe::Run {
     const Moe& moe;
     Worker& w;
     const int64_t n_rows;
-    const bool own;  // a single row is prepared and routed by every worker for itself: cheaper than waiting for one
+    const bool own;  // every worker prepares and routes a single row itself: cheaper than waiting for one worker
     Routes& routes;
     const Matrix &up, &gate, &down;
     const ActivationRow *prepared[3] = {}, *inputs[3] = {};  // by kind of activations: of rows, of slots
@@ -184,7 +184,7 @@ struct Moe::Run {
         });
     }
     // Calls run(times, panel, panels) for tasks over the panels of a matrix, `times` each. Without tiles a task is one
-    // panel: of a single row there are few.
+    // panel: a single row has few panels.
     template <class F>
     void each_panels(const Matrix& matrix, int64_t n_times, const F& run) const {
         int64_t each = 1;

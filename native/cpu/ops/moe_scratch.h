@@ -1,4 +1,4 @@
-// What the workers of moe steps share: which experts rows go to, and rows laid out in slots.
+// Memory shared by the workers of moe steps: the routing of rows, and rows in slot order.
 #pragma once
 
 #include <cstring>
@@ -8,8 +8,8 @@
 
 namespace woolly {
 
-// A copy of a prepared row: rows of one expert must be at equal distances in memory (cpu/kernels/table.h). The row is
-// times the weight: of a quantized one its scales are, and what is made from them.
+// Copies a prepared row: rows of one expert need a constant stride in memory (cpu/kernels/table.h). The copy is scaled
+// by the weight; for quantized rows, the scales and values derived from them are.
 inline ActivationRow copied(const ActivationRow& from, Activation kind, int64_t columns, uint8_t* to, float weight) {
     const bool whole = kind == Activation::f32;
     const uint8_t* base = whole ? reinterpret_cast<const uint8_t*>(from.x) : reinterpret_cast<const uint8_t*>(from.q);
@@ -37,13 +37,13 @@ inline ActivationRow copied(const ActivationRow& from, Activation kind, int64_t 
 
 struct MoeScratch final : Scratch {
     size_t n_experts = 0, n_used = 0, ffn = 0, slot_bytes = 0, low = 0;
-    std::vector<Routes> routes;   // of each worker
+    std::vector<Routes> routes;   // per worker
     std::vector<float> logits;    // [rows, n_experts]
     std::vector<int32_t> chosen;  // [rows, n_used], ascending within a row
     std::vector<float> shares;    // [rows, n_used]
     Memory slots, hidden;         // [slots, slot_bytes], f32 [slots, ffn]
-    Memory lows;                  // f32 [slots, low]: what adapters add, of each matrix in turn
-    std::vector<ActivationRow> slot_rows[3], hidden_rows;  // [slots]; hidden rows replace the inputs of slots
+    Memory lows;                  // f32 [slots, low]: adapter contributions, one matrix after another
+    std::vector<ActivationRow> slot_rows[3], hidden_rows;  // [slots]; hidden rows overwrite the inputs of slots
 
     void allocate(const Program& program) override {
         const size_t n_rows = size_t(program.max_rows()), n_slots = n_rows * n_used;

@@ -1,4 +1,4 @@
-// mul: a times b, whose columns each multiply a run of columns of a.
+// mul: a times b; each column of b scales a run of columns of a.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 

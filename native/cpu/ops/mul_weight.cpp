@@ -1,4 +1,4 @@
-// mul_weight: each group of columns times the weight, whose elements each serve a column or a run of them.
+// mul_weight: each group of columns times the weight; each element of the weight scales one column or a run of columns.
 #include <algorithm>
 
 #include "cpu/ops/table.h"
@@ -11,7 +11,7 @@ namespace {
 struct MulWeight final : Step {
     const Value x, y;
     const Vector* const weight;
-    const int64_t each;  // columns that an element of the weight multiplies
+    const int64_t each;  // columns per element of the weight
 
     explicit MulWeight(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), each(std::max(1, a.integer("run"))) {

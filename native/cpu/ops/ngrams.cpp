@@ -1,4 +1,4 @@
-// ngrams: rows of a table for the runs of tokens that end with each token, by their hashes.
+// ngrams: embeddings of the n-grams that end at each token, looked up by hash.
 #include <sstream>
 #include <stdexcept>
 
@@ -22,8 +22,8 @@ struct Ngrams final : Step {
     const Value y;
     const int end;  // token that ends texts
     const std::vector<uint64_t> factors, sizes, firsts;
-    const int64_t n_kept, each;  // tokens before a row's own; rows of the table of one length of runs
-    const SlotEntry slot;        // the latest tokens plus 1, the last one first; 0: before the text
+    const int64_t n_kept, each;  // tokens before the current one; table rows per n-gram length
+    const SlotEntry slot;        // latest tokens plus 1, newest first; 0: before the text
 
     explicit Ngrams(const Arguments& a)
         : table(a.matrix("table")),
@@ -50,7 +50,7 @@ struct Ngrams final : Step {
                 throw std::invalid_argument("token " + std::to_string(batch.tokens[i]) + " cannot be kept in a slot");
     }
 
-    // The token that is `back` before that of `row`, -1 before the text.
+    // Token `back` positions before that of `row`, -1 before the text.
     int token_before(const Worker& w, int64_t sequence, int64_t row, int64_t back) const {
         const int64_t at = row - back, first = w.batch.offsets[sequence];
         return at >= first ? w.batch.tokens[at] : int(slot.before(w, sequence)[first - at - 1]) - 1;
@@ -72,7 +72,7 @@ struct Ngrams final : Step {
         }
     }
 
-    // The tokens that are left after `row`, to a slot.
+    // Writes the tokens remaining after `row` to a slot.
     void leave(const Worker& w, int64_t sequence, int64_t row, int32_t to) const {
         float* at = w.cache.slot(slot.entry, to);
         for (int64_t back = 0; back < n_kept; ++back) at[back] = float(token_before(w, sequence, row, back) + 1);

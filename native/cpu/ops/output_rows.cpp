@@ -1,4 +1,4 @@
-// output_rows: only the rows whose logits are wanted.
+// output_rows: selects the rows whose logits are requested.
 #include <cstring>
 
 #include "cpu/ops/table.h"

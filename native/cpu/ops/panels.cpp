@@ -10,9 +10,9 @@ namespace woolly {
 
 namespace {
 
-constexpr int64_t kFloatBytes = 1 << 20;  // of the f32 rows of a task
+constexpr int64_t kFloatBytes = 1 << 20;  // maximum size of a task's f32 rows
 
-// ActivationRow says what that is. By bits, without a branch: the loop is vectorized.
+// Computes ActivationRow::ordinary. Tests bits without a branch, so that the loop is vectorized.
 bool are_ordinary(const float* x, size_t n) {
     constexpr uint32_t least = (127 - 60) << 23, most = (127 + 28) << 23;
     uint32_t others = 0;
@@ -106,7 +106,7 @@ void Panels::quantize_row(Activation kind, const float* x, int64_t columns, uint
 
 const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n_rows, bool own, int64_t first) const {
     float* normed = reinterpret_cast<float*>(w.own() + normed_at_);
-    size_t at = 0;  // of this form within a prepared row
+    size_t at = 0;  // offset of this form within a prepared row
     for (int k = 0; k < int(kind); ++k) at += activation_row_bytes(Activation(k), columns_);
     if (own) {
         ActivationRow* row = &activations_.own[size_t(w.id)].of[int(kind)];
@@ -149,7 +149,7 @@ void Panels::dot(const Worker& w, const Matrix& matrix, const uint8_t* weights, 
     for (int64_t c = 0; c < matrix.columns; c += kWideColumns) {
         const int64_t first = c / wide.block, blocks = std::min(kWideColumns, matrix.columns - c) / wide.block;
         wide.open(weights + first * wide.bytes, blocks, open);
-        // What comes next in memory is what is opened next: the rest of this panel, or the next one.
+        // Weights opened next are the next in memory: the rest of this panel, or the next panel.
         const uint8_t* next = weights + (first + blocks) * wide.bytes;
         Ahead ahead{next, next + kWideColumns / wide.block * wide.bytes};
         wide.dot(open, blocks, rows, first, n, to, ahead);
@@ -176,14 +176,14 @@ void Panels::finish_gated(float* gate, float* up, int n, int64_t column, int64_t
         activate(kernels_, how.act, up, n * kPanel, up);
     }
     to += column;
-    if (n_columns == kPanel) {  // copied without a call
+    if (n_columns == kPanel) {  // inlined copy
         for (int i = 0; i < n; ++i) std::memcpy(to + i * width, up + i * kPanel, kPanel * 4);
     } else {
         for (int i = 0; i < n; ++i) std::memcpy(to + i * width, up + i * kPanel, size_t(n_columns) * 4);
     }
 }
 
-// The same panel of gate and up. Up may be of another type, with other activations.
+// Same panel of gate and up. Up may have another type, with other activations.
 void Panels::gated(const Worker& w, Matrix* gate, Matrix& up, int64_t panel, const ActivationRow* const* prepared,
                    int64_t first, int64_t last, Gate how, After after_gate, After after_up, float* to) const {
     const int64_t column = panel * kPanel, block = row_block();
@@ -203,7 +203,7 @@ void Panels::gated(const Worker& w, Matrix* gate, Matrix& up, int64_t panel, con
 int64_t Panels::rows_per_task(bool whole, int64_t n_panels, int64_t n_rows) const {
     if (!whole) return n_rows;
     int64_t each = row_block();
-    // Rows of floats are four times as long as quants, and still have to stay in the cache.
+    // Rows of f32 are four times as long as quants, and must still fit the cache.
     while (floats_ && each > 16 && each * columns_ * 4 > kFloatBytes) each /= 2;
     while (each > 16 && n_panels * ((n_rows + each - 1) / each) < 8 * program_.n_threads()) each /= 2;
     return std::min(each, n_rows);

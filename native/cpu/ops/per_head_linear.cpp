@@ -1,5 +1,5 @@
-// per_head_linear: each head of the input times a matrix of its own. Panels of 16 rows of weights are tasks, each for
-// many rows of the batch.
+// per_head_linear: each head of the input times its own matrix. Panels of 16 weight rows are tasks, each for many rows
+// of the batch.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 struct PerHeadLinear final : Step {
     const Value y;
     const Panels input;
-    bool is_whole = false;  // one matrix holds those of all heads, one after another
+    bool is_whole = false;  // a single matrix holds those of all heads, one after another
     int64_t heads = 0, rows = 0;
 
     explicit PerHeadLinear(const Arguments& a) : y(a.output(0)), input(a, all(a)) {

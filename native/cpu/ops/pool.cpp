@@ -1,4 +1,4 @@
-// pool: one row for each text that a wanted row belongs to: the mean of its rows, the first, or the last.
+// pool: one row per requested text: mean of its rows, the first, or the last.
 #include <algorithm>
 #include <cstring>
 
@@ -39,7 +39,7 @@ struct PoolTexts final : Step {
         });
     }
 
-    // In the order of the rows, each run of 16 for itself: what a long sum loses does not grow with the text.
+    // In row order, with partial sums of 16 rows: the rounding error does not grow with the text.
     void average(const float* rows, int64_t n, float* sums, float* out) const {
         float* run = sums + y.width;
         std::fill(sums, sums + y.width, 0.0f);

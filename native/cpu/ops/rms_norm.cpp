@@ -8,7 +8,7 @@ namespace {
 
 struct RmsNorm final : Step {
     const Value x, y;
-    const std::vector<float> ones;  // the weight of a step without one
+    const std::vector<float> ones;  // weight of a step without one
     const Vector weight;
     const float eps;
 

@@ -1,4 +1,4 @@
-// rope: each head rotated by its token's position, if store does not do it.
+// rope: rotates each head by its token's position, for models where store does not.
 #include <cstring>
 
 #include "cpu/ops/rotate.h"

@@ -1,4 +1,4 @@
-// A head rotated by its token's position, as rope and store do it.
+// Rotary embedding of a head by its token's position, for rope and store.
 #pragma once
 
 #include "cpu/program/arguments.h"
@@ -8,16 +8,16 @@ namespace woolly {
 
 struct Rotate {
     const int n_rot, column;  // elements that rotate; the first column of their table
-    const bool adjacent;      // rotary pairs side by side
+    const bool adjacent;      // rotary pairs are adjacent
 
     explicit Rotate(const Arguments& a)
         : n_rot(a.integer("n_rot")), column(a.integer("rope_column")), adjacent(a.integer("adjacent") != 0) {
-        a.vector("divisors");  // they are in the tables of the batch
+        a.vector("divisors");  // used by the tables of the batch
         if (n_rot < 0 || n_rot > a.integer("head_dim"))
             a.fail("cannot rotate " + std::to_string(n_rot) + " elements of a head");
     }
 
-    // The two columns of a pair.
+    // Columns of a pair.
     int left(int pair) const { return adjacent ? 2 * pair : pair; }
     int right(int pair) const { return adjacent ? 2 * pair + 1 : pair + n_rot / 2; }
 

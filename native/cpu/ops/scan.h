@@ -1,5 +1,5 @@
-// Scans over heads: one task is one head of one sequence, its tokens in order, so that neither the batch, the chunk nor
-// the threads show in the bits.
+// Scans over heads: a task is a head of a sequence, its tokens in order, so that neither batch, chunk size nor threads
+// affect the bits.
 #pragma once
 
 #include "cpu/kernels/scans.h"
@@ -8,7 +8,7 @@
 namespace woolly {
 
 struct Scan : Step {
-    // What a token brings to a head: numbers for each key, by the op's rule.
+    // Contribution of a token to a head: numbers per key, by the op's rule.
     struct Token {
         float *decay, *probe, *write, *second, *read;
         float beta;
@@ -40,11 +40,11 @@ struct Scan : Step {
 
   protected:
     virtual void token(const Worker& w, int64_t row, int64_t head, Token& to) const = 0;
-    // Called after the rows of a head were computed.
+    // Called after the rows of a head are computed.
     virtual void finish(const Worker&, int64_t /*first*/, int64_t /*last*/, int64_t /*head*/) const {}
 
   private:
-    static constexpr int64_t kTokens = 32;  // whose numbers are prepared together: the columns' state stays in L1
+    static constexpr int64_t kTokens = 32;  // tokens prepared together: the columns' state stays in L1
     static constexpr int64_t kVectors = 5;
 
     void scan(const Worker& w, int64_t sequence, int64_t head) const {

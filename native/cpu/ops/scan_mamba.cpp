@@ -1,4 +1,4 @@
-// scan_mamba: each column has its own S = e^(dt a) S + dt x b, giving S c + d x.
+// scan_mamba: per column S = e^(dt a) S + dt x b, y = S c + d x.
 #include "cpu/kernels/scans.h"
 #include "cpu/ops/slots.h"
 #include "cpu/ops/table.h"
@@ -8,7 +8,7 @@ namespace woolly {
 namespace {
 
 struct ScanMamba final : Step {
-    static constexpr int64_t kColumns = 64;  // of a task
+    static constexpr int64_t kColumns = 64;  // per task
 
     const ScanTable& kernels;
     const Value x, dt, b, c, y;

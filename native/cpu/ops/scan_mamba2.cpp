@@ -1,4 +1,4 @@
-// scan_mamba2: S = e^(dt a) S + b (dt x)^T per head, giving S^T c + d x.
+// scan_mamba2: per head S = e^(dt a) S + b (dt x)^T, y = S^T c + d x.
 #include "cpu/ops/functions.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"

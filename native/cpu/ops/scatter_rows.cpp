@@ -1,4 +1,4 @@
-// scatter_rows: rows that the batch brings in place of those of x, or added to them.
+// scatter_rows: embeddings injected by the batch replace rows of x, or are added to them.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -12,8 +12,8 @@ namespace {
 
 struct ScatterRows final : Step {
     const Value x, y;
-    const int part;   // which run of columns, as wide as x
-    const bool adds;  // to x; else in its place
+    const int part;   // index of the x-sized group of columns
+    const bool adds;  // adds to x instead of replacing it
 
     explicit ScatterRows(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), part(a.integer("part")), adds(a.integer("adds") != 0) {

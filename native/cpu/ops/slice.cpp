@@ -1,4 +1,4 @@
-// slice: some columns of each row, or of each run of a row.
+// slice: a slice of the columns of each row, or of each group of columns.
 #include <cstring>
 
 #include "cpu/ops/table.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Slice final : Step {
     const Value x, y;
-    const int64_t first, groups;  // columns of each of several runs
+    const int64_t first, groups;  // sliced columns of each of several groups
 
     explicit Slice(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), first(a.integer("first")), groups(a.integer("groups")) {

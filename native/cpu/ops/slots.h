@@ -1,4 +1,4 @@
-// What ops over slots share: where a sequence's state is, and the runs of its rows between which a state is kept.
+// Shared code of ops with recurrent state: the slots of sequences, and runs of rows between which the state is saved.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ struct SlotEntry {
     void check(const Cache& cache) const {
         if (cache.slot_numbers(entry) != numbers) throw std::invalid_argument("the cache was made for another plan");
     }
-    // The state that a sequence starts from, and the one that it leaves. The two never share memory.
+    // State to start a sequence from, and state to write. They never share memory.
     const float* before(const Worker& w, int64_t sequence) const {
         return w.cache.slot(entry, w.batch.slots_in[sequence]);
     }
     float* after(const Worker& w, int64_t sequence) const { return w.cache.slot(entry, w.batch.slots_out[sequence]); }
 
-    // leave(sequence, row, slot) for each row of the batch after which a state is left: the last one of a sequence, and
-    // those whose state is kept.
+    // Calls leave(sequence, row, slot) for each row of the batch after which the state is saved: the last row of a
+    // sequence, and rows with a checkpoint.
     template <class F>
     static void leave_states(const Worker& w, const F& leave) {
         const BatchView& b = w.batch;
@@ -40,8 +40,8 @@ struct SlotEntry {
         });
     }
 
-    // one(first row, last row exclusive, slot) for the runs of a sequence's rows, in order; a state is kept in the slot
-    // after the run, -1: in none.
+    // Calls one(first row, last row exclusive, slot) for the runs of a sequence's rows, in order; the state after the
+    // run is saved to the slot, -1: none.
     template <class F>
     static void runs(const BatchView& b, int64_t sequence, const F& one) {
         const int64_t end = b.offsets[sequence + 1];

@@ -1,4 +1,4 @@
-// softcap: x bounded by cap * tanh(x / cap).
+// softcap: cap * tanh(x / cap).
 #include "cpu/ops/activations.h"
 #include "cpu/ops/elements.h"
 

@@ -1,4 +1,4 @@
-// store: q and k normed per head and turned; k and v written to the cache.
+// store: q and k normed per head and rotated; k and v written to the cache.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -15,9 +15,9 @@ namespace {
 constexpr int kMaxHeadDim = 576;
 
 struct Store final : Step {
-    const Value q, k, v, y;  // v has no width if it is a part of k
+    const Value q, k, v, y;  // v has width 0 if it is a part of k
     const Vector *const q_norm, *const k_norm;
-    const Vector* const k_bias;  // what is left out of the keys, and attend adds
+    const Vector* const k_bias;  // left out of the keys; attend adds it
     const float eps;
     const int entry, head_dim, v_dim;
     const Rotate rotate;
@@ -88,7 +88,7 @@ struct Store final : Step {
         const auto each = [&](int64_t first, int64_t last) {
             for (int64_t task = first; task < last; ++task) one(task);
         };
-        // The heads of a few rows take less time than it takes to hand them out one by one.
+        // Distributing heads of a few rows one by one takes longer than computing them.
         const int64_t n = w.batch.n_rows * (n_q + n_kv);
         if (w.batch.n_rows < kFewRows) return w.share(n, each);
         w.take_runs(n, n_q + n_kv, each);

@@ -1,4 +1,4 @@
-// token_shift: the row before each row of its sequence; before the first it is in the slot.
+// token_shift: the preceding row of each row in its sequence; that of the first row is in the slot.
 #include "cpu/ops/slots.h"
 #include "cpu/ops/table.h"
 

@@ -1,4 +1,4 @@
-// vecdot: the sum of products of two values over each group of columns.
+// vecdot: dot product of two values over each group of columns.
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 

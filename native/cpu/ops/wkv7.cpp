@@ -1,4 +1,4 @@
-// wkv7: S = e^w S + k v^T + b (S^T a)^T per head, giving S^T r.
+// wkv7: per head S = e^w S + k v^T + b (S^T a)^T, y = S^T r.
 #include "cpu/ops/activations.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"

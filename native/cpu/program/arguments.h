@@ -1,4 +1,4 @@
-// What an op is made from: the values, weights and attributes of a plan's step, by name.
+// Arguments of an op: values, weights and attributes of a plan's step, by name.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ class Arguments {
     std::map<std::string, Attribute> attributes;
     Program* program = nullptr;
 
-    // Each throws std::invalid_argument with the op's and the argument's name if that is missing or of another kind.
-    // They are cold, and so is what calls them: making a step is not a loop, and takes the compiler less if it knows.
+    // Each throws std::invalid_argument with the names of op and argument if it is missing or has another type. Marked
+    // cold, like the callers: constructing a step is not a loop, and the attribute cuts compile time.
     [[gnu::cold]] Value input(size_t i) const;
     [[gnu::cold]] Value output(size_t i) const;
     [[gnu::cold]] int integer(const char* name) const;
@@ -34,7 +34,7 @@ class Arguments {
     [[gnu::cold]] Matrix& matrix(const char* role) const;                 // the only one of the role
     [[gnu::cold]] const Vector* vector(const char* role) const;           // null if the step has none
     [[gnu::cold]] bool has(const char* role) const;                       // whether the step has weights of the role
-    // Throws for an attribute or a role that no call above asked for: the op would ignore it.
+    // Throws for attributes or roles that the op has not read and would ignore.
     [[gnu::cold]] void check_all_read() const;
 
     [[noreturn, gnu::cold]] void fail(const std::string& what) const;

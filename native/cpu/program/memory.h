@@ -1,4 +1,4 @@
-// Anonymous memory from the system: zeroed, taken page by page as it is first written, 2 MiB pages where granted.
+// Anonymous memory from the system: zeroed, allocated at first write, with 2 MiB pages if available.
 #pragma once
 
 #include <cstddef>

@@ -163,16 +163,16 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     cache_ = &cache;
     first_ = first;
     last_ = last;
-    cancel_.store(false, std::memory_order_relaxed);  // a call while nothing ran
+    cancel_.store(false, std::memory_order_relaxed);  // a cancel request while nothing ran
     timed_ = Clock::now();
     pool_.run([](void* self, int worker, int stage) { static_cast<Program*>(self)->work(worker, stage); }, this);
     return !stops_;
 }
 
-// More than the barriers inside any step: moe has at most seven.
+// Exceeds the barriers inside any step: moe has at most seven.
 constexpr int kBarriers = 16;
 
-// A stage is a step and a number of barriers inside it. 0 is the beginning.
+// A stage is a step and a number of barriers inside it. 0: the start.
 void Program::work(int id, int stage) {
     Worker worker{*this, id, *batch_, *cache_, round_};
     worker.skips = stage % kBarriers;

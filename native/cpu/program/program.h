@@ -1,4 +1,4 @@
-// A plan compiled for the CPU: an array of steps over one arena. It walks the array; it decides nothing.
+// A plan compiled for the CPU: an array of steps over one arena, executed in order without further decisions.
 #pragma once
 
 #include <atomic>
@@ -33,26 +33,25 @@ class Program {
     int add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source, bool mapped);
     int add_vector(const float* data, int64_t n);
     int add_value(size_t offset, int64_t width, bool output_rows);
-    // Throws std::invalid_argument for an op that ops/table.cpp does not list, or arguments that do not fit it.
+    // Throws std::invalid_argument for an op missing from ops/table.cpp, or invalid arguments.
     void add_step(Arguments arguments, bool barrier_before);
     // Called once after the last add: allocates scratch memory.
     void finish();
 
-    // Gives a matrix room for its packed panels (or takes it away with null).
+    // Assigns memory for packed panels to a matrix (null: removes it).
     void set_packed(int matrix, uint8_t* memory);
-    // Panels of a matrix that are packed so far.
+    // Number of packed panels of a matrix.
     int64_t panels_done(int matrix) const;
-    // Packs every matrix that has room, in order of use, on a thread of its own, until all are done or a run begins:
-    // the run packs the rest itself, with all its threads.
+    // Packs every matrix with memory in order of use, on a background thread, until all are done or a run begins: the
+    // run packs the rest with all its threads.
     void prepare();
     void stop_preparing();
 
-    // Runs steps [first, last). Throws std::invalid_argument for a batch that does not fit. Returns false if the cancel
-    // flag stopped it.
+    // Runs steps [first, last). Throws std::invalid_argument for an invalid batch. Returns false if cancelled.
     bool run(const BatchView& batch, Cache& cache, int first, int last);
     void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
-    // What ops ask for while they are made.
+    // Called by ops while they are constructed.
     const KernelTable& kernels() const { return kernels_; }
     Matrix& matrix(int id) { return matrices_.at(size_t(id)); }
     const Vector& vector(int id) const { return vectors_.at(size_t(id)); }
@@ -60,9 +59,9 @@ class Program {
     int64_t max_rows() const { return max_rows_; }
     int64_t max_context() const { return max_context_; }
     int n_threads() const { return pool_.size(); }
-    // Sees to it that Worker::own has at least n bytes.
+    // Ensures that Worker::own has at least n bytes.
     void need_own(size_t n) { own_bytes_ = std::max(own_bytes_, n); }
-    // The program's one scratch of type T.
+    // Returns the program's only scratch of type T.
     template <class T>
     T& scratch() {
         for (auto& [type, found] : scratch_)
@@ -100,7 +99,7 @@ class Program {
     std::vector<std::unique_ptr<Step>> steps_;
 
     size_t own_bytes_ = 0;
-    std::vector<Memory> own_;  // of each worker
+    std::vector<Memory> own_;  // per worker
     std::vector<std::pair<std::type_index, std::unique_ptr<Scratch>>> scratch_;
     std::unique_ptr<std::atomic<int64_t>[]> next_;  // [n_steps]
     std::vector<int32_t> row_sequence_;             // [max_rows]: the sequence of each row of the batch
@@ -114,12 +113,12 @@ class Program {
     Cache* cache_ = nullptr;
     int first_ = 0, last_ = 0;
     std::atomic<bool> cancel_{false};
-    // Written by one worker at the end of a phase: where workers join the next one, and whether they are to stop.
+    // Written by one worker at the end of a phase: where workers join the next one, and a stop flag.
     int64_t round_ = 0;
     bool stops_ = false;
     bool profiling_ = false;
     std::vector<int64_t> times_;
-    std::chrono::steady_clock::time_point timed_;  // by worker 0, until when
+    std::chrono::steady_clock::time_point timed_;  // by worker 0, time of the last measurement
 };
 
 }  // namespace woolly

@@ -10,11 +10,12 @@ struct CosSin {
     double cosine, sine;
 };
 
-// pi / 2 in three parts: 33 bits, 33 bits, the rest. A quotient of 20 bits times one of the first two is exact.
+// pi / 2 in three parts: 33 bits, 33 bits, the rest. The product of a 20-bit quotient and one of the first two is
+// exact.
 constexpr double part_1 = 0x1.921fb544p+0, part_2 = 0x1.0b4611a6p-34, part_3 = 0x1.3198a2e037073p-69;
 constexpr double per_quarter = 0x1.45f306dc9c883p-1;  // 2 / pi
 
-// Taylor series: beyond pi / 4 the first term that is left out is below 1e-19 of the result.
+// Taylor series: for up to pi / 4 the first omitted term is below 1e-19 of the result.
 constexpr double sine_terms[] = {-1.0 / 6,
                                  1.0 / 120,
                                  -1.0 / 5040,
@@ -46,7 +47,7 @@ CosSin cos_sin(double angle) {
     const double near = angle - quarters * part_1;  // exact
     const double step = quarters * part_2;          // exact
     const double x = near - step;
-    const double rest = ((near - x) - step) - quarters * part_3;  // what x lost
+    const double rest = ((near - x) - step) - quarters * part_3;  // rounding error of x
     const double square = x * x;
     double sine = x + (x * square * series(sine_terms, square) + rest);
     double cosine = (1.0 - 0.5 * square) + (square * square * series(cosine_terms, square) - x * rest);

@@ -6,9 +6,8 @@
 
 namespace woolly {
 
-// cosines[p * n + i] = cos(p * frequencies[i]) * magnitudes[i], and the same of sines, for every position p of the
-// tables. By additions and multiplications alone: the bits are the same on every machine, which those of a C library
-// or of NumPy are not.
+// cosines[p * n + i] = cos(p * frequencies[i]) * magnitudes[i], and sines likewise, for every position p of the tables.
+// Uses additions and multiplications only: bit-identical on every machine, unlike C libraries or NumPy.
 void rope_tables(std::span<const double> frequencies, std::span<const double> magnitudes, std::span<float> cosines,
                  std::span<float> sines);
 
