@@ -1,4 +1,4 @@
-"""What the cache had of a prompt, in words: how much, why no more, and at which text the prompt became another."""
+"""Cache note of a prompt: cached tokens, reason for the miss, and the text at which the prompt diverged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHARACTERS = 60
 
 
 def cache_note(request: Request, *, has_text: bool = True) -> str | None:
-    """Returns a line such as `192 of 250 tokens, diverged at token 201: "Today is Monday"`, in ASCII.
+    """Return a line such as `192 of 250 tokens, diverged at token 201: "Today is Monday"`, in ASCII.
 
     None before the request has started. Without `has_text` the prompt is not quoted.
     """

@@ -1,4 +1,4 @@
-"""The Engine: a step is schedule, run, settle."""
+"""Engine: each step is schedule, run, settle."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class Engine:
         tower: multimodal.Tower | None = None,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
+        """`ctx` bounds one request; `kv_tokens` is the cache size for all requests (None: one context).
 
-        `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
-        requests that run at once: with a `batch_size` as many as that says, unless the memory holds the state for
-        `max_running` alone. `n_snapshots` bounds the recurrent states that are kept for later requests, `draft_tokens`
-        the tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
-        `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
-        is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
-        `salt` goes before that of each request. With a `tower` prompts may have rows of images (`Prompt`), if the
-        program's plan takes them (`bring`). `source` is the encoder that reads the prompts of a plan that has one.
+        `ctx_limit` is the model's maximum (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
+        concurrent requests: `batch_size` sets them if given, unless the memory holds the state for
+        `max_running` only. `n_snapshots` bounds the recurrent states that are kept for later requests, `draft_tokens`
+        the draft tokens per request and step. `check_file` raises if the weights have changed.
+        `adapters` are the adapters in the program's plan. `disk` keeps evicted pages, if the state
+        can be copied (`has_disk`); `compute_rate` is a first measurement of prefill, in tokens per second.
+        `salt` is prepended to the salt of each request. With a `tower` prompts may have images (`Prompt`), if the
+        program's plan takes embeddings (`bring`). `source` is the encoder of an encoder-decoder model.
         """
         self.program = program
         self.tokenizer = tokenizer
@@ -129,7 +129,7 @@ class Engine:
         return f"Engine(ctx={self.ctx}, {self.scheduler!r})"
 
     def step(self) -> list[Request]:
-        """Runs one step and returns the requests that got a token or ended; `take_unread` has their text."""
+        """Run one step and return the requests that got a token or ended; `take_unread` has their text."""
         try:
             self._output_processor.begin()
             scheduled = self.schedule()
@@ -140,7 +140,7 @@ class Engine:
         return changed
 
     def schedule(self) -> SchedulerOutput:
-        """What the next step computes: rows of requests, and drafts after them; nothing if no request can go on."""
+        """Return the rows and drafts of the next step; empty if no request can continue."""
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.attach(self.scheduler.running)
         scheduled = self.scheduler.schedule()
@@ -150,7 +150,7 @@ class Engine:
         return scheduled
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """The rows that are needed; None without work, if it was cancelled, or if it begins again after a loss."""
+        """Compute a step and return its output rows; None without work, if cancelled, or after a loss of the state."""
         if not scheduled.spans:
             self.runner.meanwhile()
             self.scheduler.wait()
@@ -166,7 +166,7 @@ class Engine:
             scheduled.seconds = time.perf_counter() - begin
 
     def settle(self, scheduled: SchedulerOutput, rows: Rows | None) -> None:
-        """Chooses tokens from the rows; then come the disk, and texts and images that are read beside the answers."""
+        """Sample tokens from the rows; then run the disk tier, pooling jobs and the encoder."""
         if rows is not None:
             self.scheduler.ran(scheduled)
             self._output_processor.settle(scheduled, rows)
@@ -177,7 +177,7 @@ class Engine:
         self._run_encoder()
 
     def _run_encoder(self) -> None:
-        """Goes on with the next image that a running request comes to; an error ends all that wait for one."""
+        """Run a slice of the encoder for running requests; an error ends all that wait for it."""
         if self.encoder_scheduler is None:
             return
         try:
@@ -193,11 +193,11 @@ class Engine:
     def new_request(
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
     ) -> Request:
-        """Makes a request without queueing it; the error for one that cannot fit names both numbers."""
+        """Make a request without queueing it; RequestError with both numbers if it cannot fit."""
         return self._input_processor.new_request(prompt, params, options)
 
     def add(self, request: Request) -> Request:
-        """Queues a request; one that was made for an adapter or a plan that is gone ends with an error."""
+        """Queue a request; it ends with an error if its adapter or plan is gone."""
         adapters, plan = self._input_processor.adapters, self.program.running_plan
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
@@ -209,22 +209,22 @@ class Engine:
 
     @property
     def adapters(self) -> AdapterSet:
-        """The adapters that requests may want."""
+        """Adapters that requests may use."""
         return self._input_processor.adapters
 
     def name_adapters(self, adapters: AdapterSet) -> None:
-        """Sets which adapters of the program further requests may want, and how much of them by default."""
+        """Set the adapters that new requests may use, and their default scales."""
         self._input_processor.swap(self.program, adapters)
 
     def used_adapters(self) -> set[int]:
-        """Numbers of the adapters that a queued or running request wants something of."""
+        """Return the numbers of the adapters that queued or running requests use."""
         return {i for request in self.scheduler.requests for i, scale in enumerate(request.adapters) if scale}
 
     def swap(self, program: Program, adapters: AdapterSet) -> None:
-        """Goes on with the same model and other adapters: the cache and the requests stay, with the same bits.
+        """Switch to a program of the same model with other adapters; cache and requests stay, with the same bits.
 
-        The program's state must be one that any program of the model can use. RequestError (`busy`) if requests or
-        readings count steps of the plan that is left, or use an adapter that the set lacks.
+        The state must be usable by any program of the model. RequestError (`busy`) if requests or
+        pooling jobs refer to steps of the old plan, or use an adapter that the set lacks.
         """
         kept, own = adapters.adapters, self.adapters.adapters
         used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}
@@ -242,11 +242,11 @@ class Engine:
         self._input_processor.swap(program, adapters)
 
     def cancel(self, request: Request) -> None:
-        """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
+        """End an unfinished request and free its pages; during a step, at the end of the step."""
         self._output_processor.cancel(request)
 
     def fail(self, request: Request, error: Exception) -> None:
-        """Ends a request with an error."""
+        """End a request with an error."""
         self._output_processor.fail(request, error)
 
     def abandon(self) -> None:
@@ -264,23 +264,23 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """The cache of all requests."""
+        """KV cache and recurrent state of all requests."""
         return self.runner.state
 
     @property
     def draft(self) -> Proposer | None:
-        """What guesses the next tokens."""
+        """Proposer of draft tokens; None without speculation."""
         return self._speculation.draft
 
     @property
     def is_idle(self) -> bool:
-        """Whether a step would do nothing."""
+        """True if there is no work."""
         return not self.scheduler.running and not self.scheduler.waiting and self.pooling.is_idle
 
     def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
-        """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number.
+        """Remove the unused pages of a text from the prefix index and from disk; return their number.
 
-        `digests` are those of its pages, if the text has images.
+        `digests` of its pages are needed if the text has images.
         """
         return self.scheduler.forget(tokens, salt, digests)
 
@@ -290,12 +290,12 @@ class Engine:
 
     @property
     def has_disk(self) -> bool:
-        """Whether pages that leave the cache are kept on disk."""
+        """True if evicted pages are kept on disk."""
         return self.scheduler.tier is not None
 
     @property
     def keeps_shared(self) -> bool:
-        """Whether anything is kept by what requests say of their first tokens (`Request.n_shared`)."""
+        """True if `Request.n_shared` has an effect on the cache."""
         scheduler = self.scheduler
         return scheduler.tier is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
 
@@ -304,7 +304,7 @@ class Engine:
         return None if self.scheduler.tier is None else self.scheduler.tier.stats()
 
     def close(self) -> None:
-        """Writes to disk what is worth it. Requests must have ended."""
+        """Write pages to disk. Requests must have ended."""
         if self.scheduler.tier is not None:
             self.scheduler.tier.flush()
 
@@ -318,7 +318,7 @@ class Engine:
         return self._read(ids, find_step(self.program, step))
 
     def _read(self, ids: Sequence[int], step: int | None) -> Float32:
-        """The value of one step (None: the last) for every token, computed on pages that no request uses."""
+        """Return the value of one step (None: the last) for every token, computed on unused pages."""
         check_decoder_only(self.program.plan)
         self._input_processor.check_tokens(ids)
         if len(ids) > self.ctx:

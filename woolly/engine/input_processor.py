@@ -1,4 +1,4 @@
-"""InputProcessor: makes a Request of checked arguments, or refuses them."""
+"""InputProcessor: validates the arguments of a request and makes the Request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class InputProcessor:
-    """Refuses what cannot be served before anything is computed."""
+    """Rejects invalid requests before anything is computed."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class InputProcessor:
         max_rows: int = 0,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`max_rows` are the rows of one image that see each other which a step has room for."""
+        """`max_rows` bounds the rows of one image with bidirectional attention in a step."""
         self._source = source
         self._tower = tower
         self._max_rows = max_rows
         self._salt = salt
         self._tokenizer = tokenizer
-        self._running = program, adapters  # one value: threads that make requests see both of one moment
+        self._running = program, adapters  # one value, so that threads read a consistent pair
         self._plan = program.running_plan
         self._ctx = ctx
         self._ctx_limit = ctx_limit
@@ -60,20 +60,20 @@ class InputProcessor:
         self._lock = threading.Lock()  # many threads make requests
 
     def swap(self, program: Program, adapters: AdapterSet) -> None:
-        """Makes further requests for the same model with other adapters."""
+        """Make further requests for a program with other adapters."""
         self._running = program, adapters
         self._plan = program.running_plan
 
     @property
     def adapters(self) -> AdapterSet:
-        """The adapters that requests may want."""
+        """Adapters that requests may use."""
         return self._running[1]
 
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
-        """A request that is not queued yet."""
+        """Return a request that is not queued yet."""
         self.check_generative()
         inputs: multimodal.MultimodalInput | None = None
-        said: Sequence[int] | None = None  # what penalties know: rows of images are no tokens
+        said: Sequence[int] | None = None  # for penalties: rows of images are not tokens
         if self._source is not None:
             self.check_tokens([part for part in prompt if not isinstance(part, Placeholder)])
             prompt, inputs = self._source.read(prompt, params)
@@ -148,7 +148,7 @@ class InputProcessor:
             )
 
     def check_tokens(self, ids: Sequence[int] | Prompt) -> None:
-        """Refuses an empty prompt and ids outside the vocabulary."""
+        """Reject an empty prompt and ids outside the vocabulary."""
         if len(ids) == 0:
             raise RequestError("the prompt is empty; at least one token is needed", field="prompt", names=())
         n_vocab = self._plan.n_tokens
@@ -186,7 +186,7 @@ class InputProcessor:
                     limit=self._ctx - 2,
                 )
             return params.max_tokens
-        # Callers send a fixed limit, whatever the context has left: it means "at most".
+        # Callers send a fixed limit regardless of the remaining context: it means "at most".
         return room if params.max_tokens is None else min(room, params.max_tokens)
 
     def _constraint(self, params: SamplingParams, beside: Request | None) -> Constraint | None:
@@ -224,7 +224,7 @@ class InputProcessor:
 
 
 def check_decoder_only(plan: Plan) -> None:
-    """RequestError for a model that continues no texts: an encoder reads its prompts."""
+    """RequestError for an encoder-decoder model, which cannot continue a text."""
     if plan.has_source:
         raise RequestError(
             "this model answers what its encoder reads and continues no text, so there are no logits, scores or states"
@@ -236,7 +236,7 @@ def check_decoder_only(plan: Plan) -> None:
 
 
 def context_exceeded(n_tokens: int, ctx: int) -> RequestError:
-    """The error for a text that is only read and does not fit into the context."""
+    """Return the error for a text to embed or score that exceeds the context."""
     return RequestError(
         f"{n_tokens} tokens exceed the context of {ctx}; raise ctx",
         code="context_length",

@@ -1,4 +1,4 @@
-"""The Request: one prompt and its answer on their way through the engine."""
+"""Request: one prompt and its answer in the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ids = itertools.count()
 
 @dataclass(eq=False)
 class Request:
-    """Tokens, pages and the text so far."""
+    """State of a request: tokens, pages and the text so far."""
 
     prompt: tuple[int, ...]
     params: SamplingParams
@@ -43,27 +43,27 @@ class Request:
     priority: int = 0  # higher goes first
     deadline: float | None = None  # on the clock of time.monotonic
     queued: float = 0.0  # when it was queued, on the same clock
-    begun: float = 0.0  # when it first got a place
-    is_early: bool = False  # reads ahead of any answer: what it leaves in the cache is evicted first
+    begun: float = 0.0  # when it was first admitted
+    is_early: bool = False  # prefetches a prompt: its pages are evicted first
     salt: bytes = b""  # requests share cached pages only if their salts are equal
     adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
-    adapter_digests: tuple[bytes, ...] = ()  # which adapters these are
+    adapter_digests: tuple[bytes, ...] = ()  # digests of these adapters
     hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
     hooked: Plan | None = None  # that plan
     id: int = field(default_factory=lambda: next(_ids))
     replay_tokens: tuple[int, ...] = ()  # first tokens of the answer, replayed from an interrupted one
-    n_shared: int = 0  # first tokens that other requests are likely to begin with
-    turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
-    multimodal: MultimodalInput | None = None  # the images in its prompt, where the tokens are fillers
+    n_shared: int = 0  # leading tokens that other requests are likely to share
+    turn_of: int | None = None  # id of the request whose group it belongs to; None: its own group
+    multimodal: MultimodalInput | None = None  # images in its prompt, which has placeholder tokens there
 
     # Input of the model, and how much of it is in the cache.
-    context: list[int] = field(init=False)  # prompt and output, without what a context shift dropped
+    context: list[int] = field(init=False)  # prompt and output, without tokens dropped by context shifts
     n_computed: int = 0  # tokens of the context whose K and V are in the cache
-    n_replay: int = 0  # the last of them that the recurrent state has not seen, because rejected drafts spoiled it
+    n_replay: int = 0  # of these, tokens to recompute for the recurrent state after rejected drafts
     pages: list[int] = field(default_factory=list)
     n_published: int = 0  # pages that are in the prefix index
-    n_filled: int = 0  # tokens of the context when it started: later ones belong to the answer
-    marks: set[int] = field(default_factory=set)  # numbers of tokens after which other requests may continue
+    n_filled: int = 0  # context tokens at its start: later ones belong to the answer
+    marks: set[int] = field(default_factory=set)  # token counts at which other requests may continue
     digests: list[bytes] = field(default_factory=list)  # of the context's full pages, computed on demand
     n_hooked: int = 0  # tokens that the hooks have read
 
@@ -72,25 +72,25 @@ class Request:
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the output, if params asks for them
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt from its second token on
     text: str = ""  # of the tokens that are written (`write`)
-    unwritten: list[int] = field(default_factory=list)  # tokens whose text is not made yet: nothing waits for it
+    unwritten: list[int] = field(default_factory=list)  # tokens to detokenize later: nothing waits for their text
     finish_reason: FinishReason | None = None
-    is_unwanted: bool = False  # cancelled by its caller: a run that has only such requests may stop
+    is_unwanted: bool = False  # cancelled by its caller: a run with only such requests may stop
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
     error: Exception | None = None
-    prefix: PrefixReport | None = None  # what it found in the cache when it first started
+    prefix: PrefixReport | None = None  # prefix cache lookup at its first start
     needs_full_logits: bool = False  # its sampler asked for a full row, which async scheduling has overwritten
     async_from: int = 0  # output tokens before async scheduling resumes, after a mispredicted token
     async_pause: int = 4  # output tokens of the last pause
     n_preemptions: int = 0
     n_shifts: int = 0
-    n_drafted: int = 0  # tokens that drafts proposed
-    n_accepted: int = 0  # and that the sampler chose
+    n_drafted: int = 0  # draft tokens
+    n_accepted: int = 0  # accepted draft tokens
 
     reports_progress: bool = False  # a chunk follows each step that computes a part of the prompt
 
-    # What no chunk has carried yet.
+    # Output that is not in a chunk yet.
     unread: str = ""
-    n_read: int = 0  # tokens of the output whose log-probabilities a chunk has carried
+    n_read: int = 0  # output tokens whose log-probabilities are in a chunk
 
     def __post_init__(self) -> None:
         self.context = list(self.prompt)
@@ -98,12 +98,12 @@ class Request:
 
     @property
     def group(self) -> int:
-        """A number that all requests of one caller share: the scheduler gives places to groups in turn."""
+        """Group number: the scheduler admits groups round-robin."""
         return self.id if self.turn_of is None else self.turn_of
 
     @property
     def given(self) -> tuple[int, ...]:
-        """The prompt as its caller gave it: what an encoder reads, where the prompt itself has fillers."""
+        """Prompt as given by the caller: the encoder's input if the prompt has placeholders for it."""
         return self.prompt if self.multimodal is None or not self.multimodal.n_source else self.multimodal.source_ids
 
     @property
@@ -123,7 +123,7 @@ class Request:
 
     @property
     def n_open(self) -> int:
-        """Those of the missing tokens that can be computed: up to the first row of an image that is not made yet."""
+        """Missing tokens that can be computed: up to the first missing embedding."""
         n = len(self.context) - self.n_computed
         return (
             n
@@ -140,7 +140,7 @@ class Request:
 
     @property
     def n_reusable(self) -> int:
-        """Most tokens that may come from the cache: all but the last, fewer if rows of the prompt are requested."""
+        """Maximum tokens taken from the cache: all but the last, fewer if rows of the prompt are requested."""
         most = len(self.context) - 1
         if self.n_unscored:
             most = len(self.prompt_logprobs)
@@ -148,39 +148,39 @@ class Request:
 
     @property
     def page_row(self) -> npt.NDArray[np.int32]:
-        """The pages as a row of the batch's page table."""
+        """Return the pages as a row of the batch's page table."""
         if len(self._row) != len(self.pages):
             self._row = np.array(self.pages, np.int32)
         return self._row
 
     def digests_to(self, n_pages: int) -> list[bytes]:
-        """Digests of the first pages of the context, which must be full."""
+        """Return the digests of the first pages of the context, which must be full."""
         for page in range(len(self.digests), n_pages):
             tokens, rows = self.named(page * PAGE_SIZE, (page + 1) * PAGE_SIZE)
             self.digests.append(page_digest(self.digests[-1] if self.digests else self.salt, tokens, rows))
         return self.digests[:n_pages]
 
     def named(self, first: int, last: int) -> tuple[Sequence[int], bytes]:
-        """Tokens of the context as the cache names them, and what tells rows of images among them apart."""
+        """Return tokens of the context for the prefix cache, and bytes that identify image rows among them."""
         tokens = self.context[first:last]
         return (tokens, b"") if self.multimodal is None else self.multimodal.cache_tokens(tokens, first)
 
     def drop_pages(self) -> list[int]:
-        """Returns its pages and forgets them: the whole context must be computed again."""
+        """Remove and return its pages: the complete context must be recomputed."""
         pages, self.pages = self.pages, []
         self._row = np.empty(0, np.int32)
         self.n_computed = self.n_published = 0
         return pages
 
     def shift(self, n_keep: int) -> None:
-        """Drops the older half of what follows the first n_keep tokens. It must hold no pages."""
+        """Drop the older half of the tokens after the first n_keep. Its pages must be released."""
         n_dropped = (len(self.context) - n_keep) // 2
         del self.context[n_keep : n_keep + n_dropped]
         del self.digests[n_keep // PAGE_SIZE :]
         self.n_shifts += 1
 
     def write(self) -> bool:
-        """Turns tokens into text; whether a stop string was found. With stop strings it is due after each token."""
+        """Detokenize new tokens; return True at a stop string. Needed after each token if there are stop strings."""
         for token in self.unwritten:
             text, stopped = self.stop.push(self.detokenizer.push(token))
             self.show(text)
@@ -191,18 +191,18 @@ class Request:
         return False
 
     def show(self, text: str) -> None:
-        """Adds text to the answer."""
+        """Append text to the answer."""
         self.text += text
         self.unread += text
 
     def take_unread(self) -> str:
-        """Text since the last call."""
+        """Return the text since the last call."""
         self.write()
         text, self.unread = self.unread, ""
         return text
 
     def take_logprobs(self) -> Sequence[TokenLogprob]:
-        """Log-probabilities since the last call."""
+        """Return the log-probabilities since the last call."""
         taken = self.logprobs[self.n_read :]
         self.n_read = len(self.logprobs)
         return taken

@@ -1,4 +1,4 @@
-"""Speculation: proposals for the next tokens."""
+"""Speculative decoding: proposers of draft tokens."""
 
 from typing import TYPE_CHECKING
 

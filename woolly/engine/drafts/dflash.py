@@ -1,4 +1,4 @@
-"""The DFlashProposer: a head that fills in a block of masked tokens proposes all of them at once."""
+"""DFlashProposer: a head that predicts a block of masked tokens in one forward pass."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class DFlashProposer(MtpProposer):
-    """Keeps K and V of rows that the model has computed, made of its hidden states; a block is one run over them.
+    """Proposes a block per run, over K and V computed from the model's hidden states.
 
-    A block is the last token of a context, which the model has not computed, and masks after it. Its rows see each
-    other; what they leave in the cache is overwritten when the model has computed these positions.
+    A block is the last token of a context, which the model has not computed, and mask tokens. Its rows attend to each
+    other; their K and V are overwritten when the model has computed these positions.
     """
 
     def swap(self, program: Program) -> None:
-        """Reads the steps of a program; those before the first `embed` store what hidden states leave."""
+        """Read the steps of a program; steps before the first `embed` store K and V of the hidden states."""
         super().swap(program)
         steps = self._draft.running_plan.steps
         self._n_stored = next(i for i, step in enumerate(steps) if step.op == "embed")
@@ -33,7 +33,7 @@ class DFlashProposer(MtpProposer):
         self._mask, self._max_masks = own.mask, own.n_masks
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Stores what waits, then fills in a block for each request whose block fits, all of them in one run."""
+        """Store pending hidden states, then predict a block for each request whose block fits, in one run."""
         guesses: list[list[int]] = [[] for _ in wanted]
         unread: list[Rows] = []
         blocks: list[tuple[int, Sequence[int], int]] = []  # of wanted, tokens, first position
@@ -65,7 +65,7 @@ class DFlashProposer(MtpProposer):
         return guesses
 
     def _block(self, blocks: Sequence[tuple[int, Sequence[int], int]], wanted: Sequence[tuple[Request, int]]) -> Batch:
-        """Rows of all blocks, each seeing its whole block; the masks give logits."""
+        """Batch of all blocks, with full attention in each block; logits for the mask tokens."""
         attn_ranges = [(first, first + len(tokens)) for _, tokens, first in blocks for _ in tokens]
         batch = Batch.of([(tokens, first, wanted[i][0].pages) for i, tokens, first in blocks], ())
         masks = np.flatnonzero(~np.isin(np.arange(batch.n_rows), batch.offsets)).astype(np.int32)

@@ -1,17 +1,17 @@
-"""The DraftCost: what a guess costs on this machine, as a share of the step that it may spare."""
+"""DraftCost: measured cost of a draft token, as a share of the step that it may save."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 _PACE = 0.25  # weight of the latest observation in a moving average
-_FIRST = 3  # measurements of which the least counts
-_EVERY = 64  # steps with guesses after which one without is measured; the first has none
+_FIRST = 3  # first measurements: the minimum counts
+_EVERY = 64  # steps with draft tokens between two steps without, which are measured; the first has none
 
 
 @dataclass
 class CostEstimate:
-    """Seconds of one kind of work: the least of the first measurements, which may be cold, then a moving average."""
+    """Seconds of one kind of work: minimum of the first measurements (may be cold), then a moving average."""
 
     value: float | None = None
     n: int = 0  # measurements
@@ -32,7 +32,7 @@ class CostEstimate:
 
 @dataclass
 class _Steps:
-    """Times of steps with about the same number of answers."""
+    """Times of steps with similar batch sizes."""
 
     plain: CostEstimate = field(default_factory=CostEstimate)  # a step without draft tokens
     row: CostEstimate = field(default_factory=CostEstimate)  # each draft token in a step
@@ -48,7 +48,7 @@ class DraftCost:
 
     def __init__(self) -> None:
         self._guess = CostEstimate()  # seconds to propose one token
-        self._steps: dict[int, _Steps] = {}  # by the number of answers, doubled each time
+        self._steps: dict[int, _Steps] = {}  # by batch size, in powers of two
 
     def is_due(self, n_answers: int) -> bool:
         """True if the next step is to have no draft tokens, so that both kinds are measured."""

@@ -1,4 +1,4 @@
-"""The DraftModelProposer: a small model of the same vocabulary proposes tokens for a large one."""
+"""DraftModelProposer: a small draft model with the vocabulary of the target model."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.tokens import Tokenizer
 
-_HEAD = 4  # first tokens of a context that a shortened one keeps: models look there when nothing else fits
-_FEW = 16  # tokens that are read without asking: about as many as a draft leaves behind
+_HEAD = 4  # first tokens kept in a shortened context, as attention sinks
+_FEW = 16  # tokens prefilled regardless of the budget: about as many as a draft leaves unread
 
 
 @dataclass
 class _Track:
-    """What the small model has computed for one request."""
+    """Draft model state of one request."""
 
     n_shifts: int
-    n_skipped: int = 0  # tokens of the context after its first ones that are left out, because reading them costs time
-    is_reading: bool = False  # a part of the context that was decided upon is still to be read
-    n_published: int = 0  # pages in the index of prefixes
+    n_skipped: int = 0  # tokens skipped after the first ones, because prefilling them costs time
+    is_reading: bool = False  # prefill of the chosen part of the context is not complete
+    n_published: int = 0  # pages in the prefix index
     pages: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)  # whose K and V are in the small model's cache
-    n_sure: int = 0  # leading tokens that the request is known to have; the rest are proposals
-    slots: list[int] = field(default_factory=list)  # three, if the small model has recurrent state
-    at: int = 0  # index of the slot with the state after n_state tokens, all of them sure
+    tokens: list[int] = field(default_factory=list)  # with K and V in the draft model's cache
+    n_sure: int = 0  # leading tokens of the context; the rest are draft tokens
+    slots: list[int] = field(default_factory=list)  # three if the draft model has recurrent state
+    at: int = 0  # index of the slot with the state after n_state tokens of the context
     n_state: int = 0
     now: int = 0  # index of the slot with the state after all tokens
 
     def unread(self, context: list[int]) -> list[int]:
-        """The tokens that the small model has still to read."""
+        """Return the tokens to prefill."""
         n = len(self.tokens)
         if self.n_skipped and n < _HEAD:
             return context[n:_HEAD] + context[_HEAD + self.n_skipped :]
         return context[n + self.n_skipped :]
 
 
-_Rows = tuple[int, _Track, list[int]]  # which of the wanted requests, its track, tokens to compute
+_Rows = tuple[int, _Track, list[int]]  # index of the wanted request, its track, tokens to compute
 
 
 class DraftModelProposer:
-    """Proposes the most likely token each time. It has a cache of its own; rejected tokens are overwritten in place.
+    """Proposes the most likely tokens. Has its own KV cache; rejected tokens are overwritten in place.
 
-    Full pages of contexts are found again by later requests that begin alike. A context is read when the first guess is
-    wanted, and as much of it as `budget` allow: the first tokens and the last ones. That costs guesses, no text. It is
-    read from its beginning once that pays. Without budget all is read.
+    Full pages are shared by later requests with the same prefix. A context is prefilled when the first draft token is
+    wanted, as far as `budget` allows: its first and last tokens. That lowers acceptance, never changes a text. All of
+    it is prefilled once that pays, or without a budget.
 
     It prefills at most `program.max_rows` tokens per step, so a long prompt does not delay others. A request gets no
-    proposals until its context is fully prefilled, nor if the cache is full. If the small model has recurrent state,
-    one slot keeps it after the tokens of the context, and proposals go on in two others.
+    proposals until its context is fully prefilled, nor if the cache is full. If the draft model has recurrent state,
+    one slot keeps the state after the context, and two others alternate for draft tokens.
     """
 
     def __init__(self, program: Program, kv_tokens: int, ctx: int, max_running: int = 16) -> None:
@@ -69,10 +69,10 @@ class DraftModelProposer:
         self._state = program.new_state(self._pages.n_pages, self._slots.n_slots)
         self._tracks: dict[Request, _Track] = {}
         self.budget: SpeculationBudget | None = None
-        self.read_seconds = 0.0  # that the latest proposals took to read contexts
+        self.read_seconds = 0.0  # prefill time of the latest proposals
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Prefills what is new, then proposes one token after another for all requests at once."""
+        """Prefill new tokens, then propose token by token for all requests in one batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
         self.read_seconds = 0.0
         rows: list[_Rows] = []
@@ -104,7 +104,7 @@ class DraftModelProposer:
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Frees the pages of a request that has ended."""
+        """Free the pages of a request that has ended."""
         track = self._tracks.pop(request, None)
         if track is not None:
             self._pages.give_back(track.pages)
@@ -112,24 +112,24 @@ class DraftModelProposer:
                 self._slots.give_back(slot)
 
     def _choose(self, request: Request) -> _Track | None:
-        """The request's track, as long as its budget can pay for; None if that is too little to guess from."""
+        """Return the request's track, shortened to its budget; None if the budget is too small."""
         track = self._follow(request)
         n_unread = len(request.context) - track.n_skipped - len(track.tokens)
         if self.budget is None or track.is_reading:
             return track
         n_may = self.budget.max_prefill_tokens(request)
-        if track.n_skipped and len(request.context) <= n_may:  # reads all, at last
+        if track.n_skipped and len(request.context) <= n_may:  # prefill the complete context
             return self._begin(request)
         if n_unread <= max(n_may, _FEW):
             return track
         if n_may < _FEW:
             return None
         n_skipped = max(0, len(request.context) - _HEAD - n_may)
-        # A shortened context that costs no less to read guesses worse.
+        # A shortened context lowers acceptance: not worth it unless it costs less to prefill.
         return self._begin(request, n_skipped) if n_skipped and n_unread > n_may + _HEAD else track
 
     def _begin(self, request: Request, n_skipped: int = 0) -> _Track:
-        """A track that has nothing but the pages that another request left, if none of its context is skipped."""
+        """Return a new track, with pages from the prefix index if no tokens are skipped."""
         self.forget(request)
         track = self._tracks[request] = _Track(request.n_shifts, n_skipped)
         if not n_skipped and not self._slots.n_slots:
@@ -141,7 +141,7 @@ class DraftModelProposer:
         return track
 
     def _follow(self, request: Request) -> _Track:
-        """The request's track, truncated to what agrees with its context."""
+        """Return the request's track, truncated to the common prefix with its context."""
         track = self._tracks.get(request)
         if track is None or track.n_shifts != request.n_shifts:
             track = self._begin(request)
@@ -157,7 +157,7 @@ class DraftModelProposer:
         return track
 
     def _read(self, rows: Sequence[_Rows], wanted: Sequence[tuple[Request, int]]) -> list[int]:
-        """Computes tokens of contexts, keeps the time that this took, and publishes pages that are full."""
+        """Prefill tokens of contexts, record the time, and publish full pages."""
         begin = time.perf_counter()
         chosen = self._run(rows)
         seconds = (time.perf_counter() - begin) / sum(len(tokens) for _, _, tokens in rows)
@@ -173,7 +173,7 @@ class DraftModelProposer:
         return chosen
 
     def _publish(self, request: Request, track: _Track) -> None:
-        """Lets later requests find the full pages of a context, but of its last token, which is computed again."""
+        """Publish the full pages of a context, except its last token, which is computed again."""
         n_full = (len(track.tokens) - 1) // PAGE_SIZE
         digests = request.digests_to(n_full)
         for i in range(track.n_published, n_full):
@@ -192,8 +192,8 @@ class DraftModelProposer:
         return True
 
     def _run(self, rows: Sequence[_Rows], is_sure: bool = True) -> list[int]:
-        """Computes tokens of several tracks, of the contexts or proposals; returns the most likely token after each."""
-        # From the slot of the present state to one that holds neither it nor the state of the context.
+        """Compute context or draft tokens of several tracks; return the most likely token after each."""
+        # From the slot of the current state to a slot with neither this state nor the state after the context.
         turns = [(t.now, min({0, 1, 2} - {t.now, t.at})) for _, t, _ in rows] if self._slots.n_slots else None
         batch = Batch.of(
             [(tokens, len(track.tokens), track.pages) for _, track, tokens in rows],
@@ -214,7 +214,7 @@ class DraftModelProposer:
 
 
 def check_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
-    """Refuses a draft model with another vocabulary: proposals are token ids."""
+    """Reject a draft model with a different vocabulary: proposals are token ids."""
     if draft.n_vocab != target.n_vocab:
         raise RequestError(
             f"the draft model has {draft.n_vocab} tokens and the model {target.n_vocab}; speculation needs two models"

@@ -1,4 +1,4 @@
-"""The AssistantProposer: a head that looks at the model's own K and V proposes tokens."""
+"""AssistantProposer: a draft head that attends to the model's own K and V."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Int32 = npt.NDArray[np.int32]
 
 
 class AssistantProposer(MtpProposer):
-    """Keeps nothing: every row of a request stands at the last position that the model has computed, and sees up to it.
+    """Has no cache: each row is at the last position that the model has computed, and attends up to it.
 
-    The first row has the model's hidden state of that position and the token after it, later ones what the head made
-    and the token that it proposed.
+    Input of the first row: the model's hidden state of that position and the token after it. Later rows: the head's
+    own hidden state and the token that it proposed.
     """
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program)  # an assistant guesses the model's own tokens
+        super().__init__(program)  # an assistant has the model's vocabulary
 
     def borrow(self, state: State, windows: Callable[[Int32], Int32 | None]) -> None:
-        """Takes the model's state, and what makes page tables of its windows."""
+        """Set the model's state, and the function that makes page tables of its windows."""
         self._state = state
         self._windows = windows
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Proposes one token after another for all requests at once."""
+        """Propose token by token for all requests in one batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
         rows: list[tuple[int, int, npt.NDArray[np.float32]]] = []  # of wanted, token, hidden state
         for i, (request, _) in enumerate(wanted):
@@ -55,7 +55,7 @@ class AssistantProposer(MtpProposer):
                 rows = [(i, token, row) for (i, _, _), token, row in found if len(guesses[i]) < wanted[i][1]]
                 is_own = True
         except CancelledRun:
-            pass  # what is proposed so far is as good as any
+            pass  # cancelled: keep the tokens proposed so far
         return guesses
 
     def _batch(
@@ -71,4 +71,4 @@ class AssistantProposer(MtpProposer):
         return replace(batch, hidden=hidden, is_hidden_normed=is_own, window_pages=self._windows(batch.pages))
 
     def _store(self, unread: object) -> None:
-        """Does nothing: the model has stored all that there is."""
+        """Do nothing: K and V are the model's own."""

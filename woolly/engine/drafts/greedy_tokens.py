@@ -1,4 +1,4 @@
-"""The greedy_tokens token after each row: what drafts propose."""
+"""Greedy choice of draft tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from woolly.runtime import Batch, DraftProgram, Program, State, as_ranks
 
 
 def greedy_tokens(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
-    """Runs steps from `first` on; a program that ranks logits keeps them to itself."""
+    """Run steps from `first` on and return the most likely token after each row, ranked on the device if possible."""
     if (ranks := as_ranks(program)) is not None:
         ranked: list[int] = ranks.rank(batch, state, 1, first).ids[:, 0].tolist()
         return ranked

@@ -1,4 +1,4 @@
-"""The MtpProposer: the block of a model's own file that predicts the token after the next one proposes tokens."""
+"""MtpProposer: the multi-token prediction block in the model's own file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Kept:
     n_shifts: int
     first: int  # position of the first row
     rows: slice  # of the batch
-    n_known: int  # leading rows whose next token the context has already
+    n_known: int  # leading rows whose next token is in the context
     pages: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Hidden states that the block has not read: of the last token of a context, and of drafts after it."""
+    """Hidden states that the block has not read: of the last context token and the draft tokens after it."""
 
     n_shifts: int
     n_preemptions: int
@@ -45,19 +45,19 @@ class _Waiting:
 
 
 class MtpProposer:
-    """Proposes the most likely token each time, from the hidden states that the model computes anyway.
+    """Proposes the most likely tokens from the model's hidden states.
 
-    A row of the block is the hidden state of a position and the token after it. It keeps K and V in pages of the same
-    numbers as the model's: requests that find a prefix find the block's part of it, too. Rows of a prompt only store K
+    A row of the block is the hidden state of a position and the token after it. Its K and V are in pages of the same
+    numbers as the model's, so prefix cache hits include them. Rows of a prompt only store K
     and V. The first proposal reads the model's hidden state, later ones that of the block itself; rows of proposals are
     overwritten when the model has checked them.
 
-    At the end of a shared prefix one row is as another request left it, whose next token may differ: that may cost a
-    proposal, and never changes a text.
+    The last row of a shared prefix was computed with the next token of another request: that may cost a
+    proposal, but never changes a text.
     """
 
     def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
-        """`ids` are the model's tokens for those that the draft guesses; None: the same."""
+        """`ids` maps draft tokens to the model's tokens; None: identical."""
         self._ids = ids
         self._max_rows = program.max_rows
         self.swap(program)
@@ -68,20 +68,20 @@ class MtpProposer:
         self._state: State | None = None
 
     def swap(self, program: Program) -> None:
-        """Reads the steps of a program; hidden states and pages of another one of the same model stay."""
+        """Read the steps of a program; keep hidden states and pages of the previous program of the same model."""
         assert program.draft is not None
         self._draft: DraftProgram = program.draft
-        self.step = _read(program.running_plan)  # of the model's running plan, whose value is read
+        self.step = _read(program.running_plan)  # step of the running plan that makes the hidden states
         steps = self._draft.running_plan.steps
         self._n_hidden = _read(self._draft.running_plan) + 1  # steps until the hidden state
         self._n_stored = 1 + max((i for i, step in enumerate(steps) if step.kind.writes), default=-1)
 
     def attach(self, n_pages: int) -> None:
-        """Makes the pages: as many as the model's state has."""
+        """Allocate as many pages as the model's state has."""
         self._state = self._draft.new_state(n_pages)
 
     def keep(self, scheduled: SchedulerOutput, batch: Batch, hidden: Float32) -> None:
-        """Copies the hidden states of a step before the program overwrites them."""
+        """Copy the hidden states of a step before the program overwrites them."""
         self._hidden[: len(hidden)] = hidden
         self._kept.clear()
         for span, begin, pages in zip(scheduled.spans, batch.offsets.tolist(), batch.pages, strict=False):
@@ -91,7 +91,7 @@ class MtpProposer:
             self._kept.append(_Kept(request, request.n_shifts, span.first, rows, n_known, pages))
 
     def settled(self) -> None:
-        """Reads the rows of the step whose next tokens were known, and those before them that no proposal needed."""
+        """Store rows of the step whose next tokens are known, and earlier rows that no proposal needed."""
         unread: list[Rows] = []
         for kept in self._kept:
             request, first = kept.request, kept.first
@@ -112,7 +112,7 @@ class MtpProposer:
         self._store(unread)
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Reads what waits, then proposes one token after another for all requests at once."""
+        """Store pending rows, then propose token by token for all requests in one batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
         rows: list[tuple[int, Rows]] = []
         left = self._max_rows
@@ -139,21 +139,21 @@ class MtpProposer:
                         following.append((i, ([token], first + len(tokens), pages, row[None])))
                 rows, is_own = following, True
         except CancelledRun:
-            pass  # what is proposed so far is as good as any
+            pass  # cancelled: keep the tokens proposed so far
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Drops the hidden states of a request that has ended."""
+        """Drop the hidden states of a request that has ended."""
         self._waiting.pop(request, None)
 
     def _take(self, request: Request) -> _Waiting | None:
-        """The hidden states that wait, unless the request lost its pages or a part of its context since."""
+        """Return the pending hidden states, unless the request lost its pages or part of its context since."""
         found = self._waiting.pop(request, None)
         same = found is not None and (found.n_shifts, found.n_preemptions) == (request.n_shifts, request.n_preemptions)
         return found if same else None
 
     def _store(self, unread: list[Rows]) -> None:
-        """Stores K and V of rows, as many at a time as a batch holds."""
+        """Store K and V of rows, in batches."""
         batch: list[Rows] = []
         left = self._max_rows
         try:
@@ -169,7 +169,7 @@ class MtpProposer:
             if batch:
                 self._run(_batch(batch, False), 0, self._n_stored)
         except CancelledRun:
-            pass  # later proposals are worse, and no text differs
+            pass  # lowers acceptance, never changes a text
 
     @property
     def _pages(self) -> State:
@@ -187,7 +187,7 @@ def _batch(rows: Sequence[Rows], is_own: bool) -> Batch:
 
 
 def _read(plan: Plan) -> int:
-    """The index of the step that makes the value which a draft reads."""
+    """Return the index of the step whose value the draft block reads."""
     value = plan.features
     if value is None:
         (value,) = (step.inputs[0] for step in plan.steps if step.op == "output_rows")

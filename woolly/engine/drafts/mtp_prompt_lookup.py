@@ -1,4 +1,4 @@
-"""MtpLookupProposer: prompt lookup where it is accepted, else the MTP head."""
+"""MtpLookupProposer: prompt lookup while its tokens are accepted, else the MTP head."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.runtime import Program
 
-_PACE = 0.25  # weight of the latest guess in the share that came true
-_WORTH = 0.5  # share of lookup's guesses from which on it is asked before the block
+_PACE = 0.25  # weight of the latest token in the acceptance rate
+_WORTH = 0.5  # minimum acceptance rate of lookup to be used before the block
 
 
 @dataclass
 class _Record:
-    """How often lookup was right about the next token of one request, whether it was asked or not."""
+    """Acceptance rate of lookup for one request, including tokens that were not proposed."""
 
     n_shifts: int
     share: float = _WORTH
-    at: int = 0  # the place in the context that it guessed last
+    at: int = 0  # the latest predicted position
     token: int = -1
 
     def look(self, request: Request) -> None:
-        """Learns whether the last guess came true."""
+        """Update the acceptance rate with the last prediction."""
         if self.n_shifts == request.n_shifts and self.token >= 0 and self.at < len(request.context):
             self.share += _PACE * ((request.context[self.at] == self.token) - self.share)
         self.n_shifts, self.token = request.n_shifts, -1
 
 
 class MtpLookupProposer(MtpProposer):
-    """Asks lookup for a request while its guesses come true, and the block for the others.
+    """Uses prompt lookup for requests with a high acceptance rate of it, and the MTP block for the others.
 
-    A guess of lookup costs no run of the block, and it knows whole passages: a quotation, code that is edited. What it
-    would have guessed is compared with what came even if the block was asked, so that a passage is found as it begins.
+    Lookup needs no run of the block and finds long passages: a quotation, code that is edited. Its prediction is
+    compared with the next token even if the block was used, so that a passage is found as it begins.
     """
 
     def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
@@ -49,7 +49,7 @@ class MtpLookupProposer(MtpProposer):
         self._records: dict[Request, _Record] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Lookup's tokens where it is sound, the block's where not."""
+        """Propose tokens of lookup or of the block, per request."""
         guesses = self._lookup.propose(wanted)
         asked: list[int] = []
         for i, ((request, _), found) in enumerate(zip(wanted, guesses, strict=True)):
@@ -64,7 +64,7 @@ class MtpLookupProposer(MtpProposer):
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Drops what was kept for a request that has ended."""
+        """Drop the state of a request that has ended."""
         super().forget(request)
         self._lookup.forget(request)
         self._records.pop(request, None)

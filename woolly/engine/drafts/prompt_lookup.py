@@ -1,4 +1,4 @@
-"""PromptLookupProposer: proposes what followed the last few tokens when they occurred before. Needs no second model."""
+"""PromptLookupProposer: n-gram lookup in the context. Needs no draft model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PromptLookupProposer:
-    """Remembers every run of a few tokens in each context."""
+    """Keeps an index of the n-grams of each context."""
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:
         self._max_ngram = max_ngram
@@ -18,7 +18,7 @@ class PromptLookupProposer:
         self._seen: dict[Request, _Runs] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """What followed the latest earlier occurrence of the max_ngram run that the context ends with."""
+        """Propose the tokens after the latest earlier occurrence of the longest n-gram that ends the context."""
         out = []
         for request, n in wanted:
             runs = self._seen.get(request)
@@ -29,21 +29,21 @@ class PromptLookupProposer:
         return out
 
     def forget(self, request: Request) -> None:
-        """Drops the runs of a request that has ended."""
+        """Drop the index of a request that has ended."""
         self._seen.pop(request, None)
 
 
 class _Runs:
-    """Maps every run of a few tokens of one context to the position after its latest occurrence."""
+    """Maps each n-gram of one context to the position after its latest occurrence."""
 
     def __init__(self, n_shifts: int, max_ngram: int, min_ngram: int) -> None:
         self.n_shifts = n_shifts
         self._lengths = range(max_ngram, min_ngram - 1, -1)
         self._ends: dict[tuple[int, ...], int] = {}
-        self._n = 0  # tokens whose runs are in the map
+        self._n = 0  # tokens whose n-grams are in the map
 
     def find(self, context: list[int]) -> int | None:
-        """The position after an earlier occurrence of the context's end, or None."""
+        """Return the position after an earlier occurrence of the context's end, or None."""
         for end in range(self._n + 1, len(context)):
             for length in self._lengths:
                 if end >= length:

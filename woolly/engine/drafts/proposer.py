@@ -1,7 +1,7 @@
-"""The Draft: proposes the next tokens, which the model then checks several at a time.
+"""Proposer: proposes draft tokens, which the model verifies in one step.
 
-A proposed token that the sampler chooses anyway saves a step; the first that it does not choose ends the check. The
-sampler never sees the proposals, so the text is the same with and without them.
+A draft token that the sampler chooses too saves a step; the first that it does not choose ends verification. The
+sampler does not depend on the drafts, so the text is the same with and without them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class Proposer(Protocol):
     """Proposes tokens."""
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """For each (request, n): at most n tokens that may follow its context; none if there is no good guess."""
+        """Return at most n draft tokens for each (request, n)."""
 
     def forget(self, request: Request) -> None:
-        """Drops what was kept for a request that has ended."""
+        """Drop the state of a request that has ended."""
 
 
 class DraftLength:
-    """How many tokens are worth proposing, by how many of the last ones were accepted.
+    """Draft length, adapted to the acceptance rate.
 
-    If a share `a` of proposals is accepted, the k-th of a draft is with probability a**k. It is worth its row while
-    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step; more, if a guess was
-    measured to cost more (`DraftCost`). While none is worth it, one proposal after 16 tokens detects a change, and
-    after twice as many each time, at most 256: a draft that is right and too dear is no better than one that is wrong.
+    At an acceptance rate `a`, the k-th token of a draft is accepted with probability a**k. It is worth its row while
+    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step; more if its cost was
+    measured to be higher (`DraftCost`). While none is worth it, one proposal after 16 tokens detects a change, then
+    after twice as many each time, at most 256: correct drafts that cost too much are no better than wrong ones.
     """
 
     WORTH = 0.5
@@ -42,7 +42,7 @@ class DraftLength:
     RETRY, MAX_RETRY = 16, 256
 
     def __init__(self, most: int, worth: float = WORTH, share: float = START) -> None:
-        """Begins with the `share` that is accepted of other answers."""
+        """Start with the acceptance rate `share` of other answers."""
         self._max_tokens = most
         self._worth = worth
         self._share = share
@@ -50,7 +50,7 @@ class DraftLength:
         self._pause = self.RETRY
 
     def next(self, cost: float = 0.0) -> int:
-        """The number of tokens to propose in the next step; `cost` is that of one, as a share of a step."""
+        """Return the draft length of the next step; `cost` of a draft token is a share of a step."""
         worth = max(self._worth, cost)
         if worth >= 1.0 or self._share <= 0.0:
             n = 0
@@ -68,8 +68,8 @@ class DraftLength:
         return min(n, self._max_tokens)
 
     def saw(self, n_drafted: int, n_accepted: int) -> None:
-        """Updates the share after a check; tokens after the first rejected one carry no information."""
-        if n_accepted and self._share < self._worth:  # else it is right often enough, and too dear
+        """Update the acceptance rate; tokens after the first rejected one carry no information."""
+        if n_accepted and self._share < self._worth:  # else accepted often enough, but too expensive
             self._pause = self.RETRY
         for i in range(min(n_accepted + 1, n_drafted)):
             self._share += self.PACE * ((1.0 if i < n_accepted else 0.0) - self._share)

@@ -1,4 +1,4 @@
-"""Speculation: which requests of a step get drafts, and how long."""
+"""Speculation: selects the requests of a step that get drafts, and the draft lengths."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 
-_FIRST_GUESSES = 2  # of a request, until one came true: more would be lost with the first
+_FIRST_GUESSES = 2  # maximum draft length of a request until a token was accepted
 
 
 class Speculation:
-    """Adds drafts to the work of a step, and learns from those that came true."""
+    """Adds drafts to a step, and adapts to their acceptance."""
 
     def __init__(self, draft: Proposer | None, most: int, ctx: int, scheduler: Scheduler, runner: Runner) -> None:
-        """`most` bounds the drafts of one request in one step; without a `draft` none are made.
+        """`most` is the maximum draft length; without a `draft` proposer no drafts are made.
 
-        `runner.meanwhile` is called before a model is run for them.
+        `runner.meanwhile` is called before a draft model runs.
         """
         self.draft = draft
         self._scheduler = scheduler
@@ -37,12 +37,12 @@ class Speculation:
         self._lengths: dict[Request, DraftLength] = {}
         self._cost = DraftCost()
         self._budget = SpeculationBudget(self._worth)
-        self._accepted: dict[Request, int] = {}  # guesses of the step under way that came true
+        self._accepted: dict[Request, int] = {}  # accepted draft tokens of the current step
         if draft is not None and isinstance(draft, drafts.DraftModelProposer):
             draft.budget = self._budget
 
     def add_to(self, scheduled: SchedulerOutput) -> None:
-        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
+        """Add drafts to generating requests while rows are left and drafts are worth a row."""
         if self.draft is None:
             return
         scheduler = self._scheduler
@@ -65,7 +65,7 @@ class Speculation:
                     self._max_tokens, self._worth, self._budget.acceptance_rate
                 )
             n = min(room, left, length.next(cost), self._max_tokens if request.n_accepted else _FIRST_GUESSES)
-            if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
+            if n > 0 and scheduler.room_for(request, n):  # a draft block may write to the pages, too
                 wanted.append((span, n))
                 left -= n
         if not wanted:
@@ -78,7 +78,7 @@ class Speculation:
         if isinstance(self.draft, drafts.DraftModelProposer):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
-        is_settled = self._cost.is_settled(len(scheduled.spans))  # else the time is a cold one, and not the request's
+        is_settled = self._cost.is_settled(len(scheduled.spans))  # a cold measurement is not charged to the request
         self._cost.guessed(n_guesses, seconds)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
@@ -86,14 +86,14 @@ class Speculation:
                 self._budget.spend(span.request, seconds * len(tokens) / n_guesses if is_settled else 0.0)
 
     def ran(self, scheduled: SchedulerOutput) -> None:
-        """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
+        """Pass the results of the step to the proposer, after its tokens are chosen, and record its time."""
         if self.draft is not None and scheduled.spans:
             self._account(scheduled)
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.settled()
 
     def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:
-        """Counts what came true of a draft."""
+        """Record the accepted tokens of a draft."""
         if n_drafted:
             request.n_drafted += n_drafted
             request.n_accepted += n_accepted
@@ -103,7 +103,7 @@ class Speculation:
                 self._accepted[request] = n_accepted
 
     def forget(self, request: Request) -> None:
-        """Drops what was kept for a request that has ended."""
+        """Drop the state of a request that has ended."""
         self._lengths.pop(request, None)
         self._accepted.pop(request, None)
         self._budget.forget(request)
@@ -111,7 +111,7 @@ class Speculation:
             self.draft.forget(request)
 
     def _account(self, scheduled: SchedulerOutput) -> None:
-        """Learns what a step took, and what guesses cost and spared in it."""
+        """Record the time of a step, and the cost and gain of its draft tokens."""
         alive = [span.request for span in scheduled.spans if span.request.finish_reason is None]
         self._budget.add_step_time(alive, scheduled.seconds)
         accepted, self._accepted = self._accepted, {}
@@ -129,5 +129,5 @@ class Speculation:
 
 
 def _has_answers_alone(scheduled: SchedulerOutput) -> bool:
-    """Whether a step computes nothing but the next tokens of answers, none of them forced."""
+    """Return True if a step only decodes, without forced tokens."""
     return all(span.n_tokens == 1 and span.is_complete and not span.request.forced_tokens for span in scheduled.spans)

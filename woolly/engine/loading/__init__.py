@@ -1,3 +1,3 @@
-"""What is done once, when a model is opened."""
+"""Loading of models, adapters, control vectors and draft models."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Adapters: LoRA files, opened beside a model; each request says how much of each it wants."""
+"""LoRA adapters, with a scale for each request."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ _PARTS = (".lora_a", ".lora_b")
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA file that is open."""
+    """An open LoRA file."""
 
     name: str
     file: GGUFFile
     alpha: float
-    pairs: Mapping[str, tuple[Tensor, Tensor]]  # a and b, by the tensor that they add to
-    digest: bytes = b""  # of the file: K and V that it changed are those of no other
+    pairs: Mapping[str, tuple[Tensor, Tensor]]  # matrices a and b, by the tensor that they are added to
+    digest: bytes = b""  # of the file: K and V computed with it are not shared with other adapters
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self.file.close()
 
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """The adapters of a program by number. That of one that was removed is None until the next one takes its place."""
+    """Adapters of a program by number; None for a removed adapter until its number is reused."""
 
     adapters: tuple[Adapter | None, ...] = ()
-    scales: tuple[float, ...] = ()  # of requests that name none
-    removed: frozenset[int] = frozenset()  # numbers that running requests still use, and no further ones
+    scales: tuple[float, ...] = ()  # default scales
+    removed: frozenset[int] = frozenset()  # numbers that only running requests may use
 
     @classmethod
     def whole(cls, adapters: Sequence[Adapter]) -> AdapterSet:
-        """Adapters of which requests that name none get all."""
+        """Return a set with a default scale of 1 for each adapter."""
         return cls(tuple(adapters), (1.0,) * len(adapters))
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The name of each number."""
+        """Name of each number."""
         return tuple(None if one is None or i in self.removed else one.name for i, one in enumerate(self.adapters))
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        """The digest of each number, empty for one that was removed."""
+        """Digest of each number; empty for a removed adapter."""
         return tuple(b"" if one is None else one.digest for one in self.adapters)
 
     def scales_of(self, wanted: Mapping[str | int, float] | None) -> tuple[float, ...]:
-        """The scale of each number, as a request wants it."""
+        """Return the scale of each number for a request; None: the defaults."""
         return self.scales if wanted is None else scales_of(wanted, self.names)
 
     def salt_of(self, scales: Sequence[float]) -> bytes:
-        """What tells pages apart: K and V depend on the adapters, so they are shared under the same scales only."""
+        """Return the cache salt: K and V depend on the adapters, so pages are shared only between equal scales."""
         parts = [array("d", [scale]).tobytes() + key for scale, key in zip(scales, self.digests, strict=True) if scale]
         return b"".join(parts)
 
     def knows(self, scales: Sequence[float], digests: Sequence[bytes]) -> bool:
-        """Whether what a request wants of adapters, by number and digest, is what they are in this set."""
+        """Return True if this set has the adapters of a request under the same numbers and digests."""
         own = self.digests
         return all(
             not scale or (i < len(own) and own[i] == digest)
@@ -75,24 +75,24 @@ class AdapterSet:
         )
 
     def fitted(self, scales: Sequence[float]) -> tuple[float, ...]:
-        """The scales of a request that was made for another set: it wants nothing of adapters that it does not know."""
+        """Return the scales of a request made for another set, padded with 0 for adapters unknown to it."""
         n = len(self.adapters)
         return (*scales[:n], *[0.0] * (n - len(scales)))
 
     def with_adapter(self, adapter: Adapter, scale: float) -> AdapterSet:
-        """The set with one more, at the first free number."""
+        """Return the set with one more adapter, at the first free number."""
         at = self.adapters.index(None) if None in self.adapters else len(self.adapters)
         adapters = (*self.adapters[:at], adapter, *self.adapters[at + 1 :])
         return replace(self, adapters=adapters, scales=(*self.scales[:at], scale, *self.scales[at + 1 :]))
 
     def hiding(self, name: str) -> AdapterSet:
-        """The set with an adapter that no further request can name."""
+        """Return the set with an adapter hidden from new requests."""
         at = self.names.index(name)
         scales = (*self.scales[:at], 0.0, *self.scales[at + 1 :])
         return replace(self, scales=scales, removed=self.removed | {at})
 
     def pruned(self, used: Collection[int]) -> AdapterSet:
-        """The set without the removed adapters that are not in use; numbers of the others stay what they are."""
+        """Return the set without unused removed adapters; the other numbers do not change."""
         kept = [None if i in self.removed and i not in used else one for i, one in enumerate(self.adapters)]
         while kept and kept[-1] is None:
             kept.pop()
@@ -100,7 +100,7 @@ class AdapterSet:
 
 
 def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
-    """Files by name: those of a mapping, or of a list, named after their files."""
+    """Return files by name; items of a list are named after their files."""
     if adapters is None:
         return {}
     if isinstance(adapters, Mapping):
@@ -116,7 +116,7 @@ def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
 
 
 def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter:
-    """Opens a LoRA file for a model; ModelError for one of another architecture, or with what is not supported.
+    """Open a LoRA file for a model; ModelError for another architecture or unsupported tensors.
 
     StoreError if there is no such file.
     """
@@ -162,7 +162,7 @@ def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
 
 
 def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[str, Tensor]]:
-    """The plan with the adapters' steps, and their tensors by the names that these steps have for them."""
+    """Return the plan with the adapters' steps, and their tensors by name."""
     shapes = {w.tensor: _whole(plan, w) for step in plan.steps if step.op == "linear" for w in step.weights[:1]}
     tensors: dict[str, Tensor] = {}
     from woolly.plan.passes.adapt import LowRank, adapt
@@ -191,14 +191,14 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
 
 
 def _whole(plan: Plan, weight: Weight) -> tuple[int, int]:
-    """The last row that some step reads of a weight's tensor, and its columns."""
+    """Return the number of rows of a weight's tensor that steps read, and its columns."""
     ends = [w.name.rpartition(":")[2].rstrip("]") for w in plan.weights.values() if w.tensor == weight.tensor]
     rows = max(int(end) if end.isdigit() else weight.shape[0] for end in ends)
     return rows, weight.shape[1]
 
 
 def scaled_file(text: str, field: str = "lora_scaled") -> tuple[str, float]:
-    """Returns the file and the scale of `FILE:SCALE`, as llama.cpp's --lora-scaled takes them."""
+    """Return the file and the scale of `FILE:SCALE`, the syntax of llama.cpp's --lora-scaled."""
     file, _, number = text.rpartition(":")
     try:
         scale = float(number)
@@ -212,7 +212,7 @@ def scaled_file(text: str, field: str = "lora_scaled") -> tuple[str, float]:
 
 
 def scales_of(wanted: Mapping[str | int, float] | None, names: Sequence[str | None]) -> tuple[float, ...]:
-    """The scale of each adapter; None: 1 for all, as llama-server's `--lora` does; those not named: 0."""
+    """Return the scale of each adapter; None: 1 for all, like llama-server's `--lora`; not named: 0."""
     if wanted is None:
         return (1.0,) * len(names)
     if not isinstance(wanted, Mapping):

@@ -1,4 +1,4 @@
-"""Context: how many tokens of prompt and answer a model gets."""
+"""Context length of a model: tokens of prompt and answer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
     from woolly.plan import Plan
 
-# The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
-# leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
+# The default context is the model's own, but its cache takes at most this share of the memory that the weights
+# leave. Agents start with 2,000 to 19,000 tokens, so a fixed 8192 would reject most of them.
 _CONTEXT_SHARE = 0.25
-MIN_CTX = 8192  # of a model that was trained for more, whatever the memory
-# Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
+MIN_CTX = 8192  # minimum for a model that was trained for more, regardless of memory
+# Maximum for recurrent models, whose state does not grow with the context; their files declare at most this.
 MAX_CTX = 1 << 20
-_CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
+_CTX_STEP = 4096  # rounding of the affordable context, so that two starts give the same number
 
 
 def context_limit(file: GGUFFile, plan: Plan) -> int:
-    """The longest context that the model was trained for, as far as it is supported."""
+    """Return the maximum context that the model was trained for and that is supported."""
     trained = _trained(file, plan)
     return trained if plan.positions is None else min(trained, plan.positions)
 
@@ -37,15 +37,15 @@ def _trained(file: GGUFFile, plan: Plan) -> int:
         trained += keys.positive("encoder.context_length", trained)
     if not isinstance(file.metadata, Overlay) or keys.string("rope.scaling.type", "linear") == "none":
         return trained
-    # A file that is scaled claims the positions that it has with it; a person who scales it has more than those.
+    # A file with RoPE scaling declares its scaled positions; scaling set by the user extends them.
     factor = keys.number("rope.scaling.factor", 1.0)
     return max(trained, int(factor * keys.positive("rope.scaling.original_context_length", trained)))
 
 
 def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
-    """Returns a model's default context: `limit`, bounded by the memory that its cache may take.
+    """Return a model's default context: `limit`, bounded by the memory that its cache may take.
 
-    `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
+    `memory` is the device memory left by the weights; None: weights and cache share system memory.
     """
     memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
     n_tokens = int(memory / token_bytes) if token_bytes else MAX_CTX
@@ -55,7 +55,7 @@ def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: in
 def possible_ctx(
     file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
 ) -> int:
-    """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
+    """Return `ctx`, at most the positions that the model supports; None: the default, by free memory."""
     if ctx is None:
         token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
         return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
@@ -66,7 +66,7 @@ def possible_ctx(
 def default_ctx(
     file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
 ) -> int:
-    """As `possible_ctx`, with a warning if the model was trained for less, or knows or supports fewer positions."""
+    """Return `possible_ctx`, with a warning if the model was trained for less or supports fewer positions."""
     possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
     if ctx is not None and possible < ctx:
         warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
@@ -83,6 +83,6 @@ def default_ctx(
 
 
 def check_ctx(ctx: int | None) -> None:
-    """RequestError if a context is neither None nor a whole number of at least 1."""
+    """RequestError if a context is neither None nor an integer of at least 1."""
     if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
         raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")

@@ -1,4 +1,4 @@
-"""Control vectors: GGUF files of directions, which are added to what the layers of a model leave."""
+"""Control vectors: GGUF files of directions, which are added to the outputs of a model's layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELD = "control_vectors"
 
 
 def scaled_files(given: object) -> Scaled:
-    """Files with their scales: of a mapping, or of a list, whose items are files (scale 1) or pairs."""
+    """Return files with their scales, from a mapping or from a list of files (scale 1) or pairs."""
     if given is None:
         return ()
     if isinstance(given, Mapping):
@@ -50,12 +50,12 @@ def _scaled(one: Any) -> tuple[str | os.PathLike[str], float]:
 
 
 def vectors_of(whole: Sequence[str], scaled: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    """The files of --control-vector, and those of --control-vector-scaled (FILE:SCALE), with their scales."""
+    """Return the files of --control-vector and --control-vector-scaled (FILE:SCALE), with their scales."""
     return (*((file, 1.0) for file in whole), *(scaled_file(text, "control_vector_scaled") for text in scaled))
 
 
 def layer_range(text: str) -> tuple[int, int]:
-    """START:END, both inclusive."""
+    """Parse START:END, both inclusive."""
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if found is None:
         raise RequestError(
@@ -66,9 +66,9 @@ def layer_range(text: str) -> tuple[int, int]:
 
 
 def steered(plan: Plan, files: Scaled, layers: tuple[int, int] | None) -> tuple[Plan, dict[str, Tensor], bytes]:
-    """The plan with the sum of all directions, their tensors by the names that its steps have, and their digest.
+    """Return the plan with the sum of all directions, their tensors by name, and their digest.
 
-    `layers` are the first and the last that get theirs; None: all. The first layer of a model never has one.
+    `layers` are the first and the last steered layer; None: all. The first layer of a model is never steered.
     """
     first, last = _checked_range(layers)
     total: dict[int, Float32] = {}
@@ -103,7 +103,7 @@ def _checked_range(layers: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _directions(file: GGUFFile) -> dict[int, Float32]:
-    """The direction of each layer."""
+    """Return the direction of each layer."""
     if text_of(file.metadata, "general.architecture") != "controlvector":
         raise ModelError(f"{file.path}: this is not a control vector (general.architecture says so)")
     out: dict[int, Float32] = {}

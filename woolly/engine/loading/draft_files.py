@@ -1,4 +1,4 @@
-"""Draft files: what guesses a model's tokens in a file of its own: its block (`mtp-NAME.gguf`), or a head."""
+"""Draft files: an MTP block (`mtp-NAME.gguf`) or a draft head in a separate file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def is_draft_file(path: Path) -> bool:
-    """Returns whether a file is no model, but guesses tokens for the model of another file."""
+    """Return True if a file has a draft head or block for the model of another file."""
     with open_gguf(path) as file:
         return is_block(file) or is_head(file)
 
 
 def has_block(path: Path) -> bool:
-    """Returns whether a model's own file has a block that guesses tokens."""
+    """Return True if a model's own file has an MTP block."""
     with open_gguf(path) as file:
         return any(name.endswith(".nextn.eh_proj.weight") for name in file.tensors)
 
 
 def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> GGUFFile | None:
-    """Opens the draft file of a model. One that does not fit is an error if it is `wanted`, else a warning."""
+    """Open the draft file of a model. A mismatch is an error if it is `wanted`, else a warning."""
     if path is None:
         return None
     other: GGUFFile | None = None
@@ -40,7 +40,7 @@ def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> G
         other = open_gguf(path)
         _check_fit(file, other)
         return other
-    except (GGUFError, ModelError, OSError, TypeError, ValueError) as error:  # the last two: keys of other types
+    except (GGUFError, ModelError, OSError, TypeError, ValueError) as error:  # the last two: keys of wrong types
         if other is not None:
             other.close()
         if wanted and isinstance(error, (TypeError, ValueError)):
@@ -52,9 +52,9 @@ def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> G
 
 
 def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, other: GGUFFile | None = None) -> Plan:
-    """The plan with the draft of the file, or of its draft file `other`, as `load_model` takes it.
+    """Return the plan with the draft of the file or of its draft file `other`, as in `load_model`.
 
-    One that nobody asked for and is broken gives a warning.
+    A broken draft gives a warning unless it is `wanted`.
     """
     if wanted is False:
         return plan
@@ -94,7 +94,7 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
 
 
 def describe_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, path: Path | None = None) -> Plan:
-    """As `with_draft`, of a draft file by its path, which is closed again."""
+    """Return the plan of `with_draft`, for a draft file by path, which is closed again."""
     other = open_draft_file(file, path, wanted)
     try:
         return with_draft(file, plan, ctx, wanted, other)
@@ -104,7 +104,7 @@ def describe_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | N
 
 
 def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | None:
-    """The model's token for each that a head guesses (`d2t`); None: they are the same. ModelError for a wrong one."""
+    """Return the model's token for each draft token (`d2t`); None: identical. ModelError for an invalid one."""
     if plan.draft is None:
         return None
     table = None if other is None or plan.draft.borrows else other.tensors.get("d2t")
@@ -121,7 +121,7 @@ def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | N
 
 
 def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
-    """ModelError with both names unless a block was made for the model: its kind, width, layers and vocabulary."""
+    """ModelError unless architecture, width, layers and vocabulary of a block fit the model."""
     if not (is_block(other) or is_head(other)):
         raise ModelError(
             f"{other.path.name} holds neither the block that guesses tokens of {file.path.name} nor a head: a model"

@@ -1,4 +1,4 @@
-"""Hooks: functions that a request brings along to read what a step of the plan computes."""
+"""Hooks: functions of a request that read the values of a step of the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Hook = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 
 
 def call_hook(hook: Hook, step: int, positions: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> None:
-    """Calls a hook; whatever it raises becomes a CallbackError."""
+    """Call a hook; its exceptions become CallbackError."""
     try:
         hook(positions, value)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Loading: from a file to a program that an engine can run, and the size of its cache."""
+"""Loading: compile a file to a program for the engine, and size its cache."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("woolly.engine")
 
-# The longest text, in tokens, of which vectors are read.
+# Maximum tokens of a text to embed or score.
 MAX_TEXT = 8192
 
-# The cache holds up to four contexts, if they take at most this share of the available memory.
+# The cache has up to four contexts, if they take at most this share of the available memory.
 _MAX_CONTEXTS = 4
 _MEMORY_SHARE = 0.1
 
-# Recurrent states that are kept for later requests: as many as this share of the available memory holds, within bounds.
+# Recurrent snapshots for later requests may take this share of the available memory, within bounds.
 _MIN_SNAPSHOTS, _MAX_SNAPSHOTS = 4, 128
 _SNAPSHOT_SHARE = 0.05
 
-# Requests at once, if nobody said: how many at least, with how many a device begins, and how many it has at most. An
-# H200 gains up to 256; a CPU of few cores has nothing left to gain beyond 16, and one of many measures it.
+# Default concurrent requests: the minimum, the initial number of a device, and the maximum. An
+# H200 gains up to 256; a CPU with few cores gains nothing beyond 16, one with many cores measures it.
 _MIN_RUNNING = 16
 _BATCH_SIZES_CPU, _BATCH_SIZES_GPU = (16, 64), (64, 256)
-_ROWS_EACH = 4  # of a step: with fewer, answers would leave few to prompts
-_PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
-_RUNNING_SHARE = 0.05  # of the memory that the cache leaves, for states and windows of those beyond the least
+_ROWS_EACH = 4  # rows of a step per concurrent answer: prompts need the rest
+_PAGES_EACH = 8  # cache tokens per concurrent request: with fewer, requests would evict each other
+_RUNNING_SHARE = 0.05  # share of the memory left by the cache, for states and windows of requests beyond the minimum
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A program with the file that it reads weights from."""
+    """A program and the file of its weights."""
 
     path: Path
     file: GGUFFile
     tokenizer: Tokenizer
     program: Program
     adapters: tuple[Adapter, ...] = ()
-    salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
-    tower: multimodal.Tower | None = None  # what makes rows of images
-    source: multimodal.Source | None = None  # what reads prompts, if a decoder reads an encoder
-    # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
+    salt: bytes = b""  # of all pages: digest of the control vectors and overridden metadata
+    tower: multimodal.Tower | None = None  # the multimodal encoder
+    source: multimodal.Source | None = None  # the encoder of an encoder-decoder model
+    # Compiles the model with other adapters; None: its state is on a device and usable by one program only.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
-    weight_bytes: int = 0  # that its prepared weights take at most
-    draft_file: GGUFFile | None = None  # with the block that guesses tokens, if it is not in the model's own
-    draft_ids: npt.NDArray[np.int64] | None = None  # the model's tokens for those of the draft; None: the same
+    weight_bytes: int = 0  # maximum size of the prepared weights
+    draft_file: GGUFFile | None = None  # with the MTP block or draft head, if not in the model's own file
+    draft_ids: npt.NDArray[np.int64] | None = None  # the model's token of each draft token; None: identical
 
     def check(self) -> None:
-        """Raises ModelError if a file has changed since it was opened."""
+        """Raise ModelError if a file has changed since it was opened."""
         self.file.check()
         if self.draft_file is not None:
             self.draft_file.check()
@@ -85,7 +85,7 @@ class LoadedModel:
             self.tower.file.check()
 
     def close(self) -> None:
-        """Ends the loading of weights, then closes the files."""
+        """Stop the loading of weights, then close the files."""
         self.program.close()
         if self.source is not None:
             self.source.close()
@@ -116,14 +116,14 @@ def load_model(
     needs_projector: bool = True,
     metadata: Mapping[str, Value] | None = None,
 ) -> LoadedModel:
-    """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
+    """Open a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
 
-    `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
-    takes one if the file has a block that guesses tokens. The block of a `draft_file` takes the place of the file's.
-    `steered` explains the control vectors. With `stages` the program runs there. With `checks_memory`, RequestError for
-    a model that the available memory cannot hold. With a `projector` (mmproj file) its tower is opened, too, and the
-    plan takes rows of images; one that cannot be used is left out with a line of the log unless `needs_projector`.
-    `metadata` are values in place of the file's own.
+    `trace` explains result, pooling and ctx. With `draft` the plan has the file's MTP block, or it is an error; None
+    uses the block if the file has one. The block of a `draft_file` replaces the file's.
+    `steered` explains the control vectors. With `stages` the program runs on them. `checks_memory`: RequestError for
+    a model that does not fit the available memory. With a `projector` (mmproj file) its tower is opened, too, and the
+    plan takes embeddings; an unusable one is skipped with a log message unless `needs_projector`.
+    `metadata` overrides values of the file.
     """
     check_ctx(ctx)
     path = resolve(model)
@@ -138,11 +138,11 @@ def load_model(
         plan = trace(file, result, pooling, ctx)
         if plan.has_source:
             backend = multimodal.source_backend(backend, options)
-        if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
+        if plan.result != "logits":  # a text must fit one batch; memory is committed when rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
         plan = with_draft(file, plan, ctx, draft, other)
-        if plan.draft is None and other is not None:  # refused: nothing of it may reach the model
+        if plan.draft is None and other is not None:  # rejected: none of its tensors may reach the model
             other.close()
             other = None
         ids = guessed_ids(other, plan)
@@ -235,7 +235,7 @@ def load_model(
 def _compiled(
     backend: Backend, plan: Plan, tensors: Mapping[str, Tensor], options: Options, *, needs_draft: bool
 ) -> Program:
-    """The program; without a draft that the devices of the model cannot run, unless it is needed."""
+    """Compile the program; skip an optional draft that the devices of the model cannot run."""
     try:
         return backend.compile(plan, tensors, options)
     except UnsupportedError as error:
@@ -249,7 +249,7 @@ def _compiled(
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
 ) -> tuple[Plan, multimodal.Tower | None]:
-    """The plan that takes rows of images, and the tower that makes them; without both as `load_model` explains."""
+    """Return the plan that takes embeddings, and the tower; or the plain plan and None, as `load_model` explains."""
     tower: multimodal.Tower | None = None
     try:
         tower = multimodal.open_tower(projector, backend, options)
@@ -264,7 +264,7 @@ def _with_tower(
 
 
 def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[Options, Options]:
-    """The options of both halves of a model: each has the share of the memory for weights that its own are of all."""
+    """Return the options of encoder and decoder: weight memory is divided in proportion to their weights."""
     if options.weight_memory is None:
         return options, options
     own, other = (
@@ -275,7 +275,7 @@ def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[
 
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
-    """The options with the cache that a GPU must have room for: what is asked for, or the least."""
+    """Return the options with the cache size that a GPU must have room for: the requested one, or the minimum."""
     least = min(MIN_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
     # Each running request reads a slot and writes another; so does `logits`.
     n_slots = 2 * options.max_running + 2 + _MIN_SNAPSHOTS if plan.slots else 0
@@ -283,7 +283,7 @@ def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -
 
 
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
-    """`kv_tokens`, at least one context; None: up to four contexts, if they fit a tenth of the free memory."""
+    """Return `kv_tokens`, at least one context; None: up to four contexts, if they fit 10 % of the free memory."""
     if kv_tokens is not None:
         if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:
             raise RequestError(
@@ -297,9 +297,9 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
 
 
 def _token_bytes(program: Program) -> float:
-    """Size of one token in the cache of a program and in that of its own draft."""
-    # A state without slots: a sequence has one, whatever its number of tokens.
-    # Entries with a window take the same for every context.
+    """Return the cache bytes per token of a program, with its own draft block."""
+    # A state without slots: one per sequence, regardless of its length.
+    # Sliding-window entries take the same memory for every context.
     growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
     own = program.plan.draft
     drafted = 0 if program.draft is None or (own and own.borrows) else program.draft.new_state(1).page_bytes
@@ -307,12 +307,12 @@ def _token_bytes(program: Program) -> float:
 
 
 def _memory(program: Program) -> int:
-    """Bytes that are free for a cache."""
+    """Return the bytes available for a cache."""
     return available_memory() if program.about.memory is None else program.about.memory
 
 
 def default_snapshots(program: Program) -> int:
-    """Recurrent states to keep beside those of running requests: 4 to 128, if they fit 5 % of the free memory."""
+    """Return the number of recurrent snapshots to keep: 4 to 128, if they fit 5 % of the free memory."""
     size = program.plan.bytes_per_sequence
     if not size:
         return 0
@@ -321,10 +321,10 @@ def default_snapshots(program: Program) -> int:
 
 
 def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> AdaptiveBatchSize:
-    """How many requests run at once: at least 16, and as many more as the device may gain by and the memory holds.
+    """Return the default number of concurrent requests: at least 16, up to the gain of the device and memory.
 
-    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of an image
-    that see each other must fit into a step beside all answers, so that models that see have 16.
+    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance, too. Rows of an image
+    with bidirectional attention must fit into a step with all answers, so vision models have 16.
     """
     first, most = _BATCH_SIZES_GPU if program.about.device else _BATCH_SIZES_CPU
     n_rows = min(chunk or program.max_rows, program.max_rows)

@@ -1,4 +1,4 @@
-"""Memory: whether a model fits before its weights are loaded, with the numbers."""
+"""Memory estimate of a model before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _WORKING = 100_000_000
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a loaded model keeps, in bytes; pages of the mapped file do not count, the system can drop them."""
+    """Memory of a loaded model, in bytes, without pages of the mapped file, which the system can drop."""
 
     weights: int
     cache: int
     n_ctx: int
-    gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
-    may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
+    gpus: tuple[Gpu, ...] = ()  # that hold the model; empty: system memory
+    may_split: bool = False  # weights that do not fit the GPUs may go to system memory
     tower: int = 0  # the multimodal encoder: weights and working memory
 
     @property
     def total(self) -> int:
-        """Returns the sum, with an allowance for working memory."""
+        """Return the sum, with an allowance for working memory."""
         return self.weights + self.cache + self.tower + (0 if self.gpus else _WORKING)
 
     def times(self, n: int) -> MemoryEstimate:
-        """Returns what n processes keep."""
+        """Return the memory of n processes."""
         return replace(self, weights=n * self.weights, cache=n * self.cache, tower=n * self.tower)
 
     def shares_memory(self, other: MemoryEstimate) -> bool:
-        """Whether the memory of one is that of the other."""
+        """Return True if both models use the same memory."""
         numbers = {gpu.number for gpu in self.gpus}
         return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or self.may_split
 
@@ -58,9 +58,9 @@ def estimate(
     kv_tokens: int | None = None,
     projector: Path | None = None,
 ) -> MemoryEstimate:
-    """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context.
+    """Return the minimum memory of a model, with the draft of its plan and a cache of `kv_tokens` or one context.
 
-    With a `projector` its tower counts, as it is while it reads the largest image. A model on GPUs has none.
+    With a `projector` its tower is included, at its peak for the largest image, unless the model is on GPUs.
     """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
     weights = _all_weights(file, plan, backend)
@@ -80,13 +80,13 @@ def estimate(
 
 
 def weight_bytes(file: GGUFFile, plan: Plan, backend: str, options: Options) -> int:
-    """Returns what the prepared weights of a model take at most."""
+    """Return the maximum bytes of a model's prepared weights."""
     weights = _all_weights(file, plan, backend)
     return weights if options.weight_memory is None else min(weights, options.weight_memory)
 
 
 def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
-    """Returns the bytes of all weights, with those of a draft that has a file of its own."""
+    """Return the bytes of all weights, with the draft file."""
     weights = plan.weights if plan.draft is None else {**plan.weights, **plan.draft.weights}
     others = [weight for weight in weights.values() if weight.tensor not in file.tensors]
     if backend == "reference":
@@ -96,7 +96,7 @@ def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
 
 
 def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
-    """Returns the GPUs that a model would be opened on, with their free memory."""
+    """Return the GPUs that a model would be opened on, with their free memory."""
     backend = backend_for(options.device, backend)
     if not (backend == "auto" or is_gpu_backend(backend)) or options.gpu_layers == 0:
         return ()
@@ -106,7 +106,7 @@ def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
     except DeviceError:
         if is_gpu_backend(backend):
             raise
-        return ()  # the CPU has it, then
+        return ()  # then it runs on the CPU
 
 
 def check_memory(name: str, needed: MemoryEstimate) -> None:
@@ -131,9 +131,9 @@ def check_memory_for_second_copy(name: str, weights: int) -> None:
 
 
 def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
-    """Returns what is lacking if the available memory, with `freed` bytes of models that leave, cannot hold the model.
+    """Return a sentence about the shortage if the available memory plus `freed` bytes cannot hold the model.
 
-    That of GPUs, if they have the model: what they cannot hold may go to the system's only if nobody insists on them.
+    Checks GPU memory if the model is on GPUs; system memory takes the rest only if `may_split`.
     """
     available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
     if needed.may_split:

@@ -1,4 +1,4 @@
-"""Names of steps: how hooks and `LLM.hidden` address the values inside a model."""
+"""Names of steps: addresses of a model's values for hooks and `LLM.hidden`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def find_step(program: Program, name: str | int) -> int:
-    """Returns the index in the running plan of a step, by number, weight ("blk.3.ffn_norm") or layer ("blk.3").
+    """Return the running plan's index of a step, by number, weight ("blk.3.ffn_norm") or layer ("blk.3").
 
-    A number is that of the running plan. A weight means the value that the model's own step makes of it, and a layer
+    A number is an index of the running plan. A weight names the output of the model's own step with it, a layer
     its last value, on every backend: RequestError if this backend fused that value away.
     """
     running = program.running_plan
@@ -35,14 +35,14 @@ def find_step(program: Program, name: str | int) -> int:
 
 
 def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
-    """Returns the step that makes the input of a norm that the running plan fused away, and the norm; else None."""
+    """Return the step that makes the input of a norm that the running plan fused away, and the norm; else None."""
     if isinstance(name, int):
         return None
     norm = program.plan.steps[_index(program.plan, name)]
     steps = program.running_plan.steps
     if norm.op != "rms_norm" or any(step.outputs == norm.outputs for step in steps):
         return None
-    # If rows are picked earlier than the model says, the norm reads the value that they were to be picked from.
+    # If rows are selected earlier than in the model's plan, the norm reads the value before the selection.
     picks = [step for step in program.plan.steps if step.op == "output_rows" and step.outputs == norm.inputs]
     values = program.running_plan.values
     inputs = [norm.inputs, *(step.inputs for step in picks if values[step.inputs[0]].rows == "output")]
@@ -50,16 +50,16 @@ def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
 
 
 def has_all_rows(program: Program, step: int) -> bool:
-    """Whether the model's own plan computes the value of a step of the running plan for every token.
+    """Return True if the model's own plan computes a step of the running plan for every token.
 
-    A backend may leave out rows that no request reads; it computes them if the batch wants the logits of all.
+    A backend may skip rows that no request reads; it computes them if the batch wants logits of all rows.
     """
     value, values = program.running_plan.steps[step].outputs[-1], program.plan.values
     return value < len(values) and values[value].rows == "batch"
 
 
 def _index(plan: Plan, name: object) -> int:
-    """Returns the index of a step of the model's own plan."""
+    """Return the index of a step of the model's own plan."""
     if not isinstance(name, str):
         raise RequestError(f"a step is named by {name!r}; a number, a weight or a layer such as 'blk.3' was expected")
     names: dict[str, int] = {}

@@ -82,7 +82,7 @@ class TextEncoder:
 
     @property
     def slice_work(self) -> float:
-        """Multiply-adds of one step's slice."""
+        """Return the multiply-adds of one step's slice."""
         return SLICE * self.program.about.threads
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One run of an encoder over a batch of pieces, stage by stage."""
+"""Run of an encoder over a batch of pieces, stage by stage."""
 
 from __future__ import annotations
 

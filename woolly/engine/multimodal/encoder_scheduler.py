@@ -121,7 +121,7 @@ class EncoderScheduler:
     def abandon(self) -> None:
         """Stop the current step if all requests that wait for it are cancelled. Thread-safe.
 
-        One step of a large image takes seconds on a small machine.
+        A step of a large image takes seconds on a small machine.
         """
         waiting = self._waiting
         if waiting and all(request.is_unwanted for request in waiting):

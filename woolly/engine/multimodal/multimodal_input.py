@@ -139,7 +139,7 @@ class MultimodalInput:
     def cache_tokens(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
         """Return tokens from a position with fillers replaced by numbers, and the bytes that identify their rows.
 
-        The numbers are for reports: two images may share one. The digest of a page covers the bytes.
+        The numbers are for reports and may collide. The digest of a page covers the bytes.
         """
         out, extra = list(tokens), b""
         for place in self.overlapping(first, first + len(out)):

@@ -1,4 +1,4 @@
-"""Texts that become one row each: embeddings and scores, computed beside the answers."""
+"""Embeddings and scores of texts, computed between the steps of answers."""
 
 from typing import TYPE_CHECKING
 

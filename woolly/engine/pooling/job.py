@@ -1,4 +1,4 @@
-"""The PoolingJob: the texts of one call, and the row that each of them becomes."""
+"""PoolingJob: the texts of one call, and the resulting row of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Float32 = npt.NDArray[np.float32]
 
 
 class PoolingJob:
-    """Texts on their way through the engine. The engine's thread fills `rows` and calls the listeners.
+    """Texts to embed or score. The engine's thread fills `rows` and calls the listeners.
 
-    Texts are taken by length, the longest first: then a batch holds texts of about one length, and the last batches
+    Texts are sorted by length, the longest first: a batch then has texts of similar lengths, and the last batches
     are the small ones.
     """
 
@@ -31,14 +31,14 @@ class PoolingJob:
         on_progress: Callable[[int], None] | None = None,
         n_cut: Sequence[int] = (),
     ) -> None:
-        """`on_progress` gets the number of texts that are done. `n_cut` counts the tokens that each text lost.
+        """`on_progress` gets the number of finished texts. `n_cut` is the number of truncated tokens per text.
 
-        A text that was cut before it was tokenized lost more than that.
+        A text that was truncated before tokenization lost more.
         """
         self.texts = [tuple(map(int, text)) for text in texts]
         self.pooler = pooler
         self.rows: Float32 = np.zeros((len(texts), pooler.width), np.float32)
-        self.tables: dict[int, Float32] = {}  # of texts that keep all rows (pooling "none"), by their index
+        self.tables: dict[int, Float32] = {}  # rows of texts without pooling ("none"), by index
         self.n_cut = tuple(n_cut) or (0,) * len(texts)
         self.n_done = 0
         self.n_batches = 0
@@ -47,15 +47,15 @@ class PoolingJob:
         self.is_over = False
         self.on_progress = on_progress
         self.on_end: Callable[[], None] | None = None  # called once, by the engine's thread
-        self.order = sorted(range(len(texts)), key=lambda index: len(self.texts[index]))  # the next is at the end
+        self.order = sorted(range(len(texts)), key=lambda index: len(self.texts[index]))  # the next is last
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all texts."""
+        """Total number of tokens."""
         return sum(map(len, self.texts))
 
     def end(self, error: BaseException | None = None) -> None:
-        """Marks it as over and wakes its caller."""
+        """Mark the job as finished and wake its caller."""
         if not self.is_over:
             self.error = error
             self.is_over = True
@@ -63,12 +63,12 @@ class PoolingJob:
                 self.on_end()
 
     def result(self) -> Float32:
-        """Returns the rows, or raises why there are none."""
+        """Return the rows, or raise the error of the job."""
         self._check()
         return self.rows
 
     def all_rows(self) -> list[Float32]:
-        """Returns the rows of each text if they are not pooled, or raises why there are none."""
+        """Return all rows of each text without pooling, or raise the error of the job."""
         self._check()
         return [self.tables[index] for index in range(len(self.texts))]
 

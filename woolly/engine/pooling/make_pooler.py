@@ -1,4 +1,4 @@
-"""Sources: which rows of a program give a text its vector or its scores, as the plan or the caller says."""
+"""Selection of the pooler, by the plan or the caller."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from woolly.plan import Pooling
     from woolly.runtime import Program
 
-_NORM = "output_norm"  # what a model of logits makes of a token before it scores the vocabulary
+_NORM = "output_norm"  # step before the output projection of a generative model
 _CHOICES = ("mean", "cls", "last")
 
 
 def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling | None) -> Pooler | None:
-    """Returns where the rows of texts come from; None if neither the plan nor the caller says how to pool them."""
+    """Return the pooler; None if neither the plan nor the caller specifies pooling."""
     if pooling is not None and pooling not in (*_CHOICES, "none"):
         raise RequestError(
             f"pooling is {pooling!r}; {', '.join(_CHOICES[:-1])} or {_CHOICES[-1]} was expected", field="pooling"
@@ -39,18 +39,18 @@ def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Poolin
         return Pooler(pooling, plan.width, is_whole=not plan.is_causal)
     if pooling not in (None, plan.pooling):
         raise RequestError(f"pooling is {pooling!r}, but this model pools by {plan.pooling!r}", field="pooling")
-    # The plan pools: its result has one row for each text, made of rows that must be in one batch, but for the last.
+    # The plan pools: its result has one row per text, which must be in one batch unless the pooling is "last".
     is_whole = not plan.is_causal or plan.pooling in ("mean", "cls")
     return Pooler("last", plan.width, plan.result, is_whole=is_whole)
 
 
 def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling) -> Pooler:
-    """Returns the final states of a model of logits; no logits are computed."""
+    """Return the pooler of a generative model's final hidden states; no logits are computed."""
     plan = program.running_plan
     if (found := find_norm(program, _NORM)) is None:
         step = find_step(program, _NORM)
         return Pooler(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
-    # The backend norms while it reads its input: that input is read, and normed here.
+    # The backend fuses the norm into the next step: read its input and normalize it here.
     step, norm = found
     weight = tensors[norm.weights[0].name].dequantize()
     eps = norm.number("eps")

@@ -1,4 +1,4 @@
-"""Pooler: where in a program the rows of a text come from, and how they become one."""
+"""Pooler: the step of a program that gives the rows of a text, and the pooling type."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pooler:
-    """The last step to run, and the pooling of its rows; "none" keeps them all."""
+    """Last step to run, and the pooling of its rows; "none" keeps them all."""
 
     pooling: Pooling
     width: int
     kind: Literal["embeddings", "scores"] = "embeddings"
     last: int | None = None  # steps of the running plan before this one run; None: all of them
-    finish: Callable[[Float32], Float32] | None = None  # what a row still needs, such as a norm that was fused away
-    plan: Plan | None = None  # whose steps `last` counts
-    is_whole: bool = False  # every row sees all others: a text is computed in one batch, never in parts
+    finish: Callable[[Float32], Float32] | None = None  # remaining work per row, such as a norm that was fused away
+    plan: Plan | None = None  # the plan that `last` refers to
+    is_whole: bool = False  # bidirectional attention: a text is computed in one batch, never in parts
 
     def wanted(self, first: int, n: int, is_end: bool) -> Sequence[int]:
-        """Returns which of n rows from position `first` on are needed; `is_end` if the text ends with them."""
+        """Return the needed rows among n rows from position `first`; `is_end` if the text ends with them."""
         if self.pooling in ("mean", "none"):
             return range(n)
         if self.pooling == "cls":
@@ -37,17 +37,17 @@ class Pooler:
         return (n - 1,) if is_end else ()
 
     def finished(self, rows: Float32) -> Float32:
-        """Returns the rows as the model's last norm leaves them."""
+        """Return the rows after the model's last norm."""
         return rows if self.finish is None else self.finish(rows)
 
     def pooled(self, sums: Float64, n_tokens: int) -> Float32:
-        """Returns the row of a text from the sum of its wanted rows."""
+        """Return the row of a text from the sum of its needed rows."""
         out: Float32 = (sums / n_tokens if self.pooling == "mean" else sums).astype(np.float32)
         return out
 
 
 def add_rows(sums: Float64 | None, rows: Float32) -> Float64:
-    """Returns the sum with further rows added one by one, so that parts of a text give the bits of the whole."""
+    """Return the sum with rows added one by one, so that a text in parts has the bits of a complete one."""
     wide = rows.astype(np.float64)
     if sums is not None:
         wide = np.concatenate([sums[None], wide])

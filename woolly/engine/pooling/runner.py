@@ -1,4 +1,4 @@
-"""The Reader: packs texts into batches and runs one batch between two steps of the answers."""
+"""PoolingRunner: packs texts into batches and runs one batch between two steps of the answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages
 if TYPE_CHECKING:
     from woolly.engine.pooling.job import PoolingJob
 
-_MAX_ROWS = 512  # of a batch of several texts: more would be no faster, and hold up answers for longer
-_SLOTS = 16  # of recurrent state: most texts of a batch, if the model keeps such state
-_MIN_PAGES = 128  # of the reader's own cache: short texts take a page each
+_MAX_ROWS = 512  # maximum rows of a batch of several texts: more would not be faster, and would delay answers
+_SLOTS = 16  # slots of recurrent state: maximum texts of a batch for recurrent models
+_MIN_PAGES = 128  # pages of the runner's own cache: short texts take a page each
 
 
 @dataclass
 class _Part:
-    """Some rows of one text."""
+    """Rows of one text in a batch."""
 
     index: int  # of the text
     first: int
@@ -32,11 +32,11 @@ class _Part:
 
 
 class PoolingRunner:
-    """Runs jobs in turn, one batch of one of them at a time. Belongs to the engine's thread.
+    """Runs jobs round-robin, one batch at a time. Belongs to the engine's thread.
 
-    It has a cache of its own, made for the first job: answers keep their pages and their prefixes however many
-    texts there are. A batch has at most `max_rows` rows, as a step of the answers. A text that is longer takes several
-    batches, in which no other text is, or one if the model must see it whole.
+    Has its own cache, allocated for the first job: answers keep their pages and prefixes however many
+    texts there are. A batch has at most `max_rows` rows, as a step of the answers. A longer text takes several
+    batches of its own, or one if attention is bidirectional.
     """
 
     def __init__(self, program: Program, ctx: int, max_rows: int, check_file: Callable[[], None] | None = None) -> None:
@@ -47,7 +47,7 @@ class PoolingRunner:
         self._check_file = check_file
         self._state: State | None = None
         self._waiting: deque[PoolingJob] = deque()
-        self._sums: npt.NDArray[np.float64] | None = None  # of the text that the last batch left unfinished
+        self._sums: npt.NDArray[np.float64] | None = None  # of the unfinished text of the last batch
         self._n_computed = 0  # tokens of that text
         self._n_parts = 0  # batches that it took so far
         self._computing: PoolingJob | None = None
@@ -55,16 +55,16 @@ class PoolingRunner:
         self.n_batches = 0
 
     def swap(self, program: Program) -> None:
-        """Goes on with another program of the same model; no job may be under way."""
+        """Switch to another program of the same model; no job may be in progress."""
         self._program = program
 
     @property
     def is_idle(self) -> bool:
-        """Whether a turn would do nothing."""
+        """True if no job is queued."""
         return not self._waiting
 
     def add(self, job: PoolingJob) -> None:
-        """Queues a job; one without texts, or made for a plan that is gone, ends at once."""
+        """Queue a job; a job without texts or for an old plan ends immediately."""
         if job.pooler.plan not in (None, self._program.running_plan):
             job.end(RequestError("adapters were changed meanwhile: ask again"))
         elif job.texts:
@@ -73,30 +73,30 @@ class PoolingRunner:
             job.end()
 
     def cancel(self, job: PoolingJob) -> None:
-        """Ends a job that is not over."""
+        """End an unfinished job."""
         if job in self._waiting:
             self._drop(job)
         job.end()
 
     def end_all(self, error: BaseException | None = None) -> None:
-        """Ends all jobs and frees the cache."""
+        """End all jobs and free the cache."""
         for job in tuple(self._waiting):
             self._drop(job)
             job.end(error)
         self._state = None
 
     def abandon(self) -> None:
-        """Stops the run under way if its job is cancelled. Any thread may call it."""
+        """Stop the current run if its job is cancelled. Any thread may call it."""
         computing = self._computing
         if computing is not None and computing.is_unwanted:
             self._program.cancel()
 
     def abort(self) -> None:
-        """Prevents later runs; the engine stops the one under way. Any thread may call it."""
+        """Prevent later runs; the engine stops the current one. Any thread may call it."""
         self._is_aborted = True
 
     def turn(self) -> None:
-        """Runs one batch of the job whose turn it is. An error ends that job, and no other."""
+        """Run one batch of the next job. An error ends only that job."""
         if not self._waiting:
             return
         job = self._waiting[0]
@@ -113,7 +113,7 @@ class PoolingRunner:
         if not job.order or job.is_unwanted:
             self.cancel(job)
         elif self._n_computed == 0:
-            self._waiting.rotate(-1)  # a text that is computed in parts keeps the turn, as it holds the cache
+            self._waiting.rotate(-1)  # a text computed in parts keeps the turn, because it occupies the cache
 
     def _read(self, job: PoolingJob) -> None:
         parts = self._pack(job)
@@ -131,7 +131,7 @@ class PoolingRunner:
         batch = Batch.of(sequences, outputs, slots=self._slots(len(parts)))
         try:
             values = self._run(job, batch)
-        except LostState:  # the text whose first parts are lost begins again
+        except LostState:  # a text whose first parts are lost restarts
             job.tables.pop(job.order[-1], None)
             self._forget()
             return
@@ -149,7 +149,7 @@ class PoolingRunner:
             job.on_progress(job.n_done)
 
     def _slots(self, n: int) -> list[tuple[int, int]] | None:
-        """Returns the slots of n texts. Parts of one text take turns with two: a run writes no slot that it reads."""
+        """Return the slots of n texts. Parts of one text alternate between two: no run writes a slot that it reads."""
         if not self._n_slots:
             return None
         if self._n_parts:
@@ -157,7 +157,7 @@ class PoolingRunner:
         return [(-1, slot) for slot in range(n)]
 
     def _pack(self, job: PoolingJob) -> list[_Part]:
-        """Returns the parts of the next batch: of one long text, or of as many texts as fit."""
+        """Return the parts of the next batch: of one long text, or of as many texts as fit."""
         index = job.order[-1]
         n_left = len(job.texts[index]) - self._n_computed
         if self._n_computed or n_left > self._max_rows:
@@ -175,7 +175,7 @@ class PoolingRunner:
         return parts
 
     def _run(self, job: PoolingJob, batch: Batch) -> npt.NDArray[np.float32] | None:
-        """Returns the values of the last step, None if the run was cancelled for good."""
+        """Return the values of the last step; None if the run was cancelled."""
         if self._state is None:
             self._state = self._program.new_state(self._n_pages, self._n_slots)
         self._computing = job
@@ -189,13 +189,13 @@ class PoolingRunner:
                         self._check_file()
                     return values
                 except CancelledRun:
-                    pass  # a late cancel() aimed at the run before: retry
+                    pass  # a late cancel() aimed at the previous run: retry
             return None
         finally:
             self._computing = None
 
     def _take(self, job: PoolingJob, part: _Part, rows: npt.NDArray[np.float32]) -> None:
-        """Adds the wanted rows of a part, and pools them if the text ends with it."""
+        """Add the needed rows of a part, and pool them if the text ends with it."""
         if job.pooler.pooling == "none":
             table = job.tables.get(part.index)
             job.tables[part.index] = rows if table is None else np.concatenate([table, rows])
@@ -208,7 +208,7 @@ class PoolingRunner:
             if job.pooler.pooling != "none":
                 assert self._sums is not None
                 job.rows[part.index] = job.pooler.pooled(self._sums, n_tokens)
-            job.order.pop()  # parts are in the order of the texts, the next one at the end
+            job.order.pop()  # parts are in the order of the texts, the next one last
             job.n_done += 1
             self._forget()
 
@@ -218,5 +218,5 @@ class PoolingRunner:
         self._waiting.remove(job)
 
     def _forget(self) -> None:
-        """Leaves the text that was computed in parts."""
+        """Reset the state of a text computed in parts."""
         self._sums, self._n_computed, self._n_parts = None, 0, 0

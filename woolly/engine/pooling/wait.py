@@ -1,4 +1,4 @@
-"""Waiting for a job on an event loop."""
+"""Wait for a pooling job on an event loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 async def wait_for_pooling(driver: EngineDriver, job: PoolingJob) -> None:
-    """Runs a job to its end; cancelling the task ends the job, and stops its batch."""
-    import asyncio  # not with the engine: most who import it have no event loop
+    """Run a job to its end; cancelling the task ends the job and stops its batch."""
+    import asyncio  # imported late: most users of the engine have no event loop
 
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # a closed loop has nobody who waits
+        with suppress(RuntimeError):  # a closed loop has no waiting tasks
             loop.call_soon_threadsafe(over.set)
 
     try:

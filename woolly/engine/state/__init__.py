@@ -1,3 +1,3 @@
-"""What a request may see of the cache: windows, and slots kept for later."""
+"""Cache state of requests: sliding windows and recurrent snapshots."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The KVCacheConfig: how many pages, slots and pages of windows an engine has, and the pools that give them out."""
+"""KVCacheConfig: numbers of pages, slots and window pages of an engine, and their pools."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from woolly.runtime import PAGE_SIZE, Program, State, pages_for
 if TYPE_CHECKING:
     from woolly.plan import Plan
 
-# Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
+# Pools take about 50 bytes per page, even for models without paged entries: 210 MB for this maximum.
 _MAX_TOKENS = PAGE_SIZE << 22
 
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """Sizes of the cache that all requests share."""
+    """Sizes of the cache shared by all requests."""
 
     ctx: int  # tokens of one request
     kv_tokens: int | None  # tokens of all requests; None: one context
@@ -42,16 +42,16 @@ class KVCacheConfig:
         n_snapshots: int,
         n_drafts: int,
     ) -> KVCacheConfig:
-        """Sizes for `max_running` requests, of which a step checks `n_drafts` guesses each."""
+        """Return the sizes for `max_running` requests with up to `n_drafts` draft tokens per step."""
         if kv_tokens is not None and kv_tokens < ctx:
             raise RequestError(
                 f"kv_tokens is {kv_tokens}, but one request may take a context of {ctx}; at least that",
                 field="kv_tokens",
             )
         n_pages = pages_for(ctx if kv_tokens is None else kv_tokens)
-        # Each running request reads a slot and writes another; so does `Engine.logits`.
+        # Each running request reads one slot and writes another, and so does `Engine.logits`.
         n_slots = 2 * min(max_running, chunk) + 2 + n_snapshots if program.plan.slots else 0
-        # Rows that rejected drafts make a request compute again add up to a step of their own.
+        # Rows recomputed after rejected drafts add up to a step of their own.
         n_rows = 2 * chunk if n_slots and n_drafts else chunk
         windows = [
             WindowPool.size(window, max_running, n_rows, n_pages, n_drafts or 1) for window in program.plan.windows
@@ -59,7 +59,7 @@ class KVCacheConfig:
         return cls(ctx, kv_tokens, n_pages, n_slots, windows)
 
     def new_state(self, program: Program) -> State:
-        """The memory. It is made before the pools: a backend refuses more than its memory holds."""
+        """Allocate the cache. Call it before `new_pools`: a backend rejects a cache larger than its memory."""
         state = program.new_state(self.n_pages, self.n_slots, self.windows)
         for name, n_tokens in (("ctx", self.ctx), ("kv_tokens", self.kv_tokens or 0)):
             if n_tokens > _MAX_TOKENS:
@@ -67,7 +67,7 @@ class KVCacheConfig:
         return state
 
     def new_pools(self, plan: Plan) -> tuple[PagePool, SlotPool, VisiblePages]:
-        """The pools of pages and slots, and what requests see of windows."""
+        """Return the pools of pages and slots, and the visible pages of windows."""
         windows = [
             WindowPool(window, size, self.n_pages) if size < self.n_pages else None
             for window, size in zip(plan.windows, self.windows, strict=True)

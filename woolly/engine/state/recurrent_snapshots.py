@@ -1,7 +1,7 @@
 """RecurrentSnapshots: slots of recurrent state of each request, and snapshots for prefix reuse.
 
-A run never writes a slot that it reads. A step of a request thus goes from one slot to another, and the first stays as
-it was: for a rejected draft, for a run that is repeated, and for other requests that continue from it.
+A run never writes a slot that it reads. A step of a request thus reads one slot and writes another; the first is
+unchanged for rejected drafts, repeated runs, and other requests that continue from it.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.scheduler_output import SchedulerOutput
 
-# A long prompt keeps a state every 2,048 tokens, or at larger steps, so that one prompt keeps at most 8.
+# A long prompt keeps a state every 2,048 tokens, or at larger intervals, at most 8 per prompt.
 _STEP = 2048
 _MAX_STEPS = 8
 
 
 @dataclass
 class _Track:
-    """The slots of one running request."""
+    """Slots of one running request."""
 
-    slot: int  # the state after n_state tokens; -1: zeros
+    slot: int  # slot with the state after n_state tokens; -1: zeros
     n_state: int
-    ahead: int = -1  # the slot that the step under way writes; -1: none
-    n_ahead: int = 0  # tokens that it is after
-    kept: list[tuple[int, int]] = field(default_factory=list)  # (tokens, slot) that the step writes on its way
-    has_run: bool = False  # whether the step that writes them was computed
-    last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, which the next one replaces
+    ahead: int = -1  # slot that the current step writes; -1: none
+    n_ahead: int = 0  # token count of the state in `ahead`
+    kept: list[tuple[int, int]] = field(default_factory=list)  # (tokens, slot) of states within the step
+    has_run: bool = False  # the step that writes them was computed
+    last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, replaced by the next one
 
 
 class RecurrentSnapshots:
-    """Moves requests from slot to slot, and saves states in the prefix index.
+    """Assigns slots to requests, and saves snapshots in the prefix index.
 
-    These states are kept, by page digest, until their slot is needed or their page is evicted:
+    Snapshots are kept, by page digest, until their slot is needed or their page is evicted:
 
     - after the last full page of a prompt, and after a page every 2,048 tokens of a long one;
     - after the latest full page of an answer, for the next turn of the chat;
-    - after the page at which a second request leaves the text of a first, for the third.
+    - after the page at which a second request diverges from a first, for the third.
     """
 
     def __init__(self, pool: SlotPool, index: PrefixIndex, max_running: int) -> None:
-        """The pool has two slots for each of `max_running` requests, and two for `Engine.logits`, at least."""
+        """The pool needs two slots per running request, and two for `Engine.logits`."""
         self.pool = pool
         self._index = index
-        self._spare = pool.n_slots - 2 * max_running - 2  # slots that states which are being kept may take
+        self._spare = pool.n_slots - 2 * max_running - 2  # maximum slots for pending snapshots
         self._n_keeping = 0
         self._tracks: dict[Request, _Track] = {}
 
     def start(self, request: Request) -> None:
-        """Lets a request continue from the snapshot after its computed pages."""
+        """Start a request from the snapshot after its computed pages."""
         n_pages = request.n_computed // PAGE_SIZE
         saved = self._index.state_after(request.digests_to(n_pages)[-1]) if n_pages else None
         assert (saved is None) == (n_pages == 0)  # PrefixIndex.find ends in a page with a snapshot
@@ -66,7 +66,7 @@ class RecurrentSnapshots:
         request.n_replay = 0
 
     def prepare(self, scheduled: SchedulerOutput) -> Slots:
-        """The slots that a step reads and writes."""
+        """Return the slots that a step reads and writes."""
         for span in scheduled.spans:
             track = self._tracks[span.request]
             self._drop(track)
@@ -83,14 +83,14 @@ class RecurrentSnapshots:
         return slots
 
     def ran(self, scheduled: SchedulerOutput) -> None:
-        """Notes that the step was computed: what it wrote is valid."""
+        """Mark the step as computed: its written slots are valid."""
         for span in scheduled.spans:
             self._tracks[span.request].has_run = True
 
     def advance(self, request: Request, is_decided: bool) -> None:
-        """Moves a request to the state that its step left, unless rejected drafts are in it.
+        """Advance a request to the state after its step, unless the state includes rejected drafts.
 
-        Then it stays, and its next step computes the accepted tokens again (`n_replay`). If it is not decided which
+        With rejected drafts the next step recomputes the accepted tokens (`n_replay`). If it is not decided which
         drafts are accepted, both slots are kept.
         """
         track = self._tracks[request]
@@ -103,11 +103,11 @@ class RecurrentSnapshots:
         request.n_replay = request.n_computed - track.n_state
 
     def n_state(self, request: Request) -> int:
-        """The tokens of a request that its state has seen: its next step begins there, or later."""
+        """Return the number of tokens in a request's state: its next step begins there, or later."""
         return self._tracks[request].n_state
 
     def save(self, request: Request) -> None:
-        """Saves the states of pages that are in the index and that are worth it."""
+        """Save snapshots of indexed pages that are worth a slot."""
         track = self._tracks[request]
         if track.has_run:
             for n_tokens, slot in track.kept:
@@ -120,7 +120,7 @@ class RecurrentSnapshots:
             self._save(request, track, n_tokens, track.slot)
 
     def end(self, request: Request) -> None:
-        """Frees the slots of a request; its snapshots stay."""
+        """Free the slots of a request; its snapshots stay."""
         track = self._tracks.pop(request)
         self._drop(track)
         if track.slot >= 0:
@@ -128,7 +128,7 @@ class RecurrentSnapshots:
         request.n_replay = 0
 
     def _keep(self, request: Request, track: _Track) -> None:
-        """Takes slots for states within the rows of a step; the state after its last row is there anyway."""
+        """Allocate slots for states within the rows of a step; the state after the last row always has one."""
         for n_tokens in range((track.n_state // PAGE_SIZE + 1) * PAGE_SIZE, track.n_ahead, PAGE_SIZE):
             if not _is_wanted(request, n_tokens) or self._n_keeping >= self._spare or not self.pool.n_free:
                 continue
@@ -144,12 +144,12 @@ class RecurrentSnapshots:
         if not self._index.save(digest, slot) or n_tokens < request.n_filled:
             return
         before, its_slot = track.last
-        if its_slot >= 0 and self._index.state_after(before) == its_slot:  # else it was evicted, the slot is another's
+        if its_slot >= 0 and self._index.state_after(before) == its_slot:  # else it was evicted and the slot is reused
             self.pool.discard(its_slot)
         track.last = digest, slot
 
     def _drop(self, track: _Track) -> None:
-        """Gives back what a step was to write; states that were saved meanwhile stay as snapshots."""
+        """Release the slots that a step was to write; saved states stay as snapshots."""
         if track.ahead >= 0:
             self.pool.give_back(track.ahead)
         for _, slot in track.kept:
@@ -159,6 +159,6 @@ class RecurrentSnapshots:
 
 
 def _is_wanted(request: Request, n_tokens: int) -> bool:
-    """Whether the state after some full pages is worth a slot."""
+    """Return True if the state after n_tokens, at a page boundary, is worth a slot."""
     step = _STEP * -(-request.n_filled // (_STEP * _MAX_STEPS))
     return n_tokens in request.marks or n_tokens >= request.n_filled or n_tokens % step == 0

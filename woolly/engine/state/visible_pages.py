@@ -19,20 +19,20 @@ Int32 = npt.NDArray[np.int32]
 
 
 class VisiblePages:
-    """Hold the visible pages of running requests in the pool of each sliding window."""
+    """Holds the visible pages of running requests in the pool of each sliding window."""
 
     def __init__(self, pools: Sequence[WindowPool | None]) -> None:
-        """One pool for each of `Plan.windows`; None if all pages have room there."""
+        """One pool per window of `Plan.windows`; None if the window cache has all pages."""
         self.pools = pools
-        self.is_bounded = any(pool is not None for pool in pools)  # if not, every row sees all pages
-        self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page, and the one after the last
+        self.is_bounded = any(pool is not None for pool in pools)  # without, every row attends to all pages
+        self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page and end
 
     def start(self, request: Request) -> None:
-        """Holds what a request sees of the pages that were computed for others."""
+        """Hold the visible pages of a request's cached prefix."""
         self.move(request, request.pages, request.n_computed, request.n_computed // PAGE_SIZE)
 
     def prepare(self, scheduled: SchedulerOutput) -> None:
-        """Holds what the rows of a step see and write; all of them give back first what they do not see."""
+        """Hold the pages that the rows of a step read and write, after releasing pages out of their windows."""
         if not self.is_bounded:
             return
         for span in scheduled.spans:
@@ -41,10 +41,10 @@ class VisiblePages:
             self._enter(span.request, span.request.pages, pages_for(span.first + span.n_rows))
 
     def trim(self, request: Request, first: int, is_decided: bool) -> None:
-        """Gives back what the next step of a request, from position `first` on, does not see.
+        """Release pages that the next step of a request, from position `first`, does not see.
 
-        A request that waits for its next step thus holds its window, however many rows its last step had. Pages after
-        its computed tokens go as well, unless it is not decided whether the drafts in them are accepted.
+        A request between steps thus holds only its window. Pages after
+        its computed tokens are released, too, unless acceptance of the drafts in them is undecided.
         """
         if not self.is_bounded:
             return
@@ -58,32 +58,32 @@ class VisiblePages:
                     pool.release(request.pages[last:end], keep=False)
 
     def move(self, user: Hashable, pages: Sequence[int], first: int, n_pages: int) -> None:
-        """Holds what rows from position `first` on see of the first `n_pages`, and gives back what they do not."""
+        """Hold the visible pages, up to `n_pages`, for rows from position `first`, and release the others."""
         self._leave(user, pages, first)
         self._enter(user, pages, n_pages)
 
     def end(self, user: Hashable, pages: Sequence[int]) -> None:
-        """Gives back what a user holds; its content stays, because the next turn of a chat continues there."""
+        """Release all pages of a user; their content stays for the next turn of a chat."""
         for pool, (begin, end) in self._held.pop(user, {}).items():
             pool.release(pages[begin:end], keep=True)
 
     def tables(self, pages: Int32) -> Int32 | None:
-        """The page table of each window for that of all tokens; None if they are the same."""
+        """Return the page table of each window; None if identical to the table of all tokens."""
         if not self.is_bounded:
             return None
         return np.stack([pages if pool is None else pool.batch_table(pages) for pool in self.pools])
 
     def _leave(self, user: Hashable, pages: Sequence[int], first: int, marks: Collection[int] = ()) -> None:
-        """Gives back the pages that rows from position `first` on do not see.
+        """Release the pages that rows from position `first` do not see.
 
-        Pages that a row after one of `marks` tokens sees keep their content: requests may continue there.
+        Pages visible after a number of tokens in `marks` keep their content: requests may continue there.
         """
         held = self._held.setdefault(user, {})
         for pool in self.pools:
             if pool is None:
                 continue
             begin, end = held.get(pool, (0, 0))
-            # Also what a row after the last full page sees: the next turn of a chat continues there.
+            # Also the pages visible after the last full page: the next turn of a chat continues there.
             seen = pool.first_seen(first // PAGE_SIZE * PAGE_SIZE)
             held[pool] = seen, max(seen, end)
             for i in range(begin, min(seen, end)):
@@ -91,7 +91,7 @@ class VisiblePages:
                 pool.release(pages[i : i + 1], keep=is_marked)
 
     def _enter(self, user: Hashable, pages: Sequence[int], n_pages: int) -> None:
-        """Holds the pages up to the first `n_pages`, from the first that it sees on."""
+        """Hold the pages from the first visible one to `n_pages`."""
         held = self._held[user]
         for pool, (begin, end) in held.items():
             if n_pages > end:

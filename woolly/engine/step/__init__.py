@@ -1,3 +1,3 @@
-"""One step of the engine: which rows run, how they run, what is kept of them."""
+"""One step of the engine: scheduling, running and output processing."""
 
 __all__: list[str] = []

@@ -105,7 +105,7 @@ class AsyncRunner(Runner):
         self._step: _QueuedStep | None = None  # queued on the device
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """As `Runner.run`, but return the rows of a queued step that matches part of the work.
+        """Run the work like `Runner.run`, or return the rows of a queued step that matches part of it.
 
         The rest of the work is left for the next step.
         """

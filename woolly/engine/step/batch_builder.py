@@ -1,4 +1,4 @@
-"""The batch of a step: the spans of all requests, joined."""
+"""Build the batch of a step from the spans of all requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of recurrent state that a step reads and writes."""
+    """Slots of recurrent state that a step reads and writes."""
 
     read: list[int]  # of each request; -1: zeros
     written: list[int]
     snapshots: list[tuple[int, int]]  # (row, slot): the slot gets the state after the row
 
     def put_into(self, batch: Batch) -> Batch:
-        """The batch with these slots."""
+        """Return the batch with these slots."""
         return replace(
             batch,
             slots_in=np.array(self.read, np.int32),
@@ -38,9 +38,9 @@ class Slots:
 
 
 def build_batch(scheduled: SchedulerOutput, slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
-    """One batch of all spans; `windows` makes the page tables of windows from that of all tokens.
+    """Return the batch of all spans; `windows` makes the window page tables from the table of all tokens.
 
-    Joins lists and converts them once: most steps have one row per request.
+    Concatenates lists and converts them once: most steps have one row per request.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -80,7 +80,7 @@ def build_batch(scheduled: SchedulerOutput, slots: Slots | None, windows: Callab
 
 
 def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
-    """The batch with rows of images in their places, and with what rows turn by and see."""
+    """Return the batch with injected embeddings, M-RoPE positions and attention ranges."""
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
     each = [span.request.multimodal for span in scheduled.spans]
@@ -98,7 +98,7 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
         rows += its
         gather_rows[begin:end, 0] = inputs.visual_mask(first, last)
         if inputs.mrope_positions is not None:
-            rope_positions[:, begin:end] = inputs.rope_positions(first, last)  # a model's images have as many axes each
+            rope_positions[:, begin:end] = inputs.rope_positions(first, last)  # the same for all images of a model
             has_rope_positions = True
         if (seen := inputs.attention_ranges(first, last)) is not None:
             attn_ranges[begin:end] = seen
@@ -115,7 +115,7 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
 
 
 def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
-    """[n_axes, n]: what one row of each request turns by; None if all turn by their positions."""
+    """Return M-RoPE positions [n_axes, n] of one row per request; None if they equal the positions."""
     each = [request.multimodal for request in requests]
     if all(inputs is None or inputs.mrope_positions is None for inputs in each):
         return None
@@ -130,7 +130,7 @@ def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) 
 
 
 def page_table(pages: Sequence[Int32]) -> Int32:
-    """The page table of a batch: one row of each request."""
+    """Return the page table of a batch: one row per request."""
     if len(pages) == 1:
         only: Int32 = pages[0].reshape(1, -1).copy()
         return only

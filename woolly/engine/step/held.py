@@ -1,4 +1,4 @@
-"""HeldRows: rows whose tokens are chosen in a later step, because slow grammars used up the time of this one."""
+"""HeldRows: rows deferred to a later step, because slow grammars used up the time of the current one."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from woolly.sampling.top_logits import Row, copy_row
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-# Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
+# Seconds per step for requests with grammars; 16 ordinary ones take 20 to 50 ms.
 GRAMMAR_SECONDS = 0.1
 
 
 class HeldRows:
-    """Rows and drafts by request, first come, first served."""
+    """Deferred rows and drafts by request, first come, first served."""
 
     def __init__(self) -> None:
         self._rows: dict[Request, tuple[list[Row], Sequence[int]]] = {}
-        self._seconds = 0.0  # that grammars took in this step
+        self._seconds = 0.0  # grammar time in this step
 
     def begin_step(self) -> bool:
-        """Gives grammars the time of one step; returns whether rows are held."""
+        """Reset the grammar time of the step; return True if rows are deferred."""
         self._seconds = 0.0
         return bool(self._rows)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Counts the time of the block, in which a grammar chooses."""
+        """Count the time of the block as grammar time."""
         begin = time.monotonic()
         try:
             yield
@@ -38,23 +38,23 @@ class HeldRows:
             self._seconds += time.monotonic() - begin
 
     def must_wait(self, request: Request) -> bool:
-        """Whether the choice for a request would delay the others, or is not wanted any more."""
+        """Return True if sampling for a request would delay others, or if the request is cancelled."""
         if request.sampler.constraint is None:
             return False
         return request.is_unwanted or self._seconds > GRAMMAR_SECONDS
 
     def hold(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
-        """Keeps a copy of the rows for the next step."""
+        """Defer a copy of the rows to the next step."""
         self._rows[request] = [copy_row(row) for row in rows], drafts
 
     def forget(self, request: Request) -> None:
-        """Drops the rows of a request that has ended."""
+        """Drop the rows of a request that has ended."""
         self._rows.pop(request, None)
 
     def take(self) -> Iterator[tuple[Request, Sequence[Row], Sequence[int]]]:
-        """The rows that need not wait any longer; the caller chooses their tokens one by one."""
+        """Yield the deferred rows that need not wait; the caller samples from them one by one."""
         for request in tuple(self._rows):
             if request.n_missing:
-                del self._rows[request]  # preempted: they are computed again
+                del self._rows[request]  # preempted: they are recomputed
             elif not self.must_wait(request):
                 yield request, *self._rows.pop(request)

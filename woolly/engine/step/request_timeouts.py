@@ -1,4 +1,4 @@
-"""The RequestTimeouts of requests: those with a `timeout` end when their time has passed."""
+"""RequestTimeouts: deadlines of requests with a `timeout`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
 
 
 class RequestTimeouts:
-    """Open requests that have a deadline."""
+    """Open requests with a deadline."""
 
     def __init__(self) -> None:
         self._requests: set[Request] = set()
 
     def add(self, request: Request) -> None:
-        """Watches a request, if it has a deadline."""
+        """Track a request if it has a deadline."""
         if request.deadline is not None:
             self._requests.add(request)
 
     def forget(self, request: Request) -> None:
-        """Drops a request that has ended."""
+        """Drop a request that has ended."""
         self._requests.discard(request)
 
     def passed(self) -> list[Request]:
-        """The requests whose deadline has passed."""
+        """Return the requests whose deadline has passed."""
         if not self._requests:
             return []
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The Rows that a step leaves for the choice of tokens: whole rows of logits, or the largest of each."""
+"""Output rows of a step for sampling: full logits, or the top logits of each row."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_MANY = 8  # tokens that are looked for one by one in all rows at once
+_MANY = 8  # maximum tokens that are searched one by one in all rows
 
 
 class Rows(Protocol):
-    """The rows of output of one step. They are overwritten by the next."""
+    """Output rows of one step, overwritten by the next."""
 
     def whole(self, first: int, last: int) -> Float32:
-        """Logits of some rows, [last - first, n_vocab]."""
+        """Return the full logits of some rows, float32 [last - first, n_vocab]."""
 
     def row(self, i: int) -> Row:
-        """One of them, as samplers take it."""
+        """Return row i for a sampler."""
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
-        """Lets samplers choose together, each from the row of its place, which it must take next."""
+        """Sample in a batch, sampler i from row i; each sampler must take this row next."""
 
 
 class WholeRows:
-    """Logits of the whole vocabulary."""
+    """Logits of the complete vocabulary."""
 
     def __init__(self, logits: Float32) -> None:
         self._logits = logits
 
     def whole(self, first: int, last: int) -> Float32:
-        """A view."""
+        """Return a view."""
         return self._logits[first:last]
 
     def row(self, i: int) -> Row:
-        """A view."""
+        """Return a view."""
         row: Float32 = self._logits[i]
         return row
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
-        """Nothing: each sampler takes its time over a whole row."""
+        """Do nothing: full rows are sampled one by one."""
 
 
 class RankedRows:
-    """The largest logits of each row. The others stay where they were computed until someone asks for them."""
+    """Top logits of each row. The others stay on the device until requested."""
 
     def __init__(self, ranking: Ranking, n_vocab: int) -> None:
         self._ranking = ranking
@@ -64,21 +64,21 @@ class RankedRows:
         self._tokens: list[int | None] = [None] * len(self._sums)
 
     def whole(self, first: int, last: int) -> Float32:
-        """A copy of what the program has."""
+        """Return a copy of the program's logits."""
         return self._ranking.rows(first, last)
 
     def row(self, i: int) -> Row:
-        """A token if it is chosen, else a head."""
+        """Return the sampled token if there is one, else the top logits."""
         if (token := self._tokens[i]) is not None:
             return token
         ids, logits = self._ranking.ids[i], self._ranking.logits[i]
         return TopLogits(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
-        """Chooses for several rows in the time of a few."""
+        """Sample from all rows in one vectorized pass."""
         ids, is_sound = self._ranking.ids, self._is_sound
         lowered = frozenset().union(*(sampler.lowered for sampler in samplers if sampler is not None))
-        # Most rows have none of these tokens: one look at all rows finds out, unless there are many.
+        # Most rows have none of these tokens: one comparison of all rows finds out, unless there are many.
         is_lowered = [len(lowered) > _MANY] * len(samplers)
         if 0 < len(lowered) <= _MANY:
             is_lowered = np.logical_or.reduce([(ids == token).any(axis=1) for token in lowered]).tolist()

@@ -1,4 +1,4 @@
-"""The Runner: runs the work of a step on the program, halting for hooks, until it is cancelled for good."""
+"""Runner: runs a step on the program, with pauses for hooks, until it is done or cancelled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Runner:
-    """One program with the state that it reads and writes.
+    """A program and its state.
 
     Devices that support async scheduling use an `AsyncRunner` (async_runner.py) instead.
     """
@@ -40,7 +40,7 @@ class Runner:
         """`check_file` raises if the weights have changed. `draft` reads the hidden states of each step."""
         self.program = program
         self.state = state
-        # What the host does besides: called while a device computes, if there is one, else before a run. A step calls
+        # Other host work: called while a device computes, if there is one, else before a run. A step calls
         # it at least once, possibly several times.
         self.meanwhile: Callable[[], None] = _nothing
         self._scheduler = scheduler
@@ -48,16 +48,16 @@ class Runner:
         self._draft = draft
         self._ranks = as_ranks(program)
         self._n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
-        self._computing: Sequence[Request] = ()  # in the run under way
+        self._computing: Sequence[Request] = ()  # requests of the current run
         self._is_aborted = False
 
     def swap(self, program: Program) -> None:
-        """Goes on with another program over the same state."""
+        """Switch to another program with the same state."""
         self.program = program
         self._ranks = as_ranks(program)
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good."""
+        """Return the rows to sample from and to score; None if the run was cancelled."""
         draft, batch = self._draft, self._scheduler.batch(scheduled)
         stops = set() if draft is None else {draft.step}
         for span in scheduled.spans:
@@ -89,12 +89,12 @@ class Runner:
             self._computing = ()
 
     def _is_narrow(self, step: int) -> bool:
-        """Whether a step computes only rows whose logits are wanted: a hook of it makes the step want all."""
+        """Return True if a step computes output rows only: a hook on it requires all rows."""
         plan = self.program.running_plan
         return plan.values[plan.steps[step].outputs[-1]].rows == "output"
 
     def _rows(self, scheduled: SchedulerOutput, batch: Batch, first: int) -> Rows:
-        """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
+        """Run the remaining steps. The program ranks logits, if it can, for samplers that need top logits only."""
         n_top_logits = 0
         for span in scheduled.spans:
             if span.is_complete and span.request.sampler.n_top_logits > n_top_logits:
@@ -111,16 +111,16 @@ class Runner:
         return ranks.rank(batch, self.state, n, first, self.meanwhile)
 
     def compute(self, batch: Batch, first: int = 0, last: int | None = None) -> Float32:
-        """The value of the last of some steps, as `Program.run` gives it."""
+        """Run some steps; return the value of the last one, as `Program.run` does."""
         self._check()
         value = self.program.run(batch, self.state, first, last)
         self._check()
         return value
 
     def read(self, ids: Sequence[int], step: int | None) -> Float32:
-        """The value of one step of the running plan (None: the last) for every token, [len(ids), width].
+        """Return the value of one step of the running plan (None: the last) for every token, [len(ids), width].
 
-        It is computed on pages that no request uses; requests may be preempted for them.
+        Uses free pages; requests may be preempted for them.
         """
         scheduler, reader = self._scheduler, object()
         pages = scheduler.claim(pages_for(len(ids)))
@@ -131,7 +131,7 @@ class Runner:
         try:
             for i, first in enumerate(range(0, len(ids), chunk)):
                 tokens = ids[first : first + chunk]
-                # The two slots take turns: a run writes no slot that it reads.
+                # The two slots alternate: a run never writes a slot that it reads.
                 turn = [(slots[i % 2 - 1] if i else -1, slots[i % 2])] if slots else None
                 visible_pages.move(reader, pages, first, pages_for(first + len(tokens)))
                 batch = Batch.of([(tokens, first, pages)], range(len(tokens)), slots=turn)
@@ -149,13 +149,13 @@ class Runner:
             self._check_file()  # before a run it also puts the handler of lost pages in front of one that came later
 
     def abandon(self) -> None:
-        """Stops the run under way if all of its requests are cancelled. Any thread may call it."""
+        """Stop the current run if all of its requests are cancelled. Any thread may call it."""
         computing = self._computing
         if computing and _are_unwanted(computing):
             self.program.cancel()
 
     def abort(self) -> None:
-        """Stops the run under way and prevents later ones. Any thread may call it."""
+        """Stop the current run and prevent later ones. Any thread may call it."""
         self._is_aborted = True
         self.program.cancel()
 
@@ -174,7 +174,7 @@ def _nothing() -> None:
 def _call_hooks(scheduled: SchedulerOutput, batch: Batch, step: int, value: Float32) -> None:
     for span, row in zip(scheduled.spans, batch.offsets.tolist(), strict=False):
         request = span.request
-        # The hooks read rows that a preemption makes the program compute again the first time.
+        # Rows recomputed after a preemption were read by the hooks before.
         skip = max(0, request.n_hooked - span.first)
         positions = np.arange(span.first + skip, span.first + span.n_rows, dtype=np.int32)
         for hook in request.hooks.get(step, ()):

@@ -23,7 +23,7 @@ from woolly.runtime import PAGE_SIZE, Batch, pages_for
 # Tokens that a chat template writes at the end of a prompt and leaves out in the next turn, such as <think>: if they
 # cross the last page boundary, a request may continue at the boundary before it.
 _TAIL = 8
-_LOADING = 0.02  # seconds that a step without work waits for pages from disk; jobs of callers wait as long
+_LOADING = 0.02  # seconds that a step without work waits for pages from disk, which delays calls from other threads
 
 
 class Scheduler:
@@ -69,17 +69,17 @@ class Scheduler:
 
     @property
     def requests(self) -> Iterable[Request]:
-        """All requests that wait or run."""
+        """All waiting and running requests."""
         return tuple(self._ranks)
 
     def add(self, request: Request) -> None:
-        """Queues a request."""
+        """Queue a request."""
         self._ranks[request] = (-request.priority, next(self._arrivals))
         request.queued = time.monotonic()
         self._queue(self.waiting, request)
 
     def schedule(self) -> SchedulerOutput:
-        """The work of the next step; without spans if there is none."""
+        """Return the work of the next step; without spans if there is none."""
         if self.tier is not None:
             self.tier.settle(len(self.running))
         self._admit()
@@ -101,23 +101,23 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """Whether a request that waits may find a place."""
+        """Return True if a waiting request may be admitted."""
         return bool(self.waiting) and bool(self._in_turn())
 
     def rows_for_drafts(self, scheduled: SchedulerOutput) -> int:
-        """Rows that a step has left, without those that running requests which are not in it need again."""
+        """Return the free rows of a step, minus one for each running request outside of it."""
         computed = {span.request for span in scheduled.spans}
         others = sum(1 + request.n_replay for request in self.running if request not in computed)
         return self.chunk - scheduled.n_rows - (others if self.snapshots is not None else 0)
 
     def batch(self, scheduled: SchedulerOutput) -> Batch:
-        """The batch of a step, with the slots and the pages of windows that its rows read and write."""
+        """Return the batch of a step, with its slots and window pages."""
         self.visible_pages.prepare(scheduled)
         slots = None if self.snapshots is None else self.snapshots.prepare(scheduled)
         return build_batch(scheduled, slots, self.visible_pages.tables)
 
     def ran(self, scheduled: SchedulerOutput) -> None:
-        """Notes that the step was computed."""
+        """Record that the step was computed."""
         if self.snapshots is not None:
             self.snapshots.ran(scheduled)
         if self.tier is not None:
@@ -125,14 +125,14 @@ class Scheduler:
         self.batch_size.ran(len(self.running), scheduled.n_rows, len(self.waiting))
 
     def wait(self) -> None:
-        """Waits shortly for pages from disk, if any are on their way: without them there is no work."""
+        """Wait briefly for pages from disk if any are loading: without them there is no work."""
         if self.tier is not None and self.tier.is_loading:
             self.tier.wait(_LOADING)
 
     def advance(self, request: Request, is_decided: bool = True) -> None:
-        """After a step: moves on to the state that it left, and shares what is full.
+        """After a step: advance the recurrent state and publish full pages.
 
-        `is_decided` says whether the drafts of the step are accepted or rejected.
+        `is_decided`: acceptance of the step's drafts is known.
         """
         if self.snapshots is None and not self.visible_pages.is_bounded:
             if request.n_computed // PAGE_SIZE > request.n_published:  # as most steps of most models do not
@@ -143,7 +143,7 @@ class Scheduler:
         self.visible_pages.trim(request, n_state, is_decided)
 
     def publish(self, request: Request) -> None:
-        """Adds full pages to the prefix index, so that other requests can share them."""
+        """Add full pages to the prefix index, so that other requests can share them."""
         n_full = request.n_computed // PAGE_SIZE
         if n_full > request.n_published:
             self._publish(request, n_full)
@@ -167,7 +167,7 @@ class Scheduler:
         request.n_published = n_full
 
     def room_for(self, request: Request, n_drafts: int) -> bool:
-        """Takes pages for drafts if enough are free; False if not. Drafts never preempt a request."""
+        """Allocate pages for drafts if enough are free; False if not. Drafts never preempt a request."""
         needed = pages_for(request.n_computed + 1 + n_drafts) - len(request.pages)
         if needed > 0:
             # Each running request may soon need a page.
@@ -177,13 +177,13 @@ class Scheduler:
         return True
 
     def claim(self, n: int) -> list[int]:
-        """Takes pages for something other than a request; preempts the last running requests if needed."""
+        """Allocate pages for other uses than a request; preempts the last running requests if needed."""
         while n > self.pages.n_free and self.running:
             self._preempt(self.running[-1])
         return self.pages.take(n)
 
     def release(self, request: Request) -> None:
-        """Removes a request and frees its pages, which stay in the prefix index."""
+        """Remove a request and free its pages, which stay in the prefix index."""
         if self._ranks.pop(request, None) is None:
             return
         self._awaited.pop(request, None)
@@ -194,21 +194,21 @@ class Scheduler:
         self._vacate(request)
 
     def restart(self, request: Request) -> None:
-        """Puts a running request back into the queue and frees its pages."""
+        """Put a running request back into the queue and free its pages."""
         self.running.remove(request)
         self._vacate(request)
         self._queue(self.waiting, request)
 
     def lose_all(self) -> None:
-        """Forgets all pages and slots, whose content is lost. Running requests are computed again from their tokens."""
+        """Drop all pages and slots after a loss of their content. Running requests are recomputed from their tokens."""
         for request in tuple(self.running):
             self._preempt(request)
         self.pages.forget(range(self.pages.n_pages))
 
     def forget(self, tokens: Sequence[int], salt: bytes, digests: Sequence[bytes] | None = None) -> int:
-        """Removes the pages of a text from the index, but those in use, and from disk; returns their number.
+        """Remove the unused pages of a text from the index and from disk; return their number.
 
-        Without `digests` they are computed from the tokens, which name no images.
+        Without `digests` they are computed from the tokens, for texts without images.
         """
         if digests is None:
             made: list[bytes] = []
@@ -220,9 +220,9 @@ class Scheduler:
         return self.pages.forget(self.pages.index.known(digests))
 
     def _admit(self) -> None:
-        """Starts waiting requests while `max_running` and the free pages allow."""
+        """Start waiting requests while `max_running` and the free pages allow."""
         for request in self._in_turn():
-            limit = max(self._limit(), len(self.running))  # a request displaces one for its place, if too many run
+            limit = max(self._limit(), len(self.running))  # at the limit, a request must preempt another one
             if len(self.running) >= limit and self._to_displace(request) is None:
                 return
             if self._awaits(self._awaited.get(request), request):
@@ -247,15 +247,15 @@ class Scheduler:
                 needed = pages_for(len(request.context)) - len(found)
             self._start(request, found, needed)
             if n_known > len(found):
-                request.marks.add(n_known * PAGE_SIZE)  # other requests left the text here, and more may
+                request.marks.add(n_known * PAGE_SIZE)  # other requests diverged here, and more may
 
     def _limit(self) -> int:
-        """Requests that may run at once; more if one is late that had no place before and is not a background work."""
+        """Return the maximum of running requests; higher if a new foreground request waits too long."""
         queued = (r.queued for r in self.waiting if r.prefix is None and r.priority >= 0)
         return min(self.max_running, self.batch_size.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
-        """Whether pages of a request are on their way from disk; each start that reads nothing ahead asks once."""
+        """Return True if pages of a request are loading from disk; asks the tier once per start, not for prefetches."""
         if self.tier is None or request.is_early:
             return False
         if self.tier.is_fetching(request, digests):
@@ -268,17 +268,17 @@ class Scheduler:
         return self.tier.fetch(request, tokens, digests, request.salt, n_spare, request.n_shared // PAGE_SIZE)
 
     def _has_room(self, found: list[int], needed: int) -> bool:
-        """Whether the pages that were found and those that are needed leave one for each running request."""
+        """Return True if the found and the needed pages leave a free page for each running request."""
         idle = sum(self.pages.n_users(page) == 0 for page in found)
         return not self.running or needed + idle + len(self.running) <= self.pages.n_free
 
     def _in_turn(self) -> list[Request]:
-        """Waiting requests of each priority: first those whose group has no place, then those whose group has one."""
+        """Return waiting requests by priority, then requests of groups that have no running request first."""
         if not self.waiting:
             return []
         places = Counter(request.group for request in self.running)
         if len(self.running) >= self._limit() and len(self.running) == len(places):
-            return []  # no group has a place to give
+            return []  # no group can be preempted
         turns: dict[Request, int] = {}
         for request in self.waiting:
             turns[request] = places[request.group]
@@ -286,7 +286,7 @@ class Scheduler:
         return sorted(turns, key=lambda request: (-request.priority, turns[request]))
 
     def _to_displace(self, request: Request) -> Request | None:
-        """The last request of the largest group, if the given one's group has no place and another has several."""
+        """Return the last request of the largest group, if it runs several and the given request's group none."""
         places = Counter(other.group for other in self.running)
         others = [other for other in self.running if places[other.group] > 1 and other.priority <= request.priority]
         if places[request.group] or not others:
@@ -295,12 +295,12 @@ class Scheduler:
         return [other for other in others if places[other.group] == largest][-1]
 
     def _await(self, request: Request, n_pages: int) -> None:
-        """Lets a request wait until another has filled the pages that they share."""
+        """Make a request wait until another has filled the pages that they share."""
         self._awaited[request] = digest = request.digests[n_pages - 1]
         self._promised[digest].marks.add(n_pages * PAGE_SIZE)
 
     def _awaits(self, digest: bytes | None, request: Request) -> bool:
-        """Whether a running request is about to fill this page, which makes it cheaper to wait."""
+        """Return True if a running request is about to fill this page, so that waiting is cheaper."""
         other = None if digest is None else self._promised.get(digest)
         return other is not None and other.priority >= request.priority
 
@@ -308,7 +308,7 @@ class Scheduler:
         self._awaited.pop(request, None)
         self._asked.discard(request)
         if self.tier is not None:
-            is_first = request.prefix is None and request.index == 0  # neither preempted nor beside its equal
+            is_first = request.prefix is None and request.index == 0  # neither preempted nor a further answer
             self.tier.want(request.digests_to(len(found)), n_shared=is_first * request.n_shared // PAGE_SIZE)
         if request.prefix is None:
             request.begun = time.monotonic()
@@ -331,7 +331,7 @@ class Scheduler:
         self._queue(self.running, request)
 
     def _grow(self, request: Request) -> bool:
-        """Takes a page for the next token if the last page is full; False if the request itself was preempted."""
+        """Allocate a page for the next token if the last is full; False if the request itself was preempted."""
         if request.n_computed >= PAGE_SIZE * len(request.pages):
             while self.pages.n_free == 0:
                 last = self.running[-1]
@@ -342,7 +342,7 @@ class Scheduler:
         return True
 
     def _share(self, rows: int, filling: list[Request]) -> list[Span]:
-        """Distributes rows over prompts; a higher priority is served before all lower ones."""
+        """Distribute rows over prompts, by priority."""
         spans: list[Span] = []
         for _, group in itertools.groupby(filling, key=lambda request: request.priority):
             first, *others = group
@@ -384,7 +384,7 @@ class Scheduler:
 
 
 def _fit(request: Request, n: int, most: int) -> int:
-    """N rows of a request; rows of an image that see each other come whole: so fewer, or more, up to `most`."""
+    """Return n rows of a request, or fewer, or up to `most`, so that bidirectional image ranges are not split."""
     if request.multimodal is None:
         return n
     first = request.n_computed
@@ -394,7 +394,7 @@ def _fit(request: Request, n: int, most: int) -> int:
 
 
 def _marks(n_tokens: int, n_shared: int) -> set[int]:
-    """Numbers of tokens of a prompt after which other requests are likely to continue."""
+    """Return the token counts of a prompt at which other requests are likely to continue."""
     last = (n_tokens - 1) // PAGE_SIZE * PAGE_SIZE
     marks = {last, last - PAGE_SIZE} if n_tokens - last < _TAIL else {last}
     return {mark for mark in (*marks, n_shared // PAGE_SIZE * PAGE_SIZE) if mark > 0}

@@ -1,4 +1,4 @@
-"""The SchedulerOutput: all that one step computes, and the Span of rows that each request has in it."""
+"""SchedulerOutput: the work of one step, with a Span of rows per request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Span:
     """Rows of one request: tokens of its context, then drafts that may follow them.
 
-    Tokens whose recurrent state was lost to rejected drafts come first; they are computed again.
+    Tokens to recompute for the recurrent state after rejected drafts come first.
     """
 
     __slots__ = ("drafts", "first", "is_complete", "n_again", "n_outputs", "n_tokens", "request")
@@ -32,7 +32,7 @@ class Span:
             self.add(drafts)
 
     def add(self, drafts: Sequence[int]) -> None:
-        """Adds drafts to a span that has none."""
+        """Add drafts to a span that has none."""
         self.drafts = drafts
         self.n_outputs += len(drafts) if self.n_outputs else 0
 
@@ -43,17 +43,17 @@ class Span:
 
 
 class SchedulerOutput:
-    """SchedulerOutput of one step: scheduled, extended with drafts, run, and settled by the output processor."""
+    """Work of one step: scheduled, extended with drafts, run, and settled by the output processor."""
 
     __slots__ = ("seconds", "spans")
 
     def __init__(self, spans: list[Span]) -> None:
-        self.spans = spans  # in the order of their rows; a runner takes out those that it did not compute
-        self.seconds = 0.0  # that its run took
+        self.spans = spans  # in row order; a runner removes spans that it did not compute
+        self.seconds = 0.0  # run time
 
     @property
     def requests(self) -> list[Request]:
-        """The request of each span."""
+        """Request of each span."""
         return [span.request for span in self.spans]
 
     @property
@@ -62,7 +62,7 @@ class SchedulerOutput:
         return sum(span.n_rows for span in self.spans)
 
     def samplers(self) -> list[Sampler | None]:
-        """For each row of output, the sampler that chooses from it whatever comes before; None for the others."""
+        """Return the sampler of each output row that is sampled unconditionally; None for the others."""
         samplers: list[Sampler | None] = []
         for span in self.spans:
             if span.n_outputs == 1 and span.is_complete:

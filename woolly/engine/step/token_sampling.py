@@ -1,4 +1,4 @@
-"""The Choice: tokens and their text, from the rows of logits that a step computed for one request."""
+"""Sampling of tokens for one request from the rows of a step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Finish:
-    """Why a request ends after a token."""
+    """Reason why a request ends after a token."""
 
     reason: FinishReason
-    flush: bool = True  # whether text that was held back, as the beginning of a stop string, belongs to the answer
+    flush: bool = True  # text deferred as a possible stop string belongs to the answer
 
 
 def accept_drafts(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[int, Finish | None]:
-    """Chooses a token from each row until one differs from its draft or ends the request.
+    """Sample a token from each row until one differs from its draft or ends the request.
 
-    Gives the number of drafts that the sampler chose too, and the end; None if the request goes on.
+    Return the number of accepted draft tokens, and the finish reason; None if the request continues.
     """
     n_accepted = 0
     for row, draft in zip(rows, (*drafts, None), strict=True):
@@ -43,7 +43,7 @@ def accept_drafts(request: Request, rows: Sequence[Row], drafts: Sequence[int]) 
 
 
 def sample_token(request: Request, row: Row) -> Finish | None:
-    """Chooses a token; returns the end if the token ends the request."""
+    """Sample a token; return the finish reason if it ends the request."""
     if request.max_tokens == 0:
         return Finish("length")
     token, logprob = request.sampler.next(row)
@@ -65,7 +65,7 @@ def sample_token(request: Request, row: Row) -> Finish | None:
 
 
 def score_prompt(request: Request, first: int, rows: Float32) -> None:
-    """Appends log-probabilities of prompt tokens: the row of a token rates the token after it."""
+    """Append log-probabilities of prompt tokens: the row of a token scores the next token."""
     n_top = request.params.prompt_logprobs or 0
     last = min(first + len(rows), len(request.prompt) - 1)
     for position in range(len(request.prompt_logprobs), last):

@@ -1,3 +1,3 @@
-"""How threads share one engine: the thread that steps it, and those that wait for tokens."""
+"""Threads of an engine: the thread that steps it, and callers that wait for tokens."""
 
 __all__: list[str] = []

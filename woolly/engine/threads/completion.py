@@ -1,4 +1,4 @@
-"""Results of a request: a Completion as a whole, Chunks piece by piece, a Score of a given text."""
+"""Results of a request: Completion, streamed Chunks, or the Score of a text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a streamed answer; the last one carries the finish reason. `str(chunk)` is its text."""
+    """Chunk of a streamed answer; the last one has the finish reason. `str(chunk)` is its text."""
 
     text: str
     finish_reason: FinishReason | None = None
-    index: int = 0  # which of the n answers
+    index: int = 0  # index among the n answers
     logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens since the previous chunk, if params asks for them
     stop_reason: str | int | None = None
     error: Exception | None = None
@@ -32,7 +32,7 @@ class Chunk:
 
     @classmethod
     def take(cls, request: Request) -> Chunk:
-        """A chunk of all that no chunk has carried yet."""
+        """Return a chunk of all output since the last chunk."""
         n_output = len(request.output)
         is_progress = request.reports_progress and n_output <= 1 and request.finish_reason is None
         return cls(
@@ -48,7 +48,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer. `str(completion)` is its text.
+    """Complete answer. `str(completion)` is its text.
 
     If params.n is more than 1, this is the first answer, and `choices` holds all.
     """
@@ -61,12 +61,12 @@ class Completion:
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token, if params.logprobs asks for them
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # one per token; the first has none before it
-    n_cached_tokens: int = 0  # tokens of the prompt that came from the cache
+    n_cached_tokens: int = 0  # prompt tokens taken from the cache
     error: Exception | None = None  # set if finish_reason is "error"
-    # Tokens that were guessed ahead, and those of them that came true; they depend on what else ran.
+    # Draft tokens and accepted draft tokens; both depend on concurrent requests.
     n_drafted_tokens: int = field(default=0, compare=False)
     n_accepted_tokens: int = field(default=0, compare=False)
-    # What the cache had of the prompt, why no more, and the text at which the prompt became another.
+    # Prefix cache lookup: cached tokens, the reason for the miss, and the text at which the prompt diverged.
     cache_note: str | None = field(default=None, compare=False)
     others: tuple[Completion, ...] = ()
 
@@ -75,11 +75,11 @@ class Completion:
 
     @property
     def choices(self) -> tuple[Completion, ...]:
-        """All n answers, this one first."""
+        """Return all n answers, this one first."""
         return (self, *self.others)
 
     def checked(self) -> Completion:
-        """Returns itself, or raises the error of an answer that failed."""
+        """Return itself, or raise the error of a failed answer."""
         for choice in self.choices:
             if choice.error is not None:
                 raise choice.error
@@ -87,7 +87,7 @@ class Completion:
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Completion:
-        """The answers to one prompt, which must have finished."""
+        """Return the finished answers to one prompt."""
         first, *others = (cls._of_one(request) for request in requests)
         return replace(first, others=tuple(others))
 
@@ -116,14 +116,14 @@ class Completion:
 
 @dataclass(frozen=True)
 class Score:
-    """How likely a model finds a text."""
+    """Log-probabilities of a text."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]  # natural logarithms, one per token; the first has nothing before it
 
     @classmethod
     def of(cls, request: Request) -> Score:
-        """The score of a finished request with prompt_logprobs; raises its error if it failed."""
+        """Return the score of a finished request with prompt_logprobs; raise its error if it failed."""
         if request.error is not None:
             raise request.error
         if request.finish_reason == "cancelled":
@@ -137,7 +137,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean surprise; 1 for a single token."""
+        """exp of the mean negative log-probability; 1 for a single token."""
         return math.exp(-self.total / max(1, len(self.token_ids) - 1))
 
 

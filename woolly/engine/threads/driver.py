@@ -1,4 +1,4 @@
-"""The EngineDriver: many threads share one engine, which runs on a thread of its own."""
+"""EngineDriver: shares one engine, which has its own thread, between many threads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that 
 class EngineDriver:
     """Owns the engine until it is closed.
 
-    Every call is a task that the engine thread does between two steps. Callers only wait, so a signal or an exception
-    in a caller leaves nothing half done.
+    Every call is a task that the engine thread runs between two steps. Callers only wait, so a signal or an exception
+    in a caller leaves the engine consistent.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -37,13 +37,13 @@ class EngineDriver:
         self._engine: Engine | None = engine  # only the engine thread sets it to None
         self._worker = Worker(self._turn)
         self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
-        self._changed: list[Request] = []  # by the last step; their chunks are delivered while the next one runs
-        self.fault: DeviceError | None = None  # why no request can succeed any more: its device is lost
+        self._changed: list[Request] = []  # by the last step; delivered while the next one runs
+        self.fault: DeviceError | None = None  # set when the device is lost: no request can succeed
         self.on_fault: Callable[[], None] | None = None  # called once, by the engine thread
 
     @property
     def engine(self) -> Engine:
-        """The engine. Outside of `call`, only what never changes may be read; RequestError after `close`."""
+        """The engine. Outside of `call`, read immutable attributes only; RequestError after `close`."""
         engine = self._engine
         self._check_process()
         if engine is None or self.is_closed:
@@ -52,16 +52,16 @@ class EngineDriver:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no further request is accepted."""
+        """True if no further request is accepted."""
         return self._engine is None or self._worker.is_ended
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process is a forked child of the one that opened the model."""
+        """True in a forked child of the process that opened the model."""
         return self._worker.is_foreign
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
-        """Queues requests; the listener receives their chunks until they end."""
+        """Queue requests; the listener receives their chunks until they end."""
         added = tuple(requests)
 
         def task(engine: Engine | None) -> None:
@@ -78,9 +78,9 @@ class EngineDriver:
             raise _closed()
 
     def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
-        """Ends requests that have not finished, after the step under way; with `wait`, returns when they have ended.
+        """End unfinished requests after the current step; with `wait`, return when they have ended.
 
-        A step without other requests is stopped. Any thread may call it, also in a finalizer.
+        A step without other requests is stopped. Any thread may call it, also a finalizer.
         """
         if self.is_foreign:
             return  # the requests are the parent's
@@ -103,13 +103,13 @@ class EngineDriver:
                 done.wait()
 
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
-        """Ends the thoughts that answers are in, with their next token; whether any of them is in one."""
+        """End the reasoning of answers with their next token; return True if any of them was reasoning."""
         return self.call(lambda _: sum(request.sampler.end_reasoning() for request in requests) > 0)
 
     def complete(
         self, groups: Sequence[Sequence[Request]], on_finish: Callable[[Request], None] | None = None
     ) -> list[Completion]:
-        """Runs requests to their end. A group is the n answers to one prompt."""
+        """Run requests to their end. A group is the n answers to one prompt."""
         self.check_outside()
         requests = [request for group in groups for request in group]
         ended: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -130,7 +130,7 @@ class EngineDriver:
         return [Completion.of(group) for group in groups]
 
     def run_pooling(self, job: PoolingJob) -> None:
-        """Runs a job to its end; the caller then asks for its result."""
+        """Run a job to its end; the caller then reads its result."""
         self.check_outside()
         over = threading.Event()
         try:
@@ -141,7 +141,7 @@ class EngineDriver:
             raise
 
     def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
-        """Queues a job. The engine's thread calls `on_end` once, when it is over."""
+        """Queue a job. The engine's thread calls `on_end` once, when it has ended."""
 
         def end() -> None:
             self._notice(job.error)
@@ -159,7 +159,7 @@ class EngineDriver:
             raise _closed()
 
     def cancel_pooling(self, job: PoolingJob) -> None:
-        """Ends a job that is not over, after the batch under way, which is stopped. Any thread may call it."""
+        """End an unfinished job and stop its current batch. Any thread may call it."""
         if self.is_foreign:
             return
         job.is_unwanted = True
@@ -175,7 +175,7 @@ class EngineDriver:
             engine.pooling.abandon()
 
     def call(self, function: Callable[[Engine], Result]) -> Result:
-        """Result of a function that the engine thread calls with the engine, between two steps."""
+        """Call a function with the engine on the engine thread, between two steps; return its result."""
         self.check_outside()
         answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         is_wanted = True
@@ -210,7 +210,7 @@ class EngineDriver:
         return result  # type: ignore[return-value]  # None only if the function returned it
 
     def close(self) -> None:
-        """Cancels open requests and releases the engine with its program, cache and threads."""
+        """Cancel open requests and release the engine with its program, cache and threads."""
         self.check_outside()
         if self.is_foreign:
             return
@@ -237,7 +237,7 @@ class EngineDriver:
         self._worker.join()
 
     def check_outside(self) -> None:
-        """Refuses a call on the engine thread, which would deadlock."""
+        """Raise RequestError on the engine thread, where a call would deadlock."""
         if self._is_inside():
             raise RequestError("a callback of a request cannot ask the same LLM, which waits for it; use another one")
 
@@ -262,13 +262,13 @@ class EngineDriver:
             self._fail_all(error)
 
     def _turn(self) -> bool:
-        """Runs a step; False if there is nothing to do."""
+        """Run a step; False if there is nothing to do."""
         engine = self._engine
         if engine is None or engine.is_idle:
             return False
         try:
             changed = engine.step()
-            self._deliver_changed()  # what a step that was cut short has left
+            self._deliver_changed()  # left by an interrupted step
             self._changed = changed
             if engine.is_idle or any(request.finish_reason or request.reports_progress for request in changed):
                 self._deliver_changed()
@@ -278,7 +278,7 @@ class EngineDriver:
         return True
 
     def _fail_all(self, error: BaseException) -> None:
-        """Ends every open request with an error of the engine, and delivers the last chunks of all."""
+        """End all open requests with an error of the engine, and deliver their last chunks."""
         engine = self._engine
         shown = error if isinstance(error, Exception) else RuntimeError(f"the engine's thread was ended by {error!r}")
         for request in tuple(self._listeners):
@@ -297,19 +297,19 @@ class EngineDriver:
         self._deliver(tuple(self._listeners))
 
     def _notice(self, error: BaseException | None) -> None:
-        """Tells once that the device is lost, before those whose requests fail for it learn of that."""
+        """Report the loss of the device once, before requests fail for it."""
         if isinstance(error, DeviceError) and error.code == "lost" and self.fault is None:
             self.fault = error
             if self.on_fault is not None:
                 self.on_fault()
 
     def _give_up(self) -> None:
-        """Accepts no more requests: the engine cannot release those it has."""
+        """Accept no more requests: the engine cannot release its open requests."""
         self._worker.is_ended = True
         self._engine = None
 
     def _deliver_changed(self) -> None:
-        """Delivers the chunks of the last step."""
+        """Deliver the chunks of the last step."""
         if self._changed:
             changed, self._changed = self._changed, []
             self._deliver(changed)
@@ -328,7 +328,7 @@ class EngineDriver:
                 try:
                     listener(request, chunk)
                 except BaseException:
-                    # A listener that fails loses its request; the others go on.
+                    # An exception of a listener cancels its request only.
                     self._listeners.pop(request, None)
                     if self._engine is not None:
                         self._engine.cancel(request)

@@ -1,4 +1,4 @@
-"""DynamicAdaptersMixin: LoRA adapters that come and go while a model answers."""
+"""DynamicAdaptersMixin: adds and removes LoRA adapters while a model runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from woolly.engine.loading.load import LoadedModel
     from woolly.engine.threads.driver import EngineDriver
 
-_PATIENCE, _AGAIN = 10.0, 0.02  # seconds that requests with hooks and readings have to end, and between two tries
+_PATIENCE, _AGAIN = 10.0, 0.02  # seconds to wait for hooks and pooling jobs to end, and between two attempts
 
 
 class DynamicAdaptersMixin:
-    """The part of LLM that changes its adapters; any thread may do so.
+    """Adapter methods of LLM; any thread may call them.
 
-    The model is compiled with the other adapters while requests run. Between two steps the engine goes on with that
-    program, on the same cache: a request that does not want an adapter has the same bits with and without it. Both
-    programs pack weights meanwhile: they take twice the memory.
+    The model is compiled with the new adapters while requests run. Between two steps the engine switches to that
+    program, with the same cache: requests that do not use an adapter have the same bits with and without it. Both
+    programs have packed weights meanwhile, which doubles the memory.
     """
 
     driver: EngineDriver
@@ -40,19 +40,19 @@ class DynamicAdaptersMixin:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of the LoRA adapters that requests may want, in the order of their numbers."""
+        """Names of the LoRA adapters that requests may use, in the order of their numbers."""
         return tuple(name for name in self.driver.engine.adapters.names if name is not None)
 
     @property
     def adapter_scales(self) -> dict[str, float]:
-        """How much of each adapter requests get that name none."""
+        """Default scale of each adapter, for requests that name no adapters."""
         known = self.driver.engine.adapters
         return {name: scale for name, scale in zip(known.names, known.scales, strict=True) if name is not None}
 
     def add_adapter(self, path: str | os.PathLike[str], name: str | None = None, scale: float = 1.0) -> str:
-        """Opens a LoRA file in GGUF beside the model while it runs, and returns its name: by default that of the file.
+        """Add a GGUF LoRA file to the running model; return its name, by default the file's.
 
-        Requests that name no adapters get `scale` of it from then on. RequestError if the name is taken, if a GPU or
+        Requests that name no adapters use it with `scale` from then on. RequestError if the name is taken, if a GPU or
         other processes run the model (open it with its adapters there), or if the available memory cannot hold the
         prepared weights a second time (`code` is "insufficient_memory").
         """
@@ -72,16 +72,16 @@ class DynamicAdaptersMixin:
         return name
 
     def scale_adapters(self, scales: Mapping[str | int, float]) -> None:
-        """Sets how much of each adapter requests get that name none; 0 of those that are not given."""
+        """Set the default scale of each adapter, for requests that name no adapters; 0 if not given."""
         with self._adapting:
             known = self.driver.engine.adapters
             given = replace(known, scales=known.scales_of(scales))
             self.driver.call(lambda engine: engine.name_adapters(given))
 
     def remove_adapter(self, name: str) -> None:
-        """Takes an adapter away from further requests. Those that run with it end as they would have.
+        """Remove an adapter for new requests. Running requests keep it to their end.
 
-        Its memory is freed at once, or, if a request uses it or memory is short, when adapters are changed the next
+        Its memory is freed immediately, or, if a request uses it or memory is short, when adapters are changed the next
         time.
         """
         with self._adapting:
@@ -116,7 +116,7 @@ class DynamicAdaptersMixin:
         before = self.driver.engine.adapters
         program = loaded.compile(wanted.adapters)
         opened = tuple(one for one in wanted.adapters if one is not None)
-        with self._identifying:  # an identity is of one program and of its files
+        with self._identifying:  # the identity depends on the program and its files
             try:
                 self._hand_over(lambda engine: engine.swap(program, wanted))
             except BaseException:
@@ -129,7 +129,7 @@ class DynamicAdaptersMixin:
             gone.close()
 
     def _hand_over(self, swap: Callable[[Engine], None]) -> None:
-        """Waits for requests with hooks and readings to end, which count the steps of their plan."""
+        """Wait for requests with hooks and pooling jobs to end, which refer to steps of their plan, then swap."""
         until = time.monotonic() + _PATIENCE
         while True:
             try:

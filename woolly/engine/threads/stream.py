@@ -1,4 +1,4 @@
-"""The Stream: chunks of an answer as they are made."""
+"""Stream: chunks of an answer as they are generated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.
+    """Iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.
 
     The chunks of n answers to one prompt are interleaved; `Chunk.index` says to which answer a chunk belongs. A read
     raises the request's error, if there is one. Chunks wait here until they are read.
@@ -29,12 +29,12 @@ class Stream(Iterator[Chunk]):
 
     @property
     def seed(self) -> int:
-        """The seed of the first answer, drawn if none was given."""
+        """Seed of the first answer, drawn if none was given."""
         return self.requests[0].sampler.seed
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, once it has ended; RequestError before."""
+        """Complete answer; RequestError before it has ended."""
         if any(request.finish_reason is None for request in self.requests):
             raise RequestError("the answer has not ended; read the stream to its end, or close it")
         return Completion.of(self.requests)
@@ -65,7 +65,7 @@ class Stream(Iterator[Chunk]):
         return chunk
 
     def close(self) -> None:
-        """Cancels the answers that have not finished, and waits until their pages are free."""
+        """Cancel unfinished answers and wait until their pages are free."""
         self._end(wait=True)
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""The Worker: a thread that runs the engine, so that signals and cancelled tasks only reach callers that wait."""
+"""Worker: the thread that runs the engine, so that signals and cancelled tasks only reach waiting callers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LAST_WAIT = 10.0  # seconds that interpreter shutdown waits for a step or a cal
 
 
 class Worker:
-    """Does posted jobs, and calls `turn` while there are none.
+    """Runs posted jobs, and calls `turn` while there are none.
 
-    Its thread ends when there is nothing to do, so a driver that is dropped without `close` is freed.
+    Its thread ends when there is no work, so a driver that is dropped without `close` is freed.
     """
 
     def __init__(self, turn: Callable[[], bool]) -> None:
-        """`turn` does a piece of work and returns whether there was any. Neither `turn` nor a job may raise."""
+        """`turn` does a piece of work and returns True if there was any. Neither `turn` nor a job may raise."""
         self._turn = turn
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -32,16 +32,16 @@ class Worker:
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is the worker's."""
+        """True on the worker's thread."""
         return self._thread is threading.current_thread()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process is a forked child of the one that made the worker, whose thread it does not have."""
+        """True in a forked child of the process that made the worker, where its thread does not exist."""
         return os.getpid() != self._process
 
     def post(self, job: Job, *, last: bool = False) -> bool:
-        """Appends a job; False if a job with `last` was posted before, which makes it the last one."""
+        """Append a job; False after a job with `last`, which is the last one."""
         with self._lock:
             if self.is_ended:
                 return False
@@ -57,18 +57,18 @@ class Worker:
         return True
 
     def post_unlocked(self, job: Job) -> None:
-        """Appends a job without a lock, for finalizers, which may interrupt `post`. Does not start the thread."""
+        """Append a job without a lock, for finalizers, which may interrupt `post`. Does not start the thread."""
         self._jobs.put(job)
 
     def join(self) -> None:
-        """Waits until there is nothing to do."""
+        """Wait until there is no work."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _work(self) -> None:
         if not self._running.acquire(blocking=False):
-            return  # another thread was faster and does the job
+            return  # another thread already runs the job
         self._thread = threading.current_thread()
         # Wait at shutdown: native code cannot be stopped once the interpreter is gone.
         atexit.register(self._stop)
