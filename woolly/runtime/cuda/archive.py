@@ -1,10 +1,9 @@
-"""The Archive: compiled kernels of all generations of GPUs, as native/cuda/compile.py writes them.
+"""Archive of precompiled CUDA kernels for all GPU architectures, written by native/cuda/compile.py.
 
-A file of an eight-byte mark, the length of an index, the index as JSON and packs of images, each packed by xz. The
-index has for each target ("sm_90a", "compute_80") its packs: place, length, and of each image the length and the names
-of its kernels. Images of a pack are much alike: those of one source for all kinds of tiles, and those of attention. So
-they take 11 MB, a quarter less than each by itself, and a kind is opened with all others of its source, in a few
-hundredths of a second; attention takes a tenth.
+File layout: 8-byte magic, index length, JSON index, xz-compressed packs of images. For each target ("sm_90a",
+"compute_80"), the index lists the packs: offset, length, and the length and kernel names of every image. A pack groups
+similar images (one source for all tile kinds; all of attention), so the file is 11 MB, a quarter smaller than with
+separate compression. Opening an image decompresses its pack: a few hundredths of a second, a tenth for attention.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from pathlib import Path
 from woolly import _native
 from woolly.errors import DeviceError
 
-# Beside this file, or, if Woolly is installed editable, beside the native module.
+# Next to this file or, in an editable install, next to the native module.
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "cuda")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyk2"
-# The first driver that takes PTX of NVRTC 12.9, as cuDriverGetVersion counts.
+# The first driver version (as of cuDriverGetVersion) that accepts PTX of NVRTC 12.9.
 COMPILES_PTX = 12_090
 
 
@@ -31,15 +30,15 @@ class KernelImage:
 
     def __init__(self, packed: bytes, start: int, end: int, kernels: list[str]) -> None:
         self._packed = packed
-        self._start, self._end = start, end  # in what is packed
+        self._start, self._end = start, end  # in the decompressed pack
         self.kernels = kernels
 
     def data(self) -> bytes:
-        """What the driver loads: a cubin, or PTX that ends in a zero."""
+        """Image for cuModuleLoadData: a cubin, or zero-terminated PTX."""
         return _opened(self._packed)[self._start : self._end]
 
 
-@functools.lru_cache(maxsize=4)  # a model takes images of several packs in turn
+@functools.lru_cache(maxsize=4)  # a model loads images of several packs in turn
 def _opened(packed: bytes) -> bytes:
     import lzma  # not every Python has it
 
@@ -83,13 +82,13 @@ class Archive:
 
     @property
     def targets(self) -> list[str]:
-        """What there are images for."""
+        """Targets with images, sorted."""
         return sorted(self._images)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
-        """The best target for a generation, given the driver's version; DeviceError if there is none.
+        """Return the best target for an architecture and driver version; DeviceError if there is none.
 
-        Its own, else an earlier one of the same family, else PTX, which the driver compiles.
+        Order: the exact target, an earlier one of the same family, then PTX, which the driver compiles.
         """
         family, exact = architecture // 10, (f"sm_{architecture}a", f"sm_{architecture}")
         found = [target for target in exact if target in self._images]
@@ -128,7 +127,7 @@ class Archive:
 
 
 class ArchiveKernels:
-    """Kernels of one target. All are there: nothing is compiled."""
+    """Precompiled kernels of one target."""
 
     def __init__(self, images: Iterable[KernelImage]) -> None:
         self._of = {kernel: image for image in images for kernel in image.kernels}
@@ -138,4 +137,4 @@ class ArchiveKernels:
         return self._of.get(kernel)
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Does nothing."""
+        """Do nothing: all kernels are precompiled."""

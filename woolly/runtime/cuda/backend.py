@@ -25,14 +25,14 @@ def _open(number: int = 0) -> Device:
 def _level() -> str:
     from woolly.runtime.cuda.libcuda import open_driver
 
-    open_driver()  # most machines are refused here, before the rest of the room is imported
+    open_driver()  # fails on most machines, before the rest of the package is imported
     from woolly.runtime.cuda.driver import find_level
 
     return find_level()
 
 
 class CudaBackend(GpuBackend):
-    """GPUs by NVIDIA's driver, with kernels of native/cuda."""
+    """NVIDIA GPUs through the CUDA driver API, with the kernels of native/cuda."""
 
     name = "cuda"
 
@@ -40,7 +40,7 @@ class CudaBackend(GpuBackend):
         super().__init__(open, level)
 
     def is_available(self) -> bool:
-        """As for all GPUs. Says why, once, if there is a GPU that only lacks kernels or a newer driver."""
+        """True if a GPU is usable. Log the reason once if a GPU only lacks kernels or a newer driver."""
         try:
             return bool(self._level())
         except DeviceError as error:

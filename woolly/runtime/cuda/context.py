@@ -1,4 +1,4 @@
-"""The Context: what the queues of one GPU share, from the kernels that are loaded to the fault that ended it."""
+"""The Context: state shared by the streams of one GPU, such as loaded kernels, allocations and a fatal error."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from woolly.runtime.cuda.kernel_compiler import KernelCompiler, Unit
 from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.forks import leave_in_children
 
-# The oldest generation with the tensor-core instructions of the kernels.
+# The oldest compute capability with the tensor-core instructions of the kernels.
 OLDEST = 80
 
-# Numbers of the driver's enumerations.
+# Values of the driver's enums.
 MAJOR, MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
 _MEMORY_CLOCK, _MEMORY_WIDTH = 36, 37
 _DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
-# Beyond 48 KB a kernel has to be asked first, and what it declares itself counts, too: so it is asked well before.
+# Above 48 KB of shared memory, static memory included, a kernel must opt in; opting in from 32 KB leaves a margin.
 _ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
 _PAGE, _LARGE = 4096, 4 << 20
-# What the driver says of memory that it believes to be pinned, and how many places are tried.
+# CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, and the maximum number of addresses to try.
 _TAKEN, _MAX_TAKEN = 712, 8
 
 _kept: list[mmap.mmap] = []
@@ -41,13 +41,13 @@ _numbers = itertools.count(1)
 
 
 class _Life:
-    """Whether the driver must not be asked for anything more."""
+    """Flag set when the driver must not be called any more."""
 
     is_over = False
 
 
 class Context:
-    """A GPU as one program uses it. A fault ends all that the process has on the GPU, and only its end mends that."""
+    """Primary context of one GPU. After a fatal error, the process must restart before it can use the GPU again."""
 
     def __init__(self, driver: Driver, index: int, archive: Archive | KernelCompiler) -> None:
         self.driver = driver
@@ -73,7 +73,7 @@ class Context:
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
         self.lock = threading.Lock()
         self.functions: dict[str, ctypes.c_void_p] = {}
-        self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
+        self.dynamic: dict[str, int] = {}  # maximum dynamic shared memory of each kernel, in bytes
         self.modules: dict[KernelImage | Unit, ctypes.c_void_p] = {}
         self.allocated: dict[int, int] = {}  # bytes at each address
         self.lost: DeviceError | None = None  # why the device cannot be used again
@@ -82,18 +82,18 @@ class Context:
         leave_in_children(self)
 
     def enter(self) -> Driver:
-        """Makes the context that of the calling thread."""
+        """Make the context current on the calling thread."""
         if self.lost is not None:
-            # Without the traces of those who got it before: they would keep what they computed with.
+            # Without earlier tracebacks: they would keep the caller's arrays alive.
             raise self.lost.with_traceback(None)
-        # Not compared by its address: the context after a fault may have that of the one before.
+        # Not compared by address: the context after a fault may reuse it.
         if getattr(_current, "serial", None) != self._serial:
             self.driver.call("cuCtxSetCurrent", self.context)
             _current.serial = self._serial
         return self.driver
 
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
-        """Remembers a fault after which the context is of no use."""
+        """Record an error that makes the context unusable, and return the error to raise."""
         if isinstance(error, DeviceError) and error.code == "lost":
             self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
             self._life.is_over = True
@@ -101,19 +101,19 @@ class Context:
         return error
 
     def leave(self) -> None:
-        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        """Mark the context as lost in a forked child, which must not call the driver."""
         self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
         self._life.is_over = True
 
     def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
-        """The kernel of that name, with leave to use that much dynamic shared memory."""
+        """Return the kernel of that name, with at least `shared` bytes of dynamic shared memory allowed."""
         found = self.functions.get(kernel) or self._load(kernel)
         if shared > self.dynamic.get(kernel, _ASKED_SHARED):
             with self.lock:
-                most = max(shared, self.dynamic.get(kernel, 0))  # another thread may have been granted more
+                most = max(shared, self.dynamic.get(kernel, 0))  # another thread may have raised it
                 self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, most)
                 if most > _PLAIN_SHARED:
-                    # All kernels split the memory of a multiprocessor alike: only an idle one can change it.
+                    # The same carveout for all kernels: changing it requires an idle multiprocessor.
                     self.driver.call("cuFuncSetAttribute", found, _SHARED_PERCENT, 100)
                 self.dynamic[kernel] = most
         return found
@@ -122,7 +122,7 @@ class Context:
         image = self.kernels.find(kernel)
         if image is None:
             raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
-        # Unpacked before the lock is taken: others go on meanwhile.
+        # Decompressed outside the lock.
         data = b"" if image in self.modules else image.data()
         with self.lock:
             if image not in self.modules:
@@ -135,7 +135,7 @@ class Context:
             return function
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Memory of the host that copies to and from the device need no detour for. It may outlive the device.
+        """Allocate pinned host memory. It may outlive the device.
 
         The process owns it and registers it with the driver, so that a reader never loses it with the device.
         """
@@ -153,16 +153,16 @@ class Context:
             driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
             if result != _TAKEN:
                 return pages[:n_bytes]
-            # The driver would copy what was at that place before: it is held until there is another one.
+            # The driver has a stale registration of this address: keep the mapping until another address is found.
             aside.append(memory)
         raise driver.error("cuMemHostRegister_v2", _TAKEN)
 
     def close(self) -> None:
-        """Gives back all memory. After a fault the end of the process does: the driver would fail, or wait forever."""
+        """Free all memory. After a fatal error the process exit does: the driver would fail or hang."""
         if self.lost is None:
             driver = self.enter()
-            # Results do not matter here: there is nothing left to save.
-            while self.allocated:  # other threads may give back memory meanwhile
+            # Errors are ignored during cleanup.
+            while self.allocated:  # other threads may free memory meanwhile
                 driver.result("cuMemFree_v2", self.allocated.popitem()[0])
             for module in self.modules.values():
                 driver.result("cuModuleUnload", module)
@@ -172,18 +172,18 @@ class Context:
 
 
 def _map_pages(size: int) -> mmap.mmap:
-    """Pages of this process alone. A mapping is given back whole, unlike memory from a heap, and can be kept."""
-    if sys.platform == "win32":  # which has no flags: a mapping without a file and without a name is nobody else's
+    """Map private anonymous pages: unlike heap memory, a mapping is released as a unit and can be kept."""
+    if sys.platform == "win32":  # no flags on Windows: an unnamed mapping without a file is private
         return mmap.mmap(-1, size)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and size >= _LARGE:
-        with suppress(OSError):  # not every system has large pages, of which fewer are pinned
+        with suppress(OSError):  # huge pages, if available, mean fewer pages to pin
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def check_number(index: int, n_devices: int) -> None:
-    """RequestError if there is no GPU of that number."""
+    """Raise RequestError if there is no GPU of that number."""
     if not 0 <= index < n_devices:
         raise RequestError(
             f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}:"
@@ -193,12 +193,12 @@ def check_number(index: int, n_devices: int) -> None:
 
 
 def forget_current() -> None:
-    """Has the calling thread enter a context anew, after it used the driver without one of these."""
+    """Invalidate the thread's current context after direct driver calls."""
     _current.serial = None
 
 
 def memory_bandwidth(driver: Driver, number: int) -> float | None:
-    """Bytes per second of a GPU's memory, of two bits per tick and line; None if the driver does not say."""
+    """Memory bandwidth in bytes per second, at two transfers per clock; None if the driver does not report it."""
     kilohertz, bits = driver.attribute(_MEMORY_CLOCK, number), driver.attribute(_MEMORY_WIDTH, number)
     return 2 * 1000.0 * kilohertz * bits / 8 if kilohertz > 0 and bits > 0 else None
 
@@ -206,7 +206,7 @@ def memory_bandwidth(driver: Driver, number: int) -> float | None:
 def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, memory: mmap.mmap) -> None:
     """Unregisters pinned memory on the thread that drops the last reference.
 
-    If the driver refuses, the memory stays mapped, so that its address is not reused.
+    If that fails, the memory stays mapped, so that its address is not reused.
     """
     if life.is_over:
         _kept.append(memory)

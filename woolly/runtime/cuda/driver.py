@@ -19,23 +19,23 @@ from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, 
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 
-# The first generation whose kernels may begin before the one before them ends.
+# The first architecture with programmatic dependent launch.
 _EARLY = 90
 
-# Numbers of the driver's enumerations.
+# Values of the driver's enums.
 _NON_BLOCKING = 1
 _NO_TIMING = 2
 _RELAXED = 2
 
-# Copies go through two buffers of this size: while one is on its way, the other is filled.
+# Double buffering of uploads: one buffer is copied while the other is filled.
 _STAGE = 16 << 20
-# A run ends within milliseconds: asking at once costs less than the 50 microseconds of a sleep.
+# A run ends within milliseconds, so polling first is cheaper than a sleep of 50 microseconds.
 _SPIN_S = 0.005
 _SLEEP_S = 0.0001
 
 
 def _value_of(one: Argument) -> Any:
-    """An argument as a kernel takes it."""
+    """Convert a kernel argument to its ctypes value."""
     assert not isinstance(one, tuple), "kernels of CUDA take no structs"
     if isinstance(one, Address):
         return ctypes.c_uint64(one)
@@ -53,7 +53,7 @@ class CudaDevice:
         self._graphs: dict[int, ctypes.c_void_p] = {}
         self._groups: dict[tuple[str, int, int], int] = {}
         self._marks: dict[int, ctypes.c_void_p] = {}
-        self._spare: list[ctypes.c_void_p] = []  # events of marks that were reached
+        self._spare: list[ctypes.c_void_p] = []  # free events, for reuse
         self._packed: dict[int, tuple[Sequence[Argument], Any, Any]] = {}  # arguments by the id of their tuple
         self._stages: list[tuple[npt.NDArray[np.uint8], ctypes.c_void_p]] = []
         self._next = 0
@@ -67,60 +67,60 @@ class CudaDevice:
 
     @property
     def name(self) -> str:
-        """As the maker calls it."""
+        """Product name of the GPU."""
         return self._shared.name
 
     @property
     def architecture(self) -> int:
-        """Its generation: 90 for sm_90."""
+        """Compute capability, such as 90 for sm_90."""
         return self._shared.architecture
 
     @property
     def level(self) -> str:
-        """Its generation in words."""
+        """Compute capability as text, such as "sm_90"."""
         return f"sm_{self.architecture}"
 
     @property
     def driver(self) -> str:
-        """The version of CUDA that the driver has."""
+        """CUDA version of the driver."""
         version = self._shared.enter().version
         return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
     @property
     def kernels(self) -> Kernels:
         """The emitters of native/cuda."""
-        from woolly.runtime.cuda.ops import KERNELS  # 30 ms, which a machine without a GPU need not wait for
+        from woolly.runtime.cuda.ops import KERNELS  # takes 30 ms, only with a GPU
 
         return KERNELS
 
     @property
     def kernels_for(self) -> int:
-        """The generation that its kernels are compiled for: its own, or an earlier one."""
+        """Compute capability that the kernels are compiled for: the GPU's or an earlier one."""
         return self._shared.kernels_for
 
     @property
     def n_processors(self) -> int:
-        """Multiprocessors."""
+        """Number of multiprocessors."""
         return self._shared.n_processors
 
     @property
     def shared_bytes(self) -> int:
-        """Most shared memory that a block may ask for."""
+        """Maximum shared memory of a block, in bytes."""
         return self._shared.shared_bytes
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes per second that its memory gives at most; None if the driver does not say."""
+        """Peak memory bandwidth in bytes per second; None if the driver does not report it."""
         return self._shared.bandwidth
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and bytes in all."""
+        """Free and total bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def allocate(self, n_bytes: int) -> Address:
-        """New memory; RequestError with the figures if there is not enough."""
+        """Allocate memory; RequestError with the sizes if there is not enough."""
         place = ctypes.c_uint64()
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(place), max(n_bytes, 1))
@@ -130,16 +130,16 @@ class CudaDevice:
         return Address(place.value)
 
     def free(self, address: Address) -> None:
-        """Gives memory back; the driver waits for the work that uses it."""
+        """Free memory; the driver waits for pending work that uses it."""
         if self._shared.allocated.pop(int(address), None) is not None and self._shared.lost is None:
             self._call("cuMemFree_v2", int(address))
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Memory of the host that copies to and from the device need no detour for. It may outlive the device."""
+        """Allocate pinned host memory. It may outlive the device."""
         return self._shared.pinned(n_bytes)
 
     def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
-        """Queues a copy of an array, piece by piece through pinned buffers."""
+        """Queue the copy of an array to the device, in pieces through pinned buffers."""
         source = data.reshape(-1).view(np.uint8)
         if not self._stages:
             self._stages = [(self.pinned(_STAGE), self._event(_NO_TIMING)) for _ in range(2)]
@@ -153,23 +153,23 @@ class CudaDevice:
             self._call("cuEventRecord", sent, self._stream)
 
     def send(self, address: Address, pinned: npt.NDArray[np.uint8]) -> None:
-        """Queues a copy of pinned memory, without a detour."""
+        """Queue the copy of pinned memory to the device."""
         self._call("cuMemcpyHtoDAsync_v2", int(address), pinned.ctypes.data, pinned.nbytes, self._stream)
 
     def download(self, address: Address, out: npt.NDArray[Any]) -> None:
-        """Queues a copy into an array; without a detour if the array is pinned."""
+        """Queue the copy from the device into an array, which is fastest if pinned."""
         self._call("cuMemcpyDtoHAsync_v2", out.ctypes.data, int(address), out.nbytes, self._stream)
 
     def zero(self, address: Address, n_bytes: int) -> None:
-        """Queues zeros."""
+        """Queue a memset to zero."""
         self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Has these kernels compiled, if this build compiles them at their first use."""
+        """Compile these kernels now, if this build uses JIT compilation."""
         self._shared.kernels.precompile(kernels)
 
     def prepare(self, kernel: str, shared: int) -> None:
-        """Loads a kernel."""
+        """Load a kernel."""
         self._shared.enter()
         self._shared.function(kernel, shared)
 
@@ -183,7 +183,7 @@ class CudaDevice:
         early: bool = False,
         group: int = 1,
     ) -> None:
-        """Queues a kernel; an early one as a dependent launch where the generation has it."""
+        """Queue a kernel; with `early`, as a programmatic dependent launch if the architecture supports it."""
         self._shared.enter()
         try:
             function = self._shared.function(kernel, shared)
@@ -193,7 +193,7 @@ class CudaDevice:
         if group > 1:
             x = min(x, group * self._n_groups(kernel, function, group, block, shared))
         pointers = self._pointers(args)
-        # Kernels of earlier generations do not wait for what runs before them.
+        # Kernels for earlier architectures have no griddepcontrol.wait.
         if early and self.kernels_for >= _EARLY:
             config = LaunchConfig(x, y, z, block, 1, 1, shared, self._stream, ctypes.pointer(EARLY), 1)
             self._call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
@@ -201,7 +201,7 @@ class CudaDevice:
         self._call("cuLaunchKernel", function, x, y, z, block, 1, 1, shared, self._stream, pointers, None)
 
     def _n_groups(self, kernel: str, function: ctypes.c_void_p, group: int, block: int, shared: int) -> int:
-        """How many groups of blocks run at once: clusters, whose size the kernel itself says. Asked once."""
+        """Return the maximum number of resident clusters of a kernel, cached. The kernel declares the cluster size."""
         key = kernel, block, shared
         if key not in self._groups:
             count, config = ctypes.c_int(), LaunchConfig(group, 1, 1, block, 1, 1, shared, self._stream, None, 0)
@@ -210,7 +210,7 @@ class CudaDevice:
         return self._groups[key]
 
     def _pointers(self, args: Sequence[Argument]) -> Any:
-        """The arguments as the driver takes them: an array of their places. Kept, because most come again."""
+        """Return an array of pointers to the arguments, cached because most tuples are launched again."""
         kept = self._packed.get(id(args))
         if kept is not None and kept[0] is args:
             return kept[2]
@@ -222,7 +222,7 @@ class CudaDevice:
         return pointers
 
     def wait(self) -> None:
-        """Returns when all queued work is done; DeviceError if it failed, or is not done within the limit."""
+        """Wait for all queued work; DeviceError if it fails or exceeds the time limit."""
         self._call("cuEventRecord", self._done, self._stream)
         self._await(self._done)
 
@@ -240,7 +240,7 @@ class CudaDevice:
                 time.sleep(_SLEEP_S)
 
     def capture(self, queue: Callable[[], None]) -> int:
-        """Records launches as a graph."""
+        """Capture launches as a CUDA graph and return its number."""
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuStreamBeginCapture_v2", self._stream, _RELAXED)
         try:
@@ -257,22 +257,22 @@ class CudaDevice:
         return number
 
     def replay(self, graph: int) -> None:
-        """Queues a graph."""
+        """Queue a graph launch."""
         self._call("cuGraphLaunch", self._graphs[graph], self._stream)
 
     def forget(self, graph: int) -> None:
-        """Drops a graph."""
+        """Destroy a graph."""
         self._call("cuGraphExecDestroy", self._graphs.pop(graph))
 
     def mark(self) -> int:
-        """Queues a time stamp."""
+        """Record an event and return its number."""
         number = next(self._numbers)
         self._marks[number] = self._spare.pop() if self._spare else self._event(0)
         self._call("cuEventRecord", self._marks[number], self._stream)
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Nanoseconds between each mark and the next; drops the marks."""
+        """Return the nanoseconds between consecutive marks, and release the marks."""
         events = [self._marks.pop(mark) for mark in marks]
         out = []
         try:
@@ -285,16 +285,16 @@ class CudaDevice:
         return out
 
     def reach(self, mark: int, is_soon: bool = False) -> None:
-        """Returns when the work before a mark is done; drops the mark."""
+        """Wait for the work before a mark, and release the mark."""
         self._await(self._marks[mark], _SPIN_S if is_soon else 0.0)
         self._spare.append(self._marks.pop(mark))
 
     def beside(self) -> CudaDevice:
-        """The same device with a stream of its own."""
+        """Return the device with a separate stream."""
         return CudaDevice(self._shared, self._limit_s, is_first=False)
 
     def close(self) -> None:
-        """Ends the stream; the first device gives back all memory, too."""
+        """Destroy the stream; the first device also frees all memory."""
         if self._stream:
             self._end()
 
@@ -302,7 +302,7 @@ class CudaDevice:
         shared, stream, self._stream = self._shared, self._stream, ctypes.c_void_p()
         if shared.lost is None:
             driver = shared.enter()
-            # Results do not matter here: there is nothing left to save.
+            # Errors are ignored during cleanup.
             driver.result("cuStreamDestroy_v2", stream)
             for graph in self._graphs.values():
                 driver.result("cuGraphExecDestroy", graph)
@@ -326,7 +326,7 @@ class CudaDevice:
 
 
 def find_level(index: int = 0) -> str:
-    """The level of a GPU, such as sm_90, without opening it. DeviceError if there is none that can be used."""
+    """Return the level of a GPU, such as "sm_90", without opening it. DeviceError if no GPU is usable."""
     driver = open_driver()
     n_devices = driver.n_devices()
     if n_devices == 0:
@@ -340,7 +340,7 @@ def find_level(index: int = 0) -> str:
 
 
 def _kernels(architecture: int, version: int) -> Archive | KernelCompiler:
-    """The archive of this build, or, if that has no kernels for a generation, the compiler of its sources."""
+    """Return the kernel archive, or the JIT compiler if the archive has no kernels for the architecture."""
     try:
         archive = Archive()
         archive.target(architecture, version)
@@ -354,13 +354,13 @@ def _kernels(architecture: int, version: int) -> Archive | KernelCompiler:
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
-    """The GPU of that number. DeviceError if it cannot be used, RequestError if there is none of that number.
+    """Open the GPU of that number. DeviceError if it is not usable, RequestError if there is none of that number.
 
-    Work that is not done after `limit_s` seconds counts as hanging.
+    Work that takes longer than `limit_s` seconds counts as hung.
     """
     driver = driver or open_driver()
     check_number(index, driver.n_devices())
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
-    # A GPU that is too old is refused for that, not for its kernels.
+    # A GPU that is too old fails in Context, with the better message.
     archive = _kernels(max(architecture, OLDEST), driver.version)
     return CudaDevice(Context(driver, index, archive), limit_s)

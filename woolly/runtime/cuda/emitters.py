@@ -1,4 +1,4 @@
-"""The emitters of CUDA kernels, by op. A file of `ops/` enters its own."""
+"""Registry of the CUDA emitters by op, filled by the modules of `ops/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gpus: what GPUs this machine has, without a program on them."""
+"""Discovery of the NVIDIA GPUs of this machine, without compiling a program."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
-    driver = open_driver()  # most machines are refused here, before the rest of the room is imported
+    """Return the GPU of that number. DeviceError if no GPU is usable, RequestError if there is none of that number."""
+    driver = open_driver()  # fails on most machines, before the rest of the package is imported
     from woolly.runtime.cuda.context import forget_current, memory_bandwidth
     from woolly.runtime.cuda.driver import find_level
     from woolly.runtime.gpu.found import Gpu
 
     level = find_level(number)
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    # Memory can only be asked for in a context; if a program has one, it is that.
+    # Querying memory needs a context; the primary one is shared with any program.
     try:
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
     except RequestError:
@@ -40,7 +40,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """GPUs that the process may use; 0 if the first of them cannot be used."""
+    """Return the number of visible GPUs; 0 if the first one is not usable."""
     try:
         driver = open_driver()
         from woolly.runtime.cuda.driver import find_level

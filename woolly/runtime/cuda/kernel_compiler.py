@@ -1,12 +1,11 @@
 """KernelCompiler: JIT compilation of the kernels that a model launches, cached on disk.
 
-A build from source has no archive of kernels: all of one generation take eight minutes of a processor's time, and those
-of one model a fraction of that. It has the sources instead (native/cuda), and NVRTC compiles them in units: a file, or
-one kind of tiles of a file. A unit that was compiled is a file in the user's cache, in a folder named by a digest of
-all sources and of NVRTC's version. A file appears under its name when it is whole, and begins with a checksum of the
-rest: two processes may compile the same unit, and a file that is damaged is compiled anew. Folders of other sources, as
-of an earlier version, are removed but for the few that were used last. A process that still uses a removed one has its
-units in memory, and compiles again what it lacks.
+A build from source has no kernel archive: compiling all kernels of one architecture takes eight CPU minutes, those of
+one model a fraction of that. NVRTC compiles the sources (native/cuda) in units: a file, or one tile kind of a file.
+Compiled units are cached in a folder named by a digest of all sources and of NVRTC's version. Files are renamed into
+place when complete and begin with a checksum: two processes may compile the same unit, and a damaged file is compiled
+again. Folders of other sources, such as of an earlier version, are removed except for the latest few. A process whose
+folder was removed keeps its loaded units and recompiles the missing ones.
 """
 
 from __future__ import annotations
@@ -36,48 +35,48 @@ from woolly.store.folder import models_folder
 
 log = logging.getLogger("woolly.runtime")
 
-# The sources of a clone, else those that an installation has beside its native module.
+# The sources of a clone, else those next to the native module of an installation.
 _SOURCE_FOLDERS = (
     Path(__file__).resolve().parents[3] / "native" / "cuda",
     Path(_native.__file__).parent / "runtime" / "cuda" / "sources",
 )
 _MARK = b"woollyu1"
-# Kernels that every model launches, but no step of a plan: packing of weights, and ranking of logits.
+# Kernels that every model uses outside of plan steps: weight packing and logit ranking.
 _ALWAYS_COMPILED = ("pack_q8_0", "rank_parts")
 _PROGRESS_SECONDS = 10  # between lines of progress
 _MAX_OLD_FOLDERS = (
-    3  # folders that are kept beside the one in use: two clones and a release do not remove each other's units
+    3  # folders kept besides the one in use, so that two clones and a release do not remove each other's units
 )
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Kernels that were compiled together."""
+    """Kernels compiled together."""
 
     kernels: tuple[str, ...]
     image: bytes
 
     def data(self) -> bytes:
-        """What the driver loads: a cubin, or PTX that ends in a zero."""
+        """Image for cuModuleLoadData: a cubin, or zero-terminated PTX."""
         return self.image
 
 
 class KernelCompiler:
-    """The sources of the kernels, and their compiler."""
+    """NVRTC compiler of the kernel sources."""
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
-        """Units are kept below `cache`; None: the user's cache."""
+        """Compiled units are stored below `cache`; None: the user's cache."""
         self._compile_module = _module(folder / "compile.py")
         self._folder = folder
         self._cache = cache
 
     @classmethod
     def find(cls) -> KernelCompiler | None:
-        """That of this installation; None if it has no sources."""
+        """Return the compiler of this installation; None without kernel sources."""
         return next((cls(place) for place in _SOURCE_FOLDERS if (place / "compile.py").exists()), None)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
-        """The target for a generation; DeviceError if there is no compiler, or the driver is too old for it."""
+        """Return the target for an architecture; DeviceError without NVRTC, or if the driver is too old."""
         if self._compile_module.find_nvrtc() is None:
             raise DeviceError(
                 "this build of Woolly compiles CUDA kernels at their first use, by NVRTC, which was not found:"
@@ -94,7 +93,7 @@ class KernelCompiler:
         return target
 
     def kernels_of(self, target: str) -> JitKernels:
-        """The kernels of a target; DeviceError if the compiler cannot be used."""
+        """Return the kernels of a target; DeviceError if NVRTC is not usable."""
         path = self._compile_module.find_nvrtc()
         try:
             compiler = self._compile_module.Compiler(path)
@@ -123,10 +122,10 @@ class KernelCompiler:
 
 
 class JitKernels:
-    """Units of one target: those of the cache, and those that are compiled when a kernel of them is asked for."""
+    """Units of one target, loaded from the cache or compiled on first use."""
 
     def __init__(self, compiling: ModuleType, compiler: object, target: str, folder: Path | None) -> None:
-        """Units are kept in `folder`; None: by this process alone."""
+        """Units are cached in `folder`; None: only in memory."""
         self._compile_module = compiling
         self._compiler = compiler
         self._target = target
@@ -137,13 +136,13 @@ class JitKernels:
         self._has_warned = False
 
     def find(self, kernel: str) -> Unit | None:
-        """The unit of a kernel, compiled if need be; None if no source has the kernel."""
+        """Return the unit of a kernel, compiled if necessary; None if no source has the kernel."""
         key = self._compile_module.unit_of(kernel)
         unit = None if key is None else self._unit(key)
         return unit if unit is not None and kernel in unit.kernels else None
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Compiles what the cache lacks of these kernels, as many units at a time as there are cores."""
+        """Compile the units of these kernels that the cache lacks, one thread per core."""
         keys = dict.fromkeys(self._compile_module.unit_of(kernel) for kernel in (*kernels, *_ALWAYS_COMPILED))
         missing = [key for key in keys if key is not None and self._load(key) is None]
         if not missing:
@@ -194,7 +193,7 @@ class JitKernels:
         return folder / f"{source.stem}{'-' * bool(kind)}{kind}.bin"
 
     def _load(self, key: tuple[Path, str]) -> Unit | None:
-        """A unit that this process or the cache has."""
+        """Return a unit from memory or the cache; None if it has to be compiled."""
         if key not in self._units and self._folder is not None:
             with suppress(OSError):
                 unit = _unpacked(self._path(self._folder, key).read_bytes())
@@ -224,7 +223,7 @@ class JitKernels:
 
 
 def _evict_old(folder: Path) -> None:
-    """Marks `folder` as used at this time, and removes folders of other sources but the last used."""
+    """Update the timestamp of `folder`, and remove the least recently used folders of other sources."""
     with suppress(OSError):
         os.utime(folder)
     used = []
@@ -245,7 +244,7 @@ def _packed(unit: Unit) -> bytes:
 
 
 def _unpacked(data: bytes) -> Unit | None:
-    """The unit that a file of the cache holds; None if it is damaged."""
+    """Parse a cached file; None if it is damaged."""
     rest = data[40:]
     if data[:8] != _MARK or hashlib.sha256(rest).digest() != data[8:40]:
         return None
@@ -255,7 +254,7 @@ def _unpacked(data: bytes) -> Unit | None:
 
 @functools.cache
 def _module(path: Path) -> ModuleType:
-    """The compiler's own file, which lies beside the sources."""
+    """Import compile.py, which is next to the sources."""
     found = importlib.util.spec_from_file_location("woolly_cuda_compile", path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)

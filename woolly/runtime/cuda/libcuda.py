@@ -1,4 +1,4 @@
-"""The Driver: NVIDIA's libcuda, opened by ctypes. Results that are no success become exceptions of the house."""
+"""The Driver: ctypes bindings of libcuda that raise Woolly's exceptions on errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError, WoollyError
 
-# Cubins of a 12.x compiler load on every driver of CUDA 12.
+# Cubins of a 12.x compiler load on every CUDA 12 driver.
 _OLDEST = 12_000
 
 NOT_READY = 600
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = (100, 101)
-# Codes after which a context answers nothing else: it ended, memory or links broke, a kernel broke, or nobody knows.
+# Sticky errors, after which the context is unusable: destroyed context, hardware or launch failures, unknown errors.
 _LOST = frozenset((4, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
-# What it fails with is a fault of the work itself, whatever its number.
+# Any error of this function comes from the queued work.
 _OF_WORK = "cuEventQuery"
 
 _HANDLE, _SIZE, _UINT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int
@@ -27,7 +27,7 @@ _OUT, _TEXT, _PLACE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
 
 
 class _LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: a number, and a value of 64 bytes."""
+    """CUlaunchAttribute: an id and a 64-byte value."""
 
     _fields_ = (("id", _INT), ("pad", _INT), ("value", _INT), ("rest", ctypes.c_ubyte * 60))
 
@@ -43,10 +43,10 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: begin when the kernel before lets its dependents begin.
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: start when the preceding kernel triggers its dependents.
 EARLY = _LaunchAttribute(6, 0, 1)
 
-# Functions by the names that the library exports; all return a result code. _OUT is a pointer to what is filled in.
+# Argument types by exported name; all functions return a CUresult. _OUT is a pointer to an output.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_UINT,),
     "cuDriverGetVersion": (_OUT,),
@@ -91,7 +91,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 class Driver:
-    """Functions of the library by name; `call` raises what a result code means."""
+    """Driver API functions by name; `call` raises an exception for an error code."""
 
     def __init__(self, library: Any) -> None:
         self._functions = {}
@@ -117,18 +117,18 @@ class Driver:
         self.call("cuInit", 0)
 
     def result(self, name: str, *arguments: Any) -> int:
-        """Calls a function and returns its result code."""
+        """Call a function and return its result code."""
         code: int = self._functions[name](*arguments)
         return code
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function. RequestError if memory is short, else DeviceError, if it fails."""
+        """Call a function. RequestError if out of memory, DeviceError on other errors."""
         code: int = self._functions[name](*arguments)
         if code:
             raise self.error(name, code)
 
     def error(self, name: str, code: int) -> DeviceError | RequestError:
-        """What a result code means."""
+        """Return the exception for a result code."""
         if code == _OUT_OF_MEMORY:
             return RequestError("the GPU has too little free memory", code="device_memory")
         if code in _NO_DEVICE:
@@ -144,19 +144,19 @@ class Driver:
         return (text.value or b"unknown error").decode(errors="replace")
 
     def attribute(self, number: int, device: int) -> int:
-        """An attribute of a device."""
+        """Return a device attribute."""
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
         return value.value
 
     def device_name(self, device: int) -> str:
-        """The name that the maker gives a device."""
+        """Return the product name of a device."""
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, 256, device)
         return name.value.decode(errors="replace")
 
     def n_devices(self) -> int:
-        """GPUs that the process may use."""
+        """Return the number of GPUs visible to the process."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
@@ -173,7 +173,7 @@ def open_driver() -> Driver:
             _found = os.getpid(), _start()
     process, found = _found
     if isinstance(found, WoollyError):
-        raise copy(found)  # each caller adds to its own
+        raise copy(found)  # each caller may modify its copy
     if process != os.getpid():
         raise DeviceError(
             "the NVIDIA driver was started by the process that this one was forked from",
@@ -184,12 +184,12 @@ def open_driver() -> Driver:
 
 
 def _library() -> str:
-    # A library of 64-bit Windows has one calling convention, so that ctypes.CDLL is right there as well.
+    # 64-bit Windows has one calling convention, so ctypes.CDLL works there, too.
     return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def _start() -> Driver | WoollyError:
-    """The driver, or why it cannot be used."""
+    """Return the driver, or the error if it is not usable."""
     try:
         library = ctypes.CDLL(_library())
     except OSError:
@@ -204,7 +204,7 @@ def _start() -> Driver | WoollyError:
         return error
 
 
-_found: tuple[int, Driver | WoollyError] | None = None  # by which process
+_found: tuple[int, Driver | WoollyError] | None = None  # process id and result
 _lock = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a fork waits for a start that is under way
+if hasattr(os, "register_at_fork"):  # a fork waits for an initialization in progress
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
