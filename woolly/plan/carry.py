@@ -1,4 +1,4 @@
-"""Steps as plain data, for another process that has to know which step makes which value."""
+"""Serialization of steps as plain data, for other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.quant import GGMLType
 
 
 def steps_to_data(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """The steps as lists, texts and numbers."""
+    """Serialize steps as lists, strings and numbers."""
     return [
         {
             "op": step.op,
@@ -28,7 +28,7 @@ def steps_to_data(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 
 def steps_from_data(data: Sequence[dict[str, Any]]) -> tuple[Step, ...]:
-    """The steps that `steps_to_data` was given."""
+    """Parse the output of `steps_to_data`."""
     return tuple(
         Step(
             one["op"],
@@ -43,7 +43,7 @@ def steps_from_data(data: Sequence[dict[str, Any]]) -> tuple[Step, ...]:
 
 
 def plan_digest(plan: Plan) -> str:
-    """A short name, equal for equal plans: two processes compare it."""
+    """Return a digest of a plan, which two processes can compare."""
     return hashlib.blake2b(repr((plan.steps, plan.values, plan.state)).encode(), digest_size=16).hexdigest()
 
 

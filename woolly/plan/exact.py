@@ -1,6 +1,6 @@
-"""Logarithms, powers and softplus, rounded correctly, for numbers of a plan that decide bits of rows.
+"""Correctly rounded log, power and softplus, for constants of a plan that affect result bits.
 
-Not by C's library or NumPy, which differ in the last bit from system to system: by decimals of 40 digits.
+Uses decimals of 40 digits, because the C library and NumPy differ in the last bit between systems.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 from decimal import Decimal, localcontext
 
 _DIGITS = 40
-_MAX_DIGITS = 400  # 1 plus the least number of f64 has 324
+_MAX_DIGITS = 400  # 1 plus the smallest f64 has 324
 
 
 def exact_log(x: float) -> float:
-    """The natural logarithm of a number above 0."""
+    """Return the natural logarithm of a positive number."""
     if not 0.0 < x < math.inf:
         return math.log(x)  # whatever such a file asks for
     with localcontext() as context:
@@ -22,18 +22,18 @@ def exact_log(x: float) -> float:
 
 
 def exact_power(base: float, exponent: float) -> float:
-    """A power of a number above 0."""
+    """Return a power of a positive number."""
     with localcontext() as context:
         context.prec = _DIGITS
         return float(Decimal(base) ** Decimal(exponent))
 
 
 def exact_softplus(x: float) -> float:
-    """The logarithm of 1 + e^x."""
+    """Return log(1 + e^x)."""
     if not math.isfinite(x):
         return max(x, 0.0)
     with localcontext() as context:
-        # 1 + e^x has one digit more for each 2.3 that x is below 0.
+        # 1 + e^x needs one more digit for each 2.3 that x is below 0.
         context.prec = min(_DIGITS + int(max(0.0, -x) / 2.3), _MAX_DIGITS)
         above = (1 + Decimal(-abs(x)).exp()).ln()
         return float(max(Decimal(x), Decimal(0)) + above)

@@ -1,4 +1,4 @@
-"""Ops over the cache of keys and values."""
+"""Ops over the KV cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Mask = Literal["", "causal", "chunked", "all", "block", "since", "before"]
 
 
 def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """The entry's K and V of all positions that some row sees, read once per sequence; two products per element."""
+    """Cost of attention: K and V of all visible positions read once per sequence, two products per element."""
     window, last = step.integer("window"), load.first + load.n_rows
     entry = plan.paged[step.integer("entry")]
     share = entry.width / sum(other.width for other in plan.paged.values())
@@ -41,13 +41,13 @@ def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
 
 
 class AttentionOps(Recorder):
-    """What a model file says of attention."""
+    """Attention ops of the tracer."""
 
     @op(inputs=("x",), weights=("divisors?",), attributes=("rope",))
     def rope(self, x: Handle, rope: Rope, divisors: str | None = None) -> Handle:
         """Each head rotated by its token's position. `divisors` names a tensor that divides the frequencies.
 
-        It has a number for each pair that turns, or for each pair of the head: then the first ones count.
+        The tensor has one number per rotated pair, or per pair of the head, of which the first are used.
         """
         if x.width % rope.head_dim != 0:
             self._fail(f"rope got heads of {rope.head_dim}, which do not divide the width {x.width}")
@@ -91,20 +91,17 @@ class AttentionOps(Recorder):
         distances: str | None = None,
         chosen: Handle | None = None,
     ) -> Handle:
-        """K and v kept in an entry of their own, then causal attention of q over it; heads of v may have another width.
+        """Store k and v in a new entry of the state, then attend over it. Heads of v may be wider or narrower than of k.
 
-        With `v_dim` instead of v, V is the first v_dim columns of each head of k. With `like`, the result of an earlier
-        attention, q looks at what that one keeps, and k and v, if there are any, are kept there, too; a number is an
-        entry of the plan that this one is the draft of. A
-        window of n sees the n latest positions, its own included, or those since the last multiple of n if the mask is
-        "chunked"; 0 sees all. A softcap of c bounds the scores by c *
-        tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t a
-        row's q is times 1 + t * log(1 + (position + temper_offset) // temper_length). With the mask "all" a row sees
-        later rows, too, a window of n those at most n // 2 positions away, and steps share one entry, for nothing is
-        kept of a text. With "causal" a row sees no later ones even if the batch says so. `alibi` is the largest
-        exponent of heads' slopes: scores fall by a head's slope for each position of distance, before the softcap.
-        `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets: with
-        the mask "all" half of them are for later rows, with "since" all for earlier ones.
+        `v_dim`: without v, V is the first v_dim columns of each head of k. `like`: the result of an earlier attention
+        whose entry is shared, and to which k and v, if given, are stored; a number is an entry of the main model (in a
+        draft). `window` n: the latest n positions including the row's own, or with the mask "chunked" those since the
+        last multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one
+        attention sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) //
+        temper_length). `mask`: see `Mask`; with "all", a window of n sees n // 2 positions on each side, and all steps
+        share one entry, because nothing is kept of a text. `alibi` is the largest exponent of the head slopes, applied
+        before the softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask
+        "all" half of the buckets are for later rows, with "since" all are for earlier rows.
         `chosen` is what `indexer` gave: a row sees these positions alone, all heads the same, or those of each KV head
         its own.
         """
@@ -167,7 +164,7 @@ class AttentionOps(Recorder):
         )
 
     def _choice(self, chosen: Handle, entry: Paged) -> tuple[int, int]:
-        """Positions that a row chooses at most, and those of a block of them."""
+        """Return the maximum number of chosen positions of a row, and the block size."""
         made = [step for step in self._steps if step.op == "indexer" and step.outputs == (chosen.value.id,)]
         if not made:
             self._fail("attention got chosen positions that no indexer made")
@@ -179,7 +176,7 @@ class AttentionOps(Recorder):
         return n, made[0].integer("block")
 
     def _paged(self, k: Handle, v: Handle | None, head_dim: int, v_dim: int, window: int) -> Paged:
-        """What attention over k and v keeps."""
+        """Return the cache entry for k and v."""
         heads = k.width // head_dim
         if k.width % head_dim != 0 or heads == 0 or (v is not None and v.width % heads != 0):
             widths = f"k of width {k.width}" + (f" and v of {v.width}" if v is not None else "")
@@ -191,7 +188,7 @@ class AttentionOps(Recorder):
         return Paged(heads, head_dim, v_dim, v_in_k=True, window=window)
 
     def _shared(self, like: Handle | int, head_dim: int, window: int) -> tuple[int, Paged]:
-        """Index of what an earlier attention keeps, and that, for as long as either of the two looks at it."""
+        """Return index and entry of an earlier attention, whose window is widened to cover both."""
         if isinstance(like, int):
             index = like
         else:
@@ -207,7 +204,7 @@ class AttentionOps(Recorder):
         return index, entry
 
 
-# q and k normed per head, k less a bias, and turned; k and v stored in the cache; gives q.
+# Norms and ropes q and k per head, subtracts a bias from k, stores k and v in the cache, and returns q.
 OPS["store"] = Op(
     "store",
     inputs=("q", "k", "v?"),
@@ -217,7 +214,7 @@ OPS["store"] = Op(
     fused=True,
 )
 
-# Causal softmax attention of q over the cache. Keys there may lack a bias: then it turns with each position.
+# Softmax attention of q over the cache. With `k_bias`, keys are stored without it, and its rotated value is added.
 OPS["attend"] = Op(
     "attend",
     inputs=("q", "chosen?"),

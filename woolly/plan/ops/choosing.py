@@ -1,4 +1,4 @@
-"""The choice of the positions that attention looks at, by an index: keys of its own, kept beside those of attention."""
+"""Sparse attention index: top-k selection of the attended positions with separate index keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?", "whole?")
 
 
 def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """The keys of all positions up to the last row's, read once per sequence; a product per element and head."""
+    """Cost of an index: keys of all positions read once per sequence, a product per element and head."""
     entry, last = plan.paged[step.integer("entry")], load.first + load.n_rows
     share = entry.width / sum(other.width for other in plan.paged.values())
     seen = sum(p + 1 for p in range(load.first, last))
@@ -24,7 +24,7 @@ def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
 
 
 class ChoosingOps(Recorder):
-    """What a model file says of an index."""
+    """Sparse-attention ops of the tracer."""
 
     @op(
         inputs=("q", "k", "weights?"),
@@ -47,14 +47,14 @@ class ChoosingOps(Recorder):
         every: int = 0,
         whole: bool = False,
     ) -> Handle:
-        """K kept in an entry of its own, then the positions whose keys score highest, ascending, -1 where none is left.
+        """Store k in a new entry, and return the highest-scoring positions, ascending and padded with -1.
 
-        With `weights`, a number for each head of q, a position's score is the sum over heads of their products, those
-        below 0 left out, times the weights. Without them each head chooses for itself. A row chooses `n` blocks of
-        `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen, and
-        scores that are no numbers last. With `every` of m a row chooses among the last positions of runs of m; `whole`:
-        it gets all positions of the chosen runs, and those after the last run that is complete. A row chooses among the
-        positions up to its own alone: the choice does not depend on what is computed beside it.
+        With `weights` [heads], the score of a position is the sum over heads of weight * relu(q · k). Without weights,
+        each head chooses separately. A row chooses `n` blocks of `block` positions by their maximum score; ties go to
+        the earlier block, NaN ranks last, and the latest `local` blocks are always chosen. With `every` = m, candidates
+        are the last positions of runs of m; with `whole`, the result has all positions of the chosen runs and those
+        after the last complete run. Only positions up to the row's own are candidates, so batching does not affect the
+        choice.
         """
         if k.width != head_dim or q.width % head_dim != 0:
             self._fail(f"indexer got q of width {q.width} and k of {k.width} for heads of {head_dim}")
@@ -83,7 +83,7 @@ class ChoosingOps(Recorder):
         )
 
 
-# The choice of q over keys that `store` kept.
+# Top-k selection by q over keys stored by `store`.
 OPS["index_topk"] = Op(
     "index_topk",
     inputs=("q", "weights?"),

@@ -1,4 +1,4 @@
-"""Blocks of positions as one row each, and attention over them beside the latest rows."""
+"""Compressed attention: one row per block of positions, attended together with the latest rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE = "state {entry}"
 
 
 def _kept_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """The latest rows, and the blocks that some row sees, read once per sequence; two products per element."""
+    """Cost: the latest rows and all visible blocks read once per sequence, two products per element."""
     window, every, last = step.integer("window"), step.integer("every"), load.first + load.n_rows
     entry = plan.paged[step.integer("entry")]
     share = entry.width / sum(other.width for other in plan.paged.values())
@@ -28,7 +28,7 @@ def _kept_cost(plan: Plan, step: Step, load: Load) -> Cost:
 
 
 class CompressingOps(Recorder):
-    """What a model file says of compressed keys."""
+    """Compressed-attention ops of the tracer."""
 
     @op(
         inputs=("kv", "gate"),
@@ -40,11 +40,11 @@ class CompressingOps(Recorder):
         cost=slot_cost,
     )
     def compress(self, kv: Handle, gate: Handle, bias: str, *, every: int, width: int) -> Handle:
-        """Each block of `every` positions as one row, at its last position; zeros at the others.
+        """Pool each block of `every` positions into one row, at its last position; zeros elsewhere.
 
-        A column is the sum of kv over the block, by shares that are the softmax of the gate plus the bias of the place
-        in the block. If kv is twice as wide as the result, blocks overlap: the first half of the columns of the block
-        before and the second half of the block's own take part.
+        Each column is the sum of kv over the block, weighted by softmax(gate + bias[position in the block]). If kv is
+        twice as wide as the result, blocks overlap: the first half of the columns comes from the preceding block, the
+        second half from the block itself.
         """
         weight = self._matrix(bias)
         if (kv.width, gate.width) not in ((width, width), (2 * width, 2 * width)) or every < 2:
@@ -59,7 +59,7 @@ class CompressingOps(Recorder):
 
     @op(inputs=("x",), attributes=("entry",), writes=(_STATE,), part="attention")
     def cache_rows(self, x: Handle, *, window: int = 0) -> Handle:
-        """X, whose rows are kept in an entry of their own: the latest `window`, 0 for all."""
+        """Store the rows of x in a new entry (the latest `window`; 0: all) and return x."""
         self._state.append(Paged(1, x.width, x.width, v_in_k=True, window=window))
         return self._step("cache_rows", (x,), "batch", x.width, entry=len(self._state) - 1)
 
@@ -84,7 +84,7 @@ class CompressingOps(Recorder):
         every: int,
         sinks: str,
     ) -> Handle:
-        """Softmax attention of all heads of q over the `window` latest rows and the blocks before a row, together.
+        """Softmax attention of q over the latest `window` rows and the preceding blocks, in one softmax.
 
         `latest` and `compressed` are results of `cache_rows`: rows are keys and values, and a block of `every`
         positions is the row at its last one. A row attends to the blocks that end at or before it, or to those of them

@@ -1,4 +1,4 @@
-"""Ops of experts: what depends on data stays inside one step."""
+"""Mixture-of-experts op: data-dependent routing stays inside one step."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Scoring = Literal["softmax", "sigmoid", "sparsemixer", "sqrt_softplus"]
 
 
 def _experts_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Expected bytes, if each row chooses its experts independently and uniformly."""
+    """Expected cost if each row chooses its experts independently and uniformly."""
     expected = sum(w.n_bytes * (1 - (1 - step.used_share(w)) ** load.total) for w in step.weights)
     return Cost(round(expected), weights_cost(plan, step, load).products)
 
 
 class ExpertOps(Recorder):
-    """What a model file says of experts."""
+    """Mixture-of-experts op of the tracer."""
 
     @op(
         inputs=("x", "router_x?", "residual?"),
-        # "*_bias" has a row for each expert, "*_scale" a number: what its matrix gives is times that.
+        # "*_bias" has a row per expert, "*_scale" a factor of the product per expert.
         weights=(
             *("norm?", "router", "bias?", "select?", "table?"),
             *(f"{name}{end}" for name in ("gate", "up", "down") for end in ("", "_bias?", "_scale?")),
@@ -67,19 +67,18 @@ class ExpertOps(Recorder):
         shared: int = 1,
         router_x: Handle | None = None,
     ) -> Handle:
-        """Each row through the `n_used` experts that its router scores highest; of equal scores the lower index wins.
+        """Route each row to the `n_used` experts with the highest router scores; ties go to the lower index.
 
-        An expert gives down(act(gate x) * up x), bounded by `limit` as glu is, without a gate down(act(up x)); gate and
-        up of one name are the upper and lower half of its rows. Its weight is its score, softmax, sigmoid or the root
-        of softplus over all experts, divided by the sum over the chosen ones with `normalize`, then times
-        `weights_scale`. With "sparsemixer" it is a softmax for each chosen one in turn, best first, over the experts
-        not chosen before it whose logit is below its own by at most a fiftieth of the larger magnitude. It multiplies
-        what the expert gives, or what it gets if `weigh` is "input". `select` names a bias of the scores that only the
-        choice sees. `table` names the experts of each token, which its rows go to whatever their scores. Of `groups`
-        equal runs of experts the `groups_used` whose `group_top` best scores, 1 or 2, sum highest take part. With a
-        `cap` of c the router's logits are c * tanh(logit / c). `shared` experts in turn have one matrix each of gate,
-        up and down. The router reads `router_x` if it is given. Passes give the step a norm, a scale and a residual as
-        they do linears.
+        An expert computes down(act(gate x) * up x), with `limit` as in glu; without a gate, down(act(up x)). If gate and
+        up have the same name, they are the upper and lower half of its rows. The routing weight is the score (softmax,
+        sigmoid or sqrt(softplus) over all experts), divided by the sum over the selected experts with `normalize`, times
+        `weights_scale`. "sparsemixer": a softmax per selected expert, best first, over the experts not selected before
+        whose logit is lower by at most 2% of the larger magnitude. The weight multiplies the expert's output, or its
+        input if `weigh` is "input". `select` names a bias added to the scores for selection only. `table` names a table of
+        the experts of each token, which replaces selection. `groups`: only the `groups_used` groups of experts with the
+        highest sum of their `group_top` (1 or 2) best scores take part. `cap` c: router logits become c * tanh(logit / c).
+        Every `shared` consecutive experts share one matrix each of gate, up and down. The router reads `router_x` if
+        given. Fusion passes add a norm, a scale and a residual as in linears.
         """
         if not 1 <= n_used <= n_experts:
             self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
@@ -147,7 +146,7 @@ class ExpertOps(Recorder):
         )
 
     def _experts(self, role: str, name: str, shape: tuple[int, ...], first: int | None = None) -> dict[str, Weight]:
-        """A tensor of experts with its biases and scales; with `first` a part of each expert's rows."""
+        """Return a tensor of experts with its biases and scales; with `first`, a range of each expert's rows."""
         weight = self._weight(name)
         bias = self._bias(name, weight) if len(weight.shape) == 3 else ()
         if first is not None and len(weight.shape) == 3:

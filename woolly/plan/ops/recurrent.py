@@ -1,4 +1,4 @@
-"""Ops over slots: a layer keeps a fixed block of numbers of each sequence, and rows pass through it in token order."""
+"""Recurrent ops: each layer keeps a fixed-size state per sequence (a slot), updated in token order."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MAX_TOKENS = 1 << 24  # slots hold numbers of 24 bits exactly
 
 
 def _ngrams_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """As many rows of the table for each row of the batch as it has hashes."""
+    """Cost of a lookup of one table row per hash and row of the batch."""
     (table,) = step.weights
     n = plan.values[step.output].width // table.shape[1]
     return Cost(load.total * n * table.type.row_bytes(table.shape[1]), 0)
 
 
 def slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """The slot read and written once per sequence, and four products of each of its numbers per row."""
+    """Cost: the slot read and written once per sequence, four products per element and row."""
     numbers = plan.slots[step.integer("entry")].numbers
     return Cost(weights_cost(plan, step, load).n_bytes + 8 * numbers * load.n_sequences, 4 * numbers * load.total)
 
 
 class RecurrentOps(Recorder):
-    """What a model file says of recurrence."""
+    """Recurrent ops of the tracer."""
 
     @op(
         inputs=("x",),
@@ -49,10 +49,10 @@ class RecurrentOps(Recorder):
     def causal_conv1d(
         self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu", gap: int = 0
     ) -> Handle:
-        """Each column times a filter over its `kernel` latest rows, plus `name.bias` if the file has one; then silu.
+        """Causal depthwise convolution over `kernel` rows, plus `name.bias` if the file has one; then silu.
 
-        With a `gap` as many rows are left out between two that the filter sees. Axes of 1 in the filters' tensor say
-        nothing: converters of some families leave them.
+        `gap` rows are skipped between taps (dilation - 1). Axes of length 1 in the filter tensor are ignored: some
+        converters leave them.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1) or kernel < 2:
@@ -68,7 +68,7 @@ class RecurrentOps(Recorder):
 
     @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=slot_cost)
     def token_shift(self, x: Handle) -> Handle:
-        """The row of x before each row, zeros before the first of a sequence."""
+        """Return the preceding row of x for each row; zeros before the first of a sequence."""
         return self._slotted("token_shift", (x,), x.width, x.width)
 
     @op(
@@ -82,12 +82,11 @@ class RecurrentOps(Recorder):
     def ngrams(
         self, table: str, *, end: int, factors: Sequence[int], sizes: Sequence[int], firsts: Sequence[int]
     ) -> Handle:
-        """Rows of `table` for the runs of 2 to n tokens that end with each token, side by side.
+        """Look up and concatenate the rows of `table` for the n-grams (2 to n tokens) that end with each token.
 
-        A run's hash is the exclusive or of its tokens, the latest first, times the n `factors`, all in 64 bits. Each
-        length has as many of the `sizes` in turn: the row is the hash modulo the size, after the first row that
-        `firsts` gives. Tokens at or before a token `end` that is not the latest one, and those before the text, count
-        as `end`.
+        The 64-bit hash of an n-gram is the XOR of its tokens, latest first, times `factors`. Each length uses the same
+        number of `sizes`, in order: the row is firsts[i] + hash % sizes[i]. Tokens up to an earlier `end` token, and
+        those before the text, count as `end`.
         """
         weight, n = self._matrix(table), len(factors)
         if n < 2 or not sizes or len(sizes) % (n - 1) != 0 or len(firsts) != len(sizes):
@@ -123,10 +122,9 @@ class RecurrentOps(Recorder):
         order: HeadOrder,
         eps: float,
     ) -> Handle:
-        """The gated delta rule: S = e^decay S, then S += k (beta (v - S^T k))^T, giving S^T q / sqrt(len(q)) per head.
+        """Gated delta rule: S = e^decay S, then S += k (beta (v - S^T k))^T; returns S^T q / sqrt(len(q)) per head.
 
-        Each head of q and k is first divided by the root of its sum of squares plus eps. `decay` has a number for each
-        head of v, or for each row of its S.
+        Heads of q and k are L2-normalized first, with eps. `decay` has one number per head of v, or per row of its S.
         """
         self._heads("delta_net", heads_k, q, k)
         self._heads("delta_net", heads_v, v, decay, beta)
@@ -159,7 +157,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def scan_mamba(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str) -> Handle:
-        """Mamba: each column has its own S = e^(dt a) S + dt x b, giving S c + d x. `dt` is positive, as wide as x."""
+        """Mamba: per column S = e^(dt a) S + dt x b; returns S c + d x. `dt` is positive and as wide as x."""
         weights = (self._weight(a), self._weight(d))
         if dt.width != x.width or b.width != c.width:
             self._fail(f"scan_mamba got x of {x.width}, dt of {dt.width}, b of {b.width} and c of {c.width}")
@@ -177,9 +175,9 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def scan_mamba2(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str, groups: int) -> Handle:
-        """Mamba 2: per head S = e^(dt a) S + b (dt x)^T, giving S^T c + d x. `dt` is positive, one for each head.
+        """Mamba 2: per head S = e^(dt a) S + b (dt x)^T; returns S^T c + d x. `dt` is positive, one per head.
 
-        Heads of b and c are `groups`; each serves a run of heads of x.
+        b and c have `groups` heads, each shared by a run of heads of x.
         """
         weights, heads = (self._weight(a), self._weight(d)), dt.width
         self._heads("scan_mamba2", heads, x)
@@ -200,7 +198,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def wkv7(self, r: Handle, w: Handle, k: Handle, v: Handle, a: Handle, b: Handle, *, head: int) -> Handle:
-        """RWKV-7: per head S = e^w S + k v^T + b (S^T a)^T, giving S^T r; S on the right is the one before."""
+        """RWKV-7: per head S' = e^w S + k v^T + b (S^T a)^T; returns S'^T r."""
         for x in (r, w, k, a, b):
             self._same_shape("wkv7", x, v)
         if head < 1 or v.width % head != 0:
@@ -216,7 +214,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def lightning_attention(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
-        """Lightning attention: per head S = e^-rate S + k v^T, giving S^T q.
+        """Lightning attention: per head S = e^-rate S + k v^T; returns S^T q.
 
         Head h of n has the rate slope * 2^(-8 (h + 1) / n).
         """
@@ -240,7 +238,7 @@ class RecurrentOps(Recorder):
         weights: tuple[Weight, ...] = (),
         **attributes: int | float | str,
     ) -> Handle:
-        """A step with a slot of its own."""
+        """Add a step with a new slot."""
         if any(x.value.rows != "batch" for x in inputs):
             self._fail(f"{op} needs all rows of the batch")
         self._state.append(Slot(numbers))

@@ -1,4 +1,4 @@
-"""Ops over several streams of one width, side by side in a row."""
+"""Ops over several residual streams of one width, concatenated in a row."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from woolly.plan.recorder import Handle, Recorder
 
 
 class StreamOps(Recorder):
-    """What a model file says of streams."""
+    """Residual-stream ops of the tracer."""
 
     @op(inputs=("x", "coefs"), attributes=("streams", "plus?"), by_row=True)
     def mix_streams(self, x: Handle, coefs: Handle, *, streams: int, plus: float = 0.0) -> Handle:
-        """Each new stream j the sum of the `streams` of x times coefs[j * streams + i] + plus."""
+        """Return new streams: stream j is the sum over i of x[i] * (coefs[j * streams + i] + plus)."""
         n = coefs.width // max(1, streams)
         fits = streams >= 1 and x.width % streams == 0 and coefs.width == n * streams and n >= 1
         if not fits or x.value.rows != coefs.value.rows:
@@ -23,7 +23,7 @@ class StreamOps(Recorder):
     def hyper_connections(
         self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float
     ) -> Handle:
-        """Coefficients of hyper connections: what n streams give a layer, what it gives them, how they mix.
+        """Coefficients of hyper-connections: stream-to-layer, layer-to-stream and stream-to-stream.
 
         X has n, n and n * n logits, which are times a scale each and plus the base. The first n are sigmoids plus eps,
         the second twice sigmoids. Of the last, row i is a softmax plus eps over what stream i gives each stream; its
@@ -49,12 +49,12 @@ class StreamOps(Recorder):
 
     @op(inputs=("x", "like"), attributes=("least",), by_row=True)
     def match_rms(self, x: Handle, like: Handle, *, least: float) -> Handle:
-        """Each stream of x, as wide as `like`, brought to its mean square; one of less than `least` counts as that."""
+        """Rescale each stream of x (as wide as `like`) to the mean square of `like`; `least` is the divisor's minimum."""
         if x.width % like.width != 0 or x.value.rows != like.value.rows:
             self._fail(f"match_rms got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
         return self._step("match_rms", (x, like), x.value.rows, x.width, least=float(least))
 
     @op(inputs=("x",), attributes=("deviations",), by_row=True)
     def gaussian_topk(self, x: Handle, *, deviations: float) -> Handle:
-        """What each element has above the row's mean and `deviations` times its standard deviation; 0 if nothing."""
+        """Return relu(x - (mean + deviations * standard deviation)), with the statistics of each row."""
         return self._step("gaussian_topk", (x,), x.value.rows, x.width, deviations=float(deviations))

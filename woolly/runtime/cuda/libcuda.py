@@ -163,9 +163,9 @@ class Driver:
 
 
 def open_driver() -> Driver:
-    """The driver of this machine. DeviceError if there is none, it is too old, or a forked child asks for it.
+    """Return the driver of this machine. DeviceError if it is missing, too old, or was started before a fork.
 
-    It is started once, by a process and its forked children together: in these it may hang.
+    The driver is initialized once per process and never in a forked child, where it may hang.
     """
     global _found
     with _lock:

@@ -1,4 +1,4 @@
-"""Tiles: matrices on the device in the order of native/cuda/weights/tile.cuh, packed there from the file's bytes."""
+"""Tiles: weight matrices in the layout of native/cuda/weights/tile.cuh, repacked on the device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 
 TILE_ROWS, TILE_COLUMNS = 16, 256
-_WARPS = 8  # of a block that packs
-_MAX_MATRICES = 65535  # of one launch
+_WARPS = 8  # per packing block
+_MAX_MATRICES = 65535  # per launch
 
 # Bytes of a tile of each kind: Tile<T>::bytes of native/cuda.
 _BYTES = {
@@ -37,10 +37,10 @@ _BYTES = {
 }
 
 
-# Types that become tiles of another type, with the same values.
+# Types packed losslessly as tiles of another type.
 _ALIKE = {GGMLType.BF16: "f16", GGMLType.IQ4_XS: "iq4_nl"}
-# The kind of tiles of every type that matrices and tables on the device may have: of the CPU's types all but F32, whose
-# products are of f32 throughout. Types without a kind of their own are "wide": a byte for each weight.
+# Tile kind of each supported type: all types of the CPU except F32, whose products use no tiles. Types without a
+# specific kind are "wide": one byte per weight.
 KINDS: dict[GGMLType, str] = {
     type: name if (name := type.name.lower()) in _BYTES else _ALIKE.get(type, "wide")
     for type in map(GGMLType.__getitem__, _native.types())
@@ -50,23 +50,23 @@ KINDS: dict[GGMLType, str] = {
 
 @dataclass(frozen=True)
 class Tiles:
-    """One matrix, or one for each expert, as kernels of products read it."""
+    """Packed matrix, or one matrix per expert, as read by the product kernels."""
 
-    kind: str  # of tiles: the end of the kernels' names
-    n_rows: int  # of a matrix; with pairs, of both weights together
+    kind: str  # tile kind, the suffix of kernel names
+    n_rows: int  # per matrix; if paired, of both weights together
     n_columns: int
-    is_paired: bool  # rows g and g + 8 of a strip are the same row of two weights
-    address: Address  # of the first matrix: tiles, strip after strip, then a factor (f32) for each packed row
+    is_paired: bool  # rows g and g + 8 of a panel are the same row of two weights
+    address: Address  # of the first matrix: tiles panel by panel, then an f32 factor per packed row
     n_matrices: int = 1
 
     @property
     def n_panels(self) -> int:
-        """Strips of 16 packed rows; the last is filled up with zeros."""
+        """Panels of 16 packed rows; the last is zero-padded."""
         return _n_panels(self.n_rows, self.is_paired)
 
     @property
     def n_tiles(self) -> int:
-        """Tiles of 256 columns in a strip; the last is filled up with zeros."""
+        """Tiles of 256 columns per panel; the last is zero-padded."""
         return -(-self.n_columns // TILE_COLUMNS)
 
     @property
@@ -76,51 +76,51 @@ class Tiles:
 
     @property
     def factors(self) -> Address:
-        """Where the factors of the first matrix are."""
+        """Address of the row factors of the first matrix."""
         return self.address + self.n_panels * self.n_tiles * _BYTES[self.kind]
 
     @property
     def n_bytes(self) -> int:
-        """All matrices."""
+        """Bytes of all matrices."""
         return self.n_matrices * self.stride
 
 
 def can_pack(type: GGMLType) -> bool:
-    """Whether matrices of the type become tiles. Those of F32 do not: their products are of f32 throughout."""
+    """True if matrices of the type are packed as tiles. F32 matrices are not."""
     return type in KINDS
 
 
 def kind_of(type: GGMLType) -> str:
-    """The kind of tiles that a type is packed as; UnsupportedError if there is none."""
+    """Return the tile kind of a type; UnsupportedError if there is none."""
     if not can_pack(type):
         raise UnsupportedError(f"the cuda backend does not compute with {type.name} matrices")
     return KINDS[type]
 
 
 def tile_bytes(type: GGMLType) -> int:
-    """Bytes of 16 rows and 256 columns of a type."""
+    """Return the bytes of a tile (16 rows x 256 columns) of a type."""
     return _BYTES[kind_of(type)]
 
 
 def packed_bytes(weight: Weight) -> int:
-    """Bytes that a matrix, or a matrix for each expert, takes on the device. Pairs take no more but for padding."""
+    """Return the packed bytes of a matrix or of all experts. Pairs take the same, except for padding."""
     *experts, rows, columns = weight.shape
     n_tiles = -(-columns // TILE_COLUMNS)
     return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _n_panels(rows, False), n_tiles)
 
 
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
-    """A weight's tiles, which the loader fills; with another of the same type and shape, both in pairs of rows.
+    """Return the tiles of a weight, filled by the loader; with `other`, of both weights in pairs of rows.
 
-    The row r of the first is row r // 8 * 16 + r % 8, that of the other 8 further: gate and up of a feature meet in
-    the registers of one lane.
+    Row r of the first weight is packed row r // 8 * 16 + r % 8, row r of `other` 8 later: gate and up of a feature
+    are in the registers of one lane.
     """
     kind = kind_of(weight.type)
     *experts, rows, columns = weight.shape
     if other is not None and (other.type, other.shape) != (weight.type, weight.shape):
         raise UnsupportedError(f"{weight.name} and {other.name} are not alike, so their rows cannot be paired")
     n_rows = rows if other is None else 2 * rows
-    # Memory comes last: what packing reads must be there first.
+    # Allocated last: the codebook must exist before packing.
     points = points_of(emitter, weight.type)
     shape = Tiles(kind, n_rows, columns, other is not None, Address(0), math.prod(experts))
     parts = [
@@ -138,12 +138,12 @@ def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> T
 
 @dataclass(frozen=True)
 class _Packer:
-    """Queues the packing of some rows of a source: all of several matrices, or some strips of one."""
+    """Queue the packing of source rows: several complete matrices, or some panels of one."""
 
     type: GGMLType
     shape: Tiles  # without an address
-    rows: int  # of a matrix in the source
-    order: int  # 0: all packed rows, 1: the first eight of each strip, 2: the others
+    rows: int  # per matrix in the source
+    order: int  # 0: all packed rows, 1: the first eight of each panel, 2: the last eight
     points: Address
 
     def __call__(self, device: Device, weight: Address, staged: Address, first: int, n_rows: int) -> None:

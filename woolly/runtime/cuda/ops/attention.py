@@ -1,4 +1,4 @@
-"""Attention: keys and values put into the cache, and softmax over it."""
+"""Emitters of attention: K and V stored in the cache, and softmax attention over it."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
-# Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
+# Maximum memory for the partial results of split-KV units (256 positions), which a separate kernel merges.
 PARTIAL_BYTES = 64 << 20
 
-# Rows of one sequence up to which a kernel for few rows computes them, and queries of a block of the other.
+# Maximum rows of a sequence for the decode kernels, and queries per block of the prefill kernel.
 MAX_FEW_ROWS = 15
 QUERIES = 128
 
-# Positions before one row from which on blocks that share a head meet in memory, in place of clusters.
+# Context length from which blocks that share a head exchange results through memory instead of a cluster.
 FAR = 2048
 
-_MAX_WARP_ROWS = 64  # rows up to which each head of q, k and v has a warp of its own
-_STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
+_MAX_WARP_ROWS = 64  # maximum rows with a separate warp for each head of q, k and v
+_STREAMED = {"f16": 8, "q8_0": 3}  # minimum rows for which the decode kernels stream K and V through rings
 
-# Columns of heads for which Hopper has a kernel of many rows of its own.
+# Head sizes with a WGMMA prefill kernel for Hopper.
 _WIDE = {"f16": (64, 80, 96, 128), "q8_0": (64, 128)}
 
-# What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
-# of a processor as all large kernels do.
+# Above 48 KB: raises the driver's limit, as kernels with additional static arrays need, and selects the carveout of
+# all large kernels.
 _MIN_SHARED_BYTES = (48 << 10) + 16
 
-_FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
+_FARTHEST = 128  # distances from here on share a bucket
 _ALL_ROWS = 1 << 30
 _NONE = Address(0)
 _MASKS = {"": 0, "all": 1, "chunked": 2, "block": 3, "causal": 4}
 
 
 def joined(plan: Plan, kv_type: str) -> frozenset[int]:
-    """Steps that keep k and v whose next step is the attention over them: for one row a kernel computes both."""
+    """Return the indices of `store` steps followed by their attention: for one row, a kernel computes both."""
     pairs = zip(plan.steps, plan.steps[1:], strict=False)
     return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(step, after, kv_type))
 
 
 def is_far(batch: Batch) -> bool:
-    """Whether the batch is one row after many positions, for which some launches are."""
+    """True if the batch is one row after a long context, for which some launches are reserved."""
     return batch.n_rows == 1 and int(batch.positions[0]) >= FAR
 
 
@@ -65,7 +65,7 @@ def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
 
 
 def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
-    """Whether few rows are computed by the kernel through whose memory groups of positions stream."""
+    """True if few rows use the kernel that streams groups of positions through shared memory."""
     return e.kv_type in _STREAMED and _prefill_bytes(entry, group, e.kv_type, e.device.shared_bytes) > 0
 
 
@@ -76,9 +76,9 @@ def _store(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // step.integer("head_dim")
     arguments, n_heads = store_arguments(e, step), heads + entry.heads
-    if step.output == step.inputs[0]:  # q stays as it is: it has no norm and does not turn
+    if step.output == step.inputs[0]:  # q is unchanged: no norm and no rope
         arguments, n_heads = (*arguments[:7], 0, *arguments[8:]), entry.heads
-    # A warp takes one head of few rows, and some of many.
+    # One head per warp for few rows, five for many.
     few, many = ((GridRows(0), -(-n_heads // (4 * n))) for n in (1, 5))
     kernel, most = f"store_{_named(entry, e.kv_type)}", _MAX_WARP_ROWS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
@@ -103,7 +103,7 @@ def _attend(e: Emitter, step: Step) -> None:
     n_partials = PARTIAL_BYTES // part_bytes
     partials = e.scratch("attention parts", n_partials * part_bytes)
     grid = 8 * e.device.n_processors
-    if e.kv_type == "f32":  # which is asked for by those who want no rounding: without tensor cores
+    if e.kv_type == "f32":  # no rounding, so no tensor cores
         arguments = _arguments(e, step, partials, n_partials, _ALL_ROWS, 0)
         e.launch("attend_f32", grid, 128, *arguments)
         e.launch("attend_merge", grid, 128, *arguments)
@@ -118,11 +118,11 @@ def _attend(e: Emitter, step: Step) -> None:
         return
     columns = room(entry.k_dim, e.kv_type)
     tiles, least = GridRows(0, per=QUERIES // group), MAX_FEW_ROWS + 1
-    # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
+    # If a kernel fuses this step with the one before, the other launches cover the runs that it does not take.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
     other = 0 if store is None else -1
-    # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers; and
-    # three groups of q8_0 as they are, with the scales of each 16.
+    # WGMMA kernel: shared memory for queries, a ring of six, sums, alignment and barriers; for q8_0 also three raw
+    # groups with the scales of each 16.
     if e.device.kernels_for == 90 and columns in _WIDE[e.kv_type]:
         shared = (QUERIES * 2 + 6 * 64 * 2) * -(-columns // 64) * 64 + QUERIES * 4 * columns + 2048
         shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
@@ -131,13 +131,13 @@ def _attend(e: Emitter, step: Step) -> None:
     else:
         kernel, blocks, threads, shared = f"attend_prefill_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
     e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
-    # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit
-    # of K and V of f16 answers sooner, but reads slower.
+    # A ring of three groups of 64 positions, two blocks per multiprocessor. One block with a complete unit of f16 K and
+    # V has lower latency, but less bandwidth.
     n, kernel = e.device.n_processors, f"attend_stream_{e.kv_type}_{columns}"
     kept = KV_TYPES[e.kv_type]
     row = columns * int(kept.bits) // 8 if kept.block > 1 else 2 * columns + (0 if columns % 64 == 0 else 16)
     ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _MIN_SHARED_BYTES)
-    is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
+    is_near = 0 < step.integer("window") <= FAR  # positions outside a window are masked
     least = _STREAMED[e.kv_type]
     if e.kv_type == "f16":
         few, units = f"attend_split_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
@@ -152,7 +152,7 @@ def _attend(e: Emitter, step: Step) -> None:
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
     name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
     launch(f"attend_decode_batch_{name}", 2 * n, 128, *arguments, shared=ring, least=least, apart=True)
-    # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
+    # As many complete clusters as are resident: 30 of 8 blocks on 132 multiprocessors.
     whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
     launch(f"attend_decode_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
     if not is_near:
@@ -160,7 +160,7 @@ def _attend(e: Emitter, step: Step) -> None:
 
 
 def _named(entry: Paged, kv_type: str) -> str:
-    """The type of an entry's cache in names of kernels: that of K alone if V is a part of it."""
+    """Return the cache type in kernel names: only that of K if V is a part of K."""
     return kept_as(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
 
 
@@ -169,7 +169,7 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
     stored = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // stored.k_dim
     k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
-    is_rotated = kept_as(e.kv_type)[0] == "q4"  # as keys, queries are
+    is_rotated = kept_as(e.kv_type)[0] == "q4"  # queries are rotated like keys
     entry = replace(stored, k_dim=k_room if is_rotated else stored.k_dim, v_dim=v_room)
     part_bytes = 4 * (4 + v_room)
     n_partials = PARTIAL_BYTES // part_bytes
@@ -189,7 +189,7 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
     arguments = (q, rotated, *arguments[2:])
     columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
     grid, n = 8 * e.device.n_processors, e.device.n_processors
-    if many and name == "q4":  # groups stream through a ring of bytes and scales
+    if many and name == "q4":  # a ring of raw bytes and scales
         ring = max(16 * (2 * k_room + 16) + 3 * 2 * 64 * (k_room + k_room // 8), _MIN_SHARED_BYTES)
         e.launch(f"attend_stream_{name}_{k_room}", 2 * n, 128, *arguments, shared=ring, early=True)
     else:
@@ -209,7 +209,7 @@ def _hadamard_size(columns: int, entry: Paged) -> int:
 
 
 def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
-    """What kernels that keep k and v of their rows are given after the rest."""
+    """Return the extra arguments of kernels that also store K and V."""
     rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
     return (
         e.value(store.inputs[1]),
@@ -224,7 +224,7 @@ def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
 
 
 def _prefill_bytes(entry: Paged, group: int, kv_type: str, most: int) -> int:
-    """Shared memory of the kernel for many rows; 0 if there is none for such heads."""
+    """Return the shared memory of the prefill kernel in bytes; 0 if there is no kernel for the head size."""
     columns = room(entry.k_dim, kv_type)
     if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, kv_type) or entry.v_in_k or group > QUERIES:
         return 0
@@ -233,13 +233,13 @@ def _prefill_bytes(entry: Paged, group: int, kv_type: str, most: int) -> int:
 
 
 def _few_bytes(entry: Paged, most: int) -> tuple[int, int]:
-    """How many copies of a group's K and V the kernel for few rows holds in shared memory, and its bytes of it."""
+    """Return the pipeline stages of the decode kernel (copies of a group's K and V) and its shared memory in bytes."""
 
     def rows(columns: int) -> int:
         return 2 * room(columns, "f16") + 16
 
     queries, copy = 16 * rows(entry.k_dim), 64 * (rows(entry.k_dim) + (0 if entry.v_in_k else rows(entry.v_dim)))
-    most -= 4096  # what the kernel has besides
+    most -= 4096  # static shared memory of the kernel
     stages = 3 if queries + 3 * copy <= most // 2 else 2 if queries + 2 * copy <= most else 1
     if queries + stages * copy > most:
         raise UnsupportedError(
@@ -252,7 +252,7 @@ def _few_bytes(entry: Paged, most: int) -> tuple[int, int]:
 def _arguments(
     e: Emitter, step: Step, partials: Address, n_partials: int, most: int, stages: int, rotated: Paged | None = None
 ) -> tuple[Argument, ...]:
-    """What struct Attend of native/cuda/attention/attend.cuh has, after the batch. `turned`: the entry filled up."""
+    """Return the fields of struct Attend (native/cuda/attention/attend.cuh). `rotated`: the entry with padded heads."""
     stored = e.plan.paged[step.integer("entry")]
     heads, entry = e.width(step.inputs[0]) // stored.k_dim, rotated or stored
     k_room = room(entry.k_dim, e.kv_type)
@@ -289,7 +289,7 @@ def _arguments(
 
 
 def _mask(step: Step) -> int:
-    """The number of a mask; UnsupportedError for one that kernels lack."""
+    """Return the kernels' number of a mask; UnsupportedError for an unsupported mask."""
     if (mask := step.text("mask")) not in _MASKS:
         raise UnsupportedError(f"the cuda backend has no attention with the mask {mask}")
     return _MASKS[mask]
@@ -300,6 +300,6 @@ def _bucket_table(e: Emitter, n: int) -> Address:
 
 
 def _buckets(n: int) -> npt.NDArray[np.int32]:
-    """Buckets of distances back, and ahead."""
+    """Return the buckets of backward distances, then of forward distances."""
     back = distance_buckets(-np.arange(_FARTHEST + 1), n)
     return np.concatenate([back, back + n // 2]).astype(np.int32)

@@ -1,8 +1,7 @@
-"""Products of rows and matrices: which kernels compute them, for few rows and for many.
+"""Emitters of linear layers: choice of the matrix-product kernels by the number of rows.
 
-All variants give a row the same bits (native/cuda/linears/linears.cuh), so the choice is of speed alone. Few rows are
-bound by the reading of weights, many by tensor cores; between them the work is cut so that all multiprocessors have a
-share.
+All variants compute the same bits (native/cuda/linears/linears.cuh), so the choice affects only speed. Few rows are
+bound by weight bandwidth, many by tensor cores; in between, work is split over all multiprocessors.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 
-# Rows that the kernels of many rows take at once.
+# Row tiles of the GEMM kernels.
 _WGMMA_ROWS = (16, 32, 64, 128)
 _MMA_ROWS = (16, 64)
-# Rows that wide kernels prepare themselves, if matrices have as many 128s of rows: else blocks would be too few.
+# Maximum rows that GEMM kernels prepare themselves, given enough blocks of 128 weight rows to fill the GPU.
 _MAX_OWN_ROWS, _MIN_W_BLOCKS, _MAX_FUSED_COLUMNS = 64, 8, 14336
-# linear_splitk.cu takes these rows at once; blocks of a team, and the most items that one computes in turn.
+# Row tiles of linear_splitk.cu, blocks per team, and maximum items per team.
 _SPLITK_ROWS, _SPLITK_BLOCKS, _SPLITK_ROUNDS = (32, 64), 4, 2
-# From 1,793 rows on wide kernels take 160 at once, which opens tiles less often. Tiles of up to 3,456 bytes leave room.
+# From 1,793 rows on, GEMM kernels use row tiles of 160 to unpack weight tiles less often, if those have <= 3,456 bytes.
 _WIDEST_ROWS, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
 
 
 @dataclass(frozen=True)
 class _Product:
-    """One matrix of a step: its weight, its bias, and where its rows go."""
+    """One matrix of a step: weight, bias and output address."""
 
     weight: Weight
     bias: Address
@@ -79,13 +78,13 @@ def _linears(e: Emitter, step: Step) -> None:
 def _launch_glu(
     e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: Step, gate: int, scale: float
 ) -> None:
-    """Gate and up in one matrix of pairs if their types are alike, else each to scratch memory and then together."""
+    """Launch gate and up as one matrix of row pairs if their types are equal, else separately with a GLU kernel."""
     (first, first_bias), (second, second_bias) = pairs
     y, limit, n = e.value(step.output), step.number("limit"), first.shape[0]
     if first.type == second.type != GGMLType.F32 and first.shape == second.shape:
         tiles = tiles_of(e, first, second)
         epi = EpilogueParams(NULL, _EPILOGUES["glu"], gate, limit, scale)
-        # The second matrix has no strips: it lends its bias.
+        # The second matrix is empty and only passes its bias.
         matrices = ((tiles.address, first_bias, y, n, tiles.n_panels), (NULL, second_bias, NULL, 0, 0))
         is_fused = _prepare(e, rows, [(tiles, matrices)])
         _launch_tiles(e, rows, tiles, matrices, epi, is_fused)
@@ -116,11 +115,11 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     _products(e, rows, [_Product(weight, NULL, e.value(step.output))], EpilogueParams())
 
 
-_Groups = dict[str, list[tuple[Tiles, _Product]]]  # by the kind of tiles
+_Groups = dict[str, list[tuple[Tiles, _Product]]]  # by tile kind
 
 
 def _products(e: Emitter, rows: Input, products: Sequence[_Product], epi: EpilogueParams) -> None:
-    """Matrices of one type go together, three at most."""
+    """Launch all products: matrices of one type together, at most three per launch."""
     groups: _Groups = {}
     for product in products:
         if product.weight.type == GGMLType.F32:
@@ -142,13 +141,13 @@ def _products(e: Emitter, rows: Input, products: Sequence[_Product], epi: Epilog
 
 
 def _is_mixed(groups: _Groups) -> bool:
-    """Whether a kernel of few rows takes all matrices at once: q and k of one kind, v of q6_k."""
+    """True if one kernel for few rows takes q and k of q4_k or q5_k together with v of q6_k."""
     sizes = {kind: len(group) for kind, group in groups.items()}
     return sizes.pop("q6_k", 0) == 1 and sizes in ({"q4_k": 2}, {"q5_k": 2})
 
 
 def _mixed(e: Emitter, rows: Input, groups: _Groups, epi: EpilogueParams, is_fused: bool) -> None:
-    """Few rows by one kernel, whose last matrix is of the second kind; many rows kind by kind."""
+    """Launch few rows with one kernel for both kinds (q6_k last), many rows separately by kind."""
     first = next(group for kind, group in groups.items() if kind != "q6_k")
     pairs = [*first, *groups["q6_k"]]
     matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_panels) for t, p in pairs)
@@ -163,12 +162,12 @@ def _mixed(e: Emitter, rows: Input, groups: _Groups, epi: EpilogueParams, is_fus
         first_many = width + 1
     for part in (matrices[:2], matrices[2:]):
         tiles = first[0][0] if len(part) == 2 else largest
-        # The second finds the rows that the first prepared.
+        # The second reuses the rows that the first prepared.
         _launch_gemm(e, rows, tiles, part, epi, first_many, is_fused and len(part) == 2)
 
 
 def _launch_f32(e: Emitter, rows: Input, product: _Product, epi: EpilogueParams) -> None:
-    """A matrix of f32 numbers."""
+    """Launch the product of an f32 matrix."""
     x, kind, n = rows.x, rows.kind, rows.n_columns
     if rows.norm:
         x = e.scratch("linears normed", 4 * n * e.max_rows)
@@ -183,7 +182,7 @@ def _launch_f32(e: Emitter, rows: Input, product: _Product, epi: EpilogueParams)
 def _launch_tiles(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, is_fused: bool
 ) -> None:
-    """Matrices of tiles of one kind, by kernels for each number of rows."""
+    """Launch matrices of one tile kind, with a kernel for each range of rows."""
     if rows.heads > 1:
         launch_heads(e, rows, tiles, matrices)
         return
@@ -193,9 +192,9 @@ def _launch_tiles(
 
 
 def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -> bool:
-    """Prepares the rows once for all matrices of the step. Kernels of few rows do so themselves.
+    """Launch the preparation (norm, f16 conversion) of the rows, shared by all matrices of the step.
 
-    Returns whether wide kernels do so, too: if each has blocks for most of the rows.
+    Kernels for few rows prepare rows themselves. Return True if the GEMM kernels do so for up to _MAX_OWN_ROWS rows.
     """
     if rows.heads > 1 or not parts:
         return False
@@ -213,21 +212,21 @@ def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -
 
 
 def _n_w_blocks(matrices: Matrices) -> int:
-    """128s of rows of weights."""
+    """Return the number of blocks of 128 weight rows."""
     return sum(-(-m[4] // 8) for m in matrices)
 
 
 def _launch_gemm(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, first: int, is_fused: bool
 ) -> None:
-    """Launches for many rows, `first` or more. `is_own`: they prepare up to _MAX_OWN_ROWS rows themselves."""
+    """Launch the GEMM kernels from `first` rows on. `is_fused`: they prepare up to _MAX_OWN_ROWS rows themselves."""
     kind, n, n_bytes = rows.kind, rows.n_columns, tile_bytes(tiles)
     memory, inv_scales, stride = prepared(e, rows)
-    # Hopper's own instructions are in kernels of their own.
+    # Hopper uses WGMMA kernels.
     family, widths = ("wgmma", _WGMMA_ROWS) if e.device.kernels_for == 90 else ("mma", _MMA_ROWS)
     is_wgmma, n_blocks = family == "wgmma", e.device.n_processors
     n_w_blocks = _n_w_blocks(matrices)
-    n_pair = 2 if is_wgmma else 1  # blocks of wide kernels work in pairs
+    n_pair = 2 if is_wgmma else 1  # blocks of WGMMA kernels work in pairs
     n_items, n_groups = -(-n_w_blocks // n_pair), n_blocks // n_pair
     variants = _variants(widths, n_items, n_groups)
     if is_wgmma and n_bytes <= _WIDEST_BYTES:
@@ -242,7 +241,7 @@ def _launch_gemm(
             _launch_splitk(e, rows, tiles.kind, n_bytes, matrices, epi, width, (first, most), is_fused)
             first = most + 1
             continue
-        # Sums of slices, or of items that one pair of blocks begins and the next ends.
+        # Partial sums of split-K slices, or of items that one pair of blocks starts and the next completes.
         n_sums = 16 * n_w_blocks if n_splits > 1 else n_blocks if is_wgmma else 0
         parts = e.scratch("linears parts", 512 * width * n_sums) if n_sums else NULL
         flags = (
@@ -299,12 +298,12 @@ def _launch_splitk(
     counts: tuple[int, int],
     is_fused: bool,
 ) -> None:
-    """One launch of linear_splitk.cu, for the least to the most of `counts` rows. Tiles have up to n_bytes."""
+    """Launch linear_splitk.cu for `counts` (minimum, maximum) rows and tiles of up to n_bytes."""
     memory, inv_scales, stride = prepared(e, rows)
     arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
     fused = (rows.x if is_fused else NULL, rows.norm, rows.eps, arrivals)
     stages, shared = _wgmma_stages(e, width, n_bytes, 512 * width + 128)
-    # Sums that pairs leave for the next; the number in it says that there is none.
+    # Partial sums passed from pair to pair; the sentinel 0xFFFFFFFF means "not written".
     n_handoff = _SPLITK_ROUNDS * e.device.n_processors * _SPLITK_ROWS[-1] * 128
     handoff = e.array("linears left", 4 * n_handoff, lambda: np.full(n_handoff, 0xFFFFFFFF, np.uint32))
     e.launch(
@@ -322,10 +321,10 @@ def _launch_splitk(
 
 
 def _wgmma_stages(e: Emitter, width: int, n_bytes: int, rest: int = 0) -> tuple[tuple[int, ...], int]:
-    """Stages of tiles and of rows, and the shared memory that they take, with `rest` bytes besides."""
+    """Return (tile stages, row stages) of the pipeline and the shared memory in bytes, including `rest` extra bytes."""
     for row_stages in (8, 4) if width < 128 else (6 if n_bytes < 4608 else 5,):
         fixed = 1024 + 512 + 32 * width + row_stages * width * 128 + rest  # alignment, barriers, powers and rows
-        # More would be under way than memory takes at once.
+        # More than 4 stages would exceed the memory requests in flight.
         tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
         if tile_stages > 1:
             break
@@ -339,9 +338,9 @@ def _mma_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], 
 
 
 def _variants(widths: Sequence[int], n_w_blocks: int, n_processors: int) -> list[tuple[int, int, int]]:
-    """(width, most rows, parts of the slices) of each kernel of many rows, in the order of rows.
+    """Return (row tile, maximum rows, split-K parts) of each GEMM launch, by ascending rows.
 
-    Rows that one width holds, then as many as narrow ones hold with a block on each multiprocessor, then the rest.
+    First one row tile of each width, then narrow tiles while one block per multiprocessor suffices, then the rest.
     """
     out = [(width, width, _splits(n_w_blocks, n_processors)) for width in widths[:-1]]
     out += [(width, width * (n_processors // n_w_blocks), 1) for width in widths[1:-1]]
@@ -350,10 +349,10 @@ def _variants(widths: Sequence[int], n_w_blocks: int, n_processors: int) -> list
 
 
 def _splits(n_w_blocks: int, n_processors: int) -> int:
-    """Parts of the slices that blocks share, if there are too few rows of weights for all multiprocessors.
+    """Return the number of split-K parts if there are fewer blocks of weight rows than multiprocessors.
 
-    The fewest that leave the longest block the least. More rows than multiprocessors are not split: the sums of slices
-    would have to be read once more.
+    Chooses the fewest parts that minimize the longest block. With more blocks than multiprocessors, there is no split:
+    partial sums would cost another pass.
     """
     if n_w_blocks > n_processors:
         return 1

@@ -1,7 +1,7 @@
-"""Mixtures of experts: native/cuda/experts/moe.cu, moe_route.cu and the products of moe_products.py.
+"""Emitters of mixture-of-experts layers: native/cuda/experts/moe.cu, moe_route.cu and moe_products.py.
 
-An entry is one expert of one row. Entries of an expert go together, in items: of up to 8 for few rows, whose kernels
-read each chosen expert once, of more for many.
+An entry is one (row, expert) pair. Entries of an expert are grouped into items: up to 8 entries for few rows, whose
+kernels read each chosen expert once, more for many rows.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _SCORING = ("softmax", "sigmoid", "sparsemixer")
 # Constants of the kernels.
-_TOPK_ROWS = 4  # rows of a block that chooses
-_ROUTER_EXPERTS = 8  # experts of a block that routes
-_OUTPUTS, _ROWS = 32, 8  # of a block that computes logits
-_PERMUTE_ENTRIES = 8  # entries of a block
+_TOPK_ROWS = 4  # rows per top-k block
+_ROUTER_EXPERTS = 8  # experts per routing block
+_OUTPUTS, _ROWS = 32, 8  # per block of router logits
+_PERMUTE_ENTRIES = 8  # entries per block
 
 
 @dataclass(frozen=True)
 class _ProductOutput:
-    """What a product gave: [entries][stride]."""
+    """Output of a product, [entries][stride], with bias and scale still to apply."""
 
     y: Address = NULL
     bias: Address = NULL
@@ -102,7 +102,7 @@ def _moe(e: Emitter, step: Step) -> None:
 
 
 def _rows(e: Emitter, m: MoeStep) -> ExpertInput:
-    """The step's rows, normed if it has a norm, and the experts of each."""
+    """Launch norm, router and top-k; return the rows as input of the expert products."""
     step = m.step
     x, width = e.value(step.inputs[0]), e.width(step.inputs[0])
     n_padded, norm = padded(width), m.weights.get("norm")
@@ -167,7 +167,7 @@ def _rows(e: Emitter, m: MoeStep) -> ExpertInput:
 
 
 def _glu(e: Emitter, m: MoeStep, x: ExpertInput) -> ExpertInput:
-    """What the experts' last matrices meet: a row for each entry."""
+    """Launch gate, up and activation; return the hidden rows, one per entry."""
     up, gate = m.weights["up"], m.weights.get("gate")
     n, n_padded = up.shape[1], padded(up.shape[1])
     out = ExpertInput(
@@ -209,7 +209,7 @@ def _glu(e: Emitter, m: MoeStep, x: ExpertInput) -> ExpertInput:
 
 
 def _product(e: Emitter, m: MoeStep, role: str, x: ExpertInput, name: str, least: int = 0) -> _ProductOutput:
-    """The product of each entry with its expert's matrix, for `least` rows or more."""
+    """Launch the product of each entry with the matrix of its expert, for `least` rows or more."""
     weight = m.weights[role]
     bias, scale = vector(e, m, f"{role}_bias"), vector(e, m, f"{role}_scale")
     if weight.type == GGMLType.F32:

@@ -1,4 +1,4 @@
-"""Products of experts: which kernels compute them, for few rows and for many. All give an entry the same bits."""
+"""Expert products: choice of the kernels by the number of rows. All variants compute the same bits."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-# Few rows: those of each launch at most, and how many a block takes that routes them.
+# Few rows: (maximum rows of the launch, rows per routing block).
 _SMALL_LAUNCHES = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
 MAX_SMALL_ROWS = 64
-SMALL_ITEM_ROWS = 8  # up to as many rows, and of that many experts, blocks of the products choose for themselves
+SMALL_ITEM_ROWS = 8  # up to this many rows and _MAX_CHOSEN_EXPERTS experts, product blocks run top-k themselves
 _MAX_CHOSEN_EXPERTS = 256
-_ITEM_BYTES = 112  # of an item in shared memory
-_SUM_PITCH = 20  # of sums in shared memory
-# Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
-# the rows. Blocks of a single row are alone on a multiprocessor, others two by two.
+_ITEM_BYTES = 112  # shared memory of an item
+_SUM_PITCH = 20  # row pitch of sums in shared memory
+# Few rows: warps per block to try, tiles in flight per warp, tiles prefetched before the rows, and blocks per
+# multiprocessor (one for a single row).
 _WARPS, _STAGES, _EARLY, _BLOCKS = (16, 12, 8, 6, 4, 2, 1), (3, 2), 2, 2
 _GEMV_WARPS, _GEMV_STAGES = 24, 4
-# Many rows, without wgmma: most rows of each launch, whose grid has blocks for as many items as there may be.
+# Many rows without WGMMA: maximum rows of each launch, whose grid covers the maximum number of items.
 _MMA_LAUNCHES = (512, 1 << 30)
-_MMA_PANELS = 4  # of a block
+_MMA_PANELS = 4  # panels per block
 LARGE_ITEM_ROWS = 64
-# Hopper's kernels of many rows: rows of an item at most, and up to how many rows of an expert, on average, they serve.
+# WGMMA launches: (maximum rows of an item, maximum average rows per expert).
 _WGMMA_LAUNCHES = ((64, 48), (128, 1 << 30))
-ROW_ALIGNMENT = 8  # where rows of items begin
+ROW_ALIGNMENT = 8  # alignment of an item's first row
 
 
 @dataclass(frozen=True)
 class MoeStep:
-    """What all launches of a step share."""
+    """Shape, routing arguments and buffers shared by all launches of a step."""
 
     step: Step
     weights: dict[str, Weight]
@@ -42,35 +42,35 @@ class MoeStep:
     n_experts: int
     n_used: int
     max_rows: int
-    experts: Address  # of each entry
-    shares: Address  # its weight
-    members: Address  # entries in the order of their experts
+    experts: Address  # expert of each entry
+    shares: Address  # routing weight of each entry
+    members: Address  # entries sorted by expert
     items: Address
-    max_abs: Address  # magnitudes of what stands between the products
-    logits: Address  # of the router
-    router_args: tuple[Argument, ...]  # how experts are chosen from them
-    ready: Address  # a number that says that they are
-    is_wgmma: bool  # whether there are Hopper's kernels of many rows
-    places: Address  # for them: where entries are in the order of experts,
-    place_inv_scales: Address  # and the inverses of the powers of two there
+    max_abs: Address  # maximum magnitude of each hidden row
+    logits: Address  # router logits
+    router_args: tuple[Argument, ...]  # top-k arguments
+    ready: Address  # flag: routing is done
+    is_wgmma: bool  # use WGMMA kernels for many rows
+    places: Address  # WGMMA: position of each entry in expert order
+    place_inv_scales: Address  # WGMMA: inverse power-of-two scale at each position
 
     @property
     def n_entries(self) -> int:
-        """Entries of all rows together."""
+        """Maximum number of entries."""
         return self.max_rows * self.n_used
 
     @property
     def n_places(self) -> int:
-        """Places of entries: those of each expert begin at a multiple, and some are read behind the last."""
+        """Places for entries in expert order, with alignment per expert and padding for reads past the end."""
         return -(-(self.n_entries + self.n_experts * ROW_ALIGNMENT) // 128) * 128 + 128
 
     @property
     def weighs_input(self) -> bool:
-        """Whether rows are weighed before the products, not after them."""
+        """True if routing weights multiply the input, not the output."""
         return self.step.text("weigh") == "input"
 
     def routes_in_products(self, n_rows: int) -> bool:
-        """Whether blocks of the products choose the experts of a run of `n_rows`, not the kernel before them."""
+        """True if the product kernels, not a separate kernel, run top-k for `n_rows`."""
         types = [self.weights[role].type for role in ("gate", "up", "down") if role in self.weights]
         return (
             n_rows <= SMALL_ITEM_ROWS
@@ -86,34 +86,34 @@ class MoeStep:
         )
 
     def routing(self, n_rows: int, *, is_first: bool = False) -> tuple[Argument, ...]:
-        """Where a kernel of `n_rows` finds their experts; blocks of the first one may choose."""
+        """Return the routing arguments of a kernel for `n_rows`; blocks of the first kernel may run top-k."""
         is_late = self.routes_in_products(n_rows)
         logits, ready = self.logits if is_late and is_first else NULL, self.ready if is_late else NULL
         return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.router_args)
 
     def item_rows(self, n_rows: int) -> int:
-        """The most entries of an item of `n_rows`, a power of two. Of a shared matrix a row may have several."""
+        """Return the maximum entries of an item, a power of two. A row may have several entries of a shared matrix."""
         is_shared = (self.step.integer("shared") or 1) > 1
         return SMALL_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, SMALL_ITEM_ROWS)
 
     def routing_bytes(self, n_rows: int) -> int:
-        """Shared memory of a block that chooses for `n_rows`."""
+        """Return the shared memory of top-k for `n_rows`, in bytes."""
         return 4 * (self.n_experts + 1 + 2 * n_rows * self.n_used)
 
     def entries(self) -> GridRows:
-        """Entries of a run, as a dimension of a grid."""
+        """Return the entries of a run as a grid dimension."""
         return GridRows(self.kind, 1, self.n_used)
 
     def small_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Least and most rows of each launch for few, and rows of a block that routes."""
-        least = 1  # without a row nothing says which experts there are
+        """Yield (minimum rows, maximum rows, rows per routing block) of each launch for few rows."""
+        least = 1  # no rows, no routing
         for most, n_each in _SMALL_LAUNCHES:
             if least <= self.max_rows:
                 yield least, most, n_each
             least = most + 1
 
     def wgmma_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Least and most rows of each launch of Hopper's kernels of many rows, and rows of an item."""
+        """Yield (minimum rows, maximum rows, rows per item) of each WGMMA launch."""
         least = MAX_SMALL_ROWS + 1
         for width, n_average in _WGMMA_LAUNCHES:
             most = min(n_average * self.n_experts // self.n_used, 1 << 30)
@@ -124,7 +124,7 @@ class MoeStep:
 
 @dataclass(frozen=True)
 class ExpertInput:
-    """Rows that matrices meet, as numbers and halved; the row of an entry is the entry divided by `per`."""
+    """Input rows of expert products, in f32 and f16; the row of an entry is entry // `per`."""
 
     numbers: Address
     x_f16: Address
@@ -136,20 +136,20 @@ class ExpertInput:
 def launch_rows8_glu(
     e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput
 ) -> None:
-    """Gate and up of few rows, and what stands between."""
+    """Launch gate, up and activation for few rows."""
     args = (x.x_f16, x.inv_scales, *glu, out.width, out.numbers, m.max_abs)
     for least, most, _ in m.small_ranges():
         _launch_rows8(e, m, "moe_gemv_glu" if most == 1 else "moe_rows8_glu", tiles, args, least, most, is_first=True)
 
 
 def launch_rows8_up(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
-    """A matrix of few rows."""
+    """Launch one matrix for few rows."""
     for least, most, _ in m.small_ranges():
         _launch_rows8(e, m, "moe_rows8_up", tiles, (x.x_f16, x.inv_scales, y), least, most)
 
 
 def launch_rows8_down(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address, first: int) -> None:
-    """The last matrix of few rows, `first` or more."""
+    """Launch the down matrix for few rows, from `first` on."""
     for least, most, _ in m.small_ranges():
         if most >= first:
             args = (x.numbers, m.max_abs, x.width, y)
@@ -174,7 +174,7 @@ def _launch_rows8(
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
         grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_panels)
-        # A block's strips may begin within an item, and end within another.
+        # The panels of a block may start and end in the middle of items.
         max_items = (-(-n_panels // grid) - 2) // tiles.n_panels + 2
         room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - max_items * _ITEM_BYTES
         found = _fit(n_slices, n_bytes, group, min_space, room)
@@ -205,7 +205,7 @@ def _launch_rows8(
 
 
 def _fit(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
-    """Warps of a block, strips of a round, tiles that a warp has under way, and bytes of sums, `least` or more."""
+    """Return (warps, panels per round, tiles in flight per warp, bytes of sums); `least` bytes of sums at least."""
     for n_warps in _WARPS:
         at_once = max(1, n_warps // n_slices)
         for n_stages in _STAGES:
@@ -217,7 +217,7 @@ def _fit(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tupl
 
 
 def launch_down_gemv(e: Emitter, m: MoeStep, x: ExpertInput, last: tuple[Argument, ...]) -> int:
-    """The last product of one row with the sum over its experts, if there is room for it; the most rows: 1 or 0."""
+    """Launch the down product of one row fused with the sum over its experts. Return the rows it covers: 1 or 0."""
     weight = m.weights["down"]
     if weight.type == GGMLType.F32:
         return 0
@@ -246,7 +246,7 @@ def launch_down_gemv(e: Emitter, m: MoeStep, x: ExpertInput, last: tuple[Argumen
 
 
 def launch_mma(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
-    """A matrix of many rows, without Hopper's kernels."""
+    """Launch one matrix for many rows, without WGMMA."""
     last = (x.x_f16, x.inv_scales, x.per, tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, y)
     least = MAX_SMALL_ROWS + 1
     for most in _MMA_LAUNCHES:
@@ -265,12 +265,12 @@ def launch_mma(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address)
 
 
 def launch_wgmma_glu(e: Emitter, m: MoeStep, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput) -> None:
-    """Gate and up of many rows, and what stands between, by Hopper's kernels."""
+    """Launch gate, up and activation for many rows, with WGMMA."""
     _launch_wgmma(e, m, "moe_wgmma_glu", tiles, (*glu, out.width, out.numbers))
 
 
 def launch_wgmma(e: Emitter, m: MoeStep, tiles: Tiles, y: Address) -> None:
-    """A matrix of many rows, by Hopper's kernels."""
+    """Launch one matrix for many rows, with WGMMA."""
     _launch_wgmma(e, m, "moe_wgmma_plain", tiles, (y,))
 
 
@@ -294,20 +294,20 @@ def _launch_wgmma(e: Emitter, m: MoeStep, name: str, tiles: Tiles, args: tuple[A
 
 
 def prepared(e: Emitter, m: MoeStep, n_columns: int) -> Address:
-    """Memory of rows in the order of experts, as Hopper's kernels of many rows read them."""
+    """Return the buffer of f16 rows in expert order, read by the WGMMA kernels."""
     return e.scratch("moe prepared", 2 * m.n_places * n_columns)
 
 
 def n_items(n_entries: int, n_experts: int, n_rows: int) -> int:
-    """The most items that entries may make: each expert may have one that is not full."""
+    """Return the maximum number of items: each expert may have one that is partly filled."""
     return min(n_entries, n_experts + n_entries // n_rows)
 
 
 def padded(n_columns: int) -> int:
-    """Columns of whole tiles."""
+    """Round columns up to complete tiles."""
     return -(-n_columns // TILE_COLUMNS) * TILE_COLUMNS
 
 
 def vector(e: Emitter, m: MoeStep, role: str) -> Address:
-    """A weight of the step that it may lack, as f32 numbers."""
+    """Return an optional weight of the step as f32, or NULL."""
     return e.vector(m.weights[role]) if role in m.weights else NULL

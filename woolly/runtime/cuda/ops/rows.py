@@ -1,4 +1,4 @@
-"""Emitters of ops of rows and elements: native/cuda/weights/embed.cu, rows.cu and norms.cu."""
+"""Emitters of row-wise and element-wise ops: native/cuda/weights/embed.cu, rows.cu and norms.cu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-# Numbers of native/cuda/primitives/activations.cuh, in order.
+# In the order of native/cuda/primitives/activations.cuh.
 ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
 )
@@ -21,14 +21,14 @@ _NONE = Address(0)
 
 
 def threads_for(n: int, most: int = _BLOCK) -> int:
-    """Threads of a block that shares n elements: whole warps."""
+    """Return the threads of a block for n elements, a multiple of the warp size."""
     return min(most, -(-n // 32) * 32)
 
 
 def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 1) -> None:
-    """A kernel over the elements of the step's value: inputs, weights, output, width, kind, then `args`.
+    """Launch an element-wise kernel: inputs, weights, output, width, kind, then `args`.
 
-    A thread takes `each` columns side by side.
+    A thread handles `each` adjacent columns.
     """
     value = step.output
     columns = -(-e.width(value) // each)
@@ -40,7 +40,7 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 
 
 
 def _table(e: Emitter, weight: Weight) -> tuple[str, Address, Address]:
-    """The name of a table's type, its bytes, and its codebook."""
+    """Return a table's type name, data address and codebook address."""
     if weight.type is not GGMLType.F32 and not can_pack(weight.type):
         raise UnsupportedError(f"the cuda backend has no tables of {weight.type.name}")
     return weight.type.name.lower(), e.raw(weight.name), points_of(e, weight.type)
@@ -152,7 +152,7 @@ def _add_lora(e: Emitter, step: Step) -> None:
 
 
 def _groups(e: Emitter, kernel: str, step: Step, n: int, weights: list[Address], *args: Argument) -> None:
-    """A kernel with a block for each group of n columns: inputs, weights, output, kind, n, then `args`."""
+    """Launch a kernel with one block per group of n columns: inputs, weights, output, kind, n, then `args`."""
     value = step.output
     grid = (GridRows(e.kind(value)), e.width(value) // n)
     inputs = [e.value(v) for v in step.inputs]

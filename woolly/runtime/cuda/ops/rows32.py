@@ -1,4 +1,4 @@
-"""Products of 9 to 32 rows: which kernel takes how many, and how many tiles are under way in it."""
+"""Products of 9 to 32 rows: choice of the kernel and its pipeline depth."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from woolly.runtime.cuda.ops.rows8 import max_rows8
 from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.emit import Emitter
 
-# Generations that have these kernels: their registers and shared memory hold enough, and blocks work in pairs.
+# Architectures with enough registers and shared memory for these kernels.
 _GENERATIONS = (90,)
 _WIDTHS = (16, 32)
-# By rows and whether a slice is one tile: whether blocks work in pairs, strips of a block in a round, places of their
-# sums, tiles that a warp has under way, and those that it asks for before the rows.
+# (rows, slices are one tile) -> (blocks in pairs, panels per round and block, buffers of sums, tiles in flight per
+# warp, tiles prefetched before the rows).
 _FORMS = {
     (16, True): (False, 4, 2, 2, 1),
     (16, False): (True, 2, 1, 2, 1),
     (32, True): (True, 2, 2, 4, 2),
 }
-# Longer rows have wgmma from 17 rows on, and so have matrices of more strips for each multiprocessor.
+# From 17 rows on, longer rows and matrices with more panels per multiprocessor use WGMMA.
 _MAX_PANELS = 8
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How a kernel of linear_rows32.cu works."""
+    """Launch configuration of a kernel of linear_rows32.cu."""
 
     width: int
     in_registers: bool  # slices are one tile
-    team: int  # blocks that share strips
-    panels_per_round: int  # strips of a round
-    n_buffers: int  # of the sums of a round
-    n_stages: int  # tiles that a warp has under way
-    n_early: int  # of them, asked for before the rows
+    team: int  # blocks that share panels
+    panels_per_round: int  # panels per round
+    n_buffers: int  # buffers for the sums of a round
+    n_stages: int  # tiles in flight per warp
+    n_early: int  # tiles prefetched before the rows
 
     def shared(self, n_bytes: int) -> int:
-        """Shared memory of a block, with tiles of that many bytes."""
+        """Return the shared memory of a block, given the tile size in bytes."""
         n_warps = 16 // self.team
         sums = self.n_buffers * self.panels_per_round * n_warps * self.width * 64
         return 2048 + sums + n_warps * self.n_stages * n_bytes
 
 
 def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
-    """Kernels for these rows: none if there are fewer tiles than slices."""
+    """Return the configurations for these rows; empty if there are fewer tiles than slices."""
     if rows.n_tiles < 16 or e.device.kernels_for not in _GENERATIONS:
         return []
     in_registers = rows.n_tiles == 16 and rows.n_columns % 4 == 0
@@ -66,21 +66,21 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
 
 
 def max_rows32(e: Emitter, rows: Input, tiles: Tiles) -> int:
-    """The most rows that these kernels or those of fewer rows take."""
+    """Return the maximum rows of these kernels and of those for fewer rows."""
     return max((form.width for form in _forms(e, rows, tiles)), default=max_rows8(e, rows, tiles))
 
 
 def launch_rows32(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, kind: str = ""
 ) -> None:
-    """Launches for the rows that are too many for few_rows. `tiles` and `kind` as there."""
+    """Launch the kernels for more rows than `launch_rows8` takes. `tiles` and `kind` as there."""
     tile, bias, y, n_rows, panels = (flat(matrices)[i::5] for i in range(5))
     kind, least = kind or tiles.kind, max_rows8(e, rows, tiles) + 1
     for form in _forms(e, rows, tiles):
         x_f16 = e.scratch("linears halves", rows.n_tiles * 512 * form.width)
         inv_scales = e.scratch("linears few backs", 4 * form.width)
         arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
-        # What the first fetches need comes first.
+        # Arguments of the first fetches come first.
         first = (tile[0], panels[0], rows.n_columns, tile[1], panels[1], form.n_stages, tile[2], panels[2])
         middle = (form.n_early, form.panels_per_round, form.n_buffers, rows.kind, rows.x, rows.norm, rows.eps)
         e.launch(

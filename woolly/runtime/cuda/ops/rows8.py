@@ -1,4 +1,4 @@
-"""Products of up to 8 rows: which kernel takes how many, and how many tiles are under way in it."""
+"""Products of up to 8 rows: choice of the kernel and its pipeline depth."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from woolly.runtime.gpu.device import Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _WARPS = 16
-# Barriers, reductions and sums of linear_gemv.cu, of linear_heads.cu, and of linear_rows8.cu.
+# Shared memory for barriers, reductions and sums of linear_gemv.cu, linear_heads.cu and linear_rows8.cu.
 _GEMV_FIXED = 2048 + 2 * 8 * 16 * 16 * 4
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
-_MAX_TILES = 112  # for which linear_rows8.cu has barriers
+_MAX_TILES = 112  # number of barriers in linear_rows8.cu
 _ROWS8_FIXED, _REGISTER_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
-# Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
+# Maximum columns in the registers of a block, for the short and the long kernel variants.
 _MAX_SHORT_COLUMNS, _MAX_COLUMNS = 4096, 14336
-# Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
-# and of several.
+# Tiles in flight per warp, and tiles prefetched before the rows: for one row, and for several.
 _GEMV_STAGES, _GEMV_EARLY = 2, 1
-# A single row has more under way in matrices of which each warp has at least _LONG_TILES.
+# One row has more tiles in flight if each warp has at least _LONG_TILES tiles.
 _LONG_STAGES, _LONG_TILES = 3, 6
 _ROWS8_STAGES, _ROWS8_EARLY = 2, 1
-# Rows that every block of linear_rows8.cu prepares for itself, if it keeps them in registers.
+# Rows that each block of linear_rows8.cu prepares itself if it keeps them in registers.
 _FUSED_ROWS = 2
 
 
 def _is_gemv(rows: Input) -> bool:
-    """Whether a single row has its own kernel: of aligned fours that the registers of a block hold."""
+    """True if linear_gemv.cu takes the row: columns are a multiple of 4 and fit the registers of a block."""
     return rows.n_columns % 4 == 0 and rows.n_columns <= _MAX_COLUMNS
 
 
 def _is_in_registers(e: Emitter, rows: Input) -> bool:
-    """Whether each warp of linear_rows8.cu keeps its columns of all rows in registers, with room for more sums."""
+    """True if warps of linear_rows8.cu keep their columns in registers, with larger buffers of sums."""
     return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16) and e.device.shared_bytes >= 2 * _REGISTER_SUMS
 
 
 def _team(e: Emitter, rows: Input) -> int:
-    """Blocks of linear_rows8.cu that share strips."""
+    """Return the number of blocks of linear_rows8.cu that share panels."""
     return 2 if e.device.kernels_for == 90 and not _is_in_registers(e, rows) else 1
 
 
 def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
-    """Shared memory beside the stream of tiles."""
+    """Return the shared memory in bytes besides the tile stages."""
     if n_group == 1 and _is_gemv(rows):
         return _GEMV_FIXED + rows.n_tiles * 512
     if _is_in_registers(e, rows):
@@ -53,13 +52,13 @@ def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
 
 
 def _tiles_of_block(e: Emitter, rows: Input) -> int:
-    """Tiles of columns that a block of linear_rows8.cu has: every second slice in a team of two."""
+    """Return the column tiles of a block of linear_rows8.cu: every second slice in a team of two."""
     team = _team(e, rows)
     return rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
-    """Tiles that each warp has under way beside the rows of a group."""
+    """Return the tiles in flight per warp that fit next to `n_group` rows; at most 0 if none fit."""
     is_gemv = n_group == 1 and _is_gemv(rows)
     if not is_gemv and not _is_in_registers(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
         return 0
@@ -70,14 +69,14 @@ def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
 
 
 def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
-    """Rows that kernels of few rows take at once: as many as leave shared memory for the stream of tiles."""
+    """Return the row counts whose kernels have shared memory left for tiles."""
     return [n for n in (1, 2, 4, 8) if _stages(e, rows, tiles, n) > 0]
 
 
 def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
-    """The most rows that kernels of few rows take.
+    """Return the maximum rows of the kernels for few rows.
 
-    None if a single row leaves no memory, on GPUs with little: then the kernels of many rows take all.
+    0 on GPUs with too little shared memory for one row: the GEMM kernels then take all rows.
     """
     return max(_sizes(e, rows, tiles), default=0)
 
@@ -85,14 +84,14 @@ def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
 def launch_rows8(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, kind: str = ""
 ) -> None:
-    """Launches for few rows. `tiles` are the largest of all matrices, `kind` is that of all together."""
+    """Launch the kernels for few rows. `tiles`: the largest of all matrices. `kind`: kind of mixed matrices."""
     tile, bias, y, n_rows, panels = (flat(matrices)[i::5] for i in range(5))
     kind, least = kind or tiles.kind, 1
     for n_group in _sizes(e, rows, tiles):
         n_stages = _stages(e, rows, tiles, n_group)
         is_gemv = n_group == 1 and _is_gemv(rows)
         team = 1 if is_gemv else _team(e, rows)
-        # What the first fetches need comes first.
+        # Arguments of the first fetches come first.
         first = (tile[0], panels[0], rows.n_columns, tile[1], panels[1], n_stages, tile[2], panels[2])
         if is_gemv:
             suffix = "_k4096" if rows.n_tiles == 16 else "" if rows.n_columns <= _MAX_SHORT_COLUMNS else "_long"
@@ -107,7 +106,8 @@ def launch_rows8(
             middle = (_ROWS8_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, x_f16, inv_scales, arrivals)
         shared = _fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles)
         if is_gemv:
-            # More than half of a multiprocessor's, of which each block has 1 KB besides: two would leave others idle.
+            # More than half of the shared memory, 1 KB per block of which is reserved, so that each multiprocessor gets
+            # one block.
             shared = max(shared, (e.device.shared_bytes + 1024) // 2)
         e.launch(
             name,
@@ -125,7 +125,7 @@ def launch_rows8(
 
 
 def launch_heads(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> None:
-    """Launches for a matrix for each head. There is no kernel of many rows: groups of few follow one another."""
+    """Launch a product with one matrix per head. Many rows are processed in groups: there is no GEMM kernel."""
     n_bytes = tile_bytes(tiles)
 
     def shared(n_group: int, n_stages: int) -> int:

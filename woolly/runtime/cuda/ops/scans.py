@@ -1,4 +1,4 @@
-"""Emitters of the ops over slots: native/cuda/rows/scans.cu."""
+"""Emitters of recurrent ops: native/cuda/rows/scans.cu."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 
 # As in native/cuda/rows/scans.cu.
 _LANES, _COLUMNS = 8, 16
-_EACH = (2, 4, 8, 16, 32)  # keys of a lane
-_LONG = ("delta_net", "wkv7")  # without the last of them
-_N_SEQUENCES = 16  # sequences that have blocks of their own
+_EACH = (2, 4, 8, 16, 32)  # keys per lane
+_LONG = ("delta_net", "wkv7")  # ops without the last of these sizes
+_N_SEQUENCES = 16  # sequences with separate blocks
 
 
 def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args: Argument) -> None:
-    """A kernel with a state of [n_keys][n_columns] for each head: inputs, weights, output, entry, then `args`."""
+    """Launch a scan with a state [n_keys][n_columns] per head: inputs, weights, output, entry, then `args`."""
     most = _LANES * (_EACH[-2] if step.op in _LONG else _EACH[-1])
     if n_keys > most:
         raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend takes up to {most}")

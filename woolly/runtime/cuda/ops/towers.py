@@ -1,4 +1,4 @@
-"""Emitters of ops of towers, and of rows in place of tokens: native/cuda/rows/towers.cu."""
+"""Emitters of ops of vision and audio encoders, and of injected embeddings: native/cuda/rows/towers.cu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 
 
 def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, weights: tuple[Address, ...] = ()) -> None:
-    """A kernel over the elements of the step's value: inputs, weights, output, width, then `args`."""
+    """Launch an element-wise kernel: inputs, weights, output, width, then `args`."""
     value, width = step.output, e.width(step.output)
     threads, kind = threads_for(width), e.kind(value)
     grid = (GridRows(kind), -(-width // (4 * threads)))
