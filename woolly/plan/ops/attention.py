@@ -18,11 +18,11 @@ _ATTENTION = (
     *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?", "chosen?", "block?"),
 )
 
-# "": a row attends to itself and the rows before it, the latest `window` of them. "chunked": to those since the last
-# multiple of the window. "all": to its whole text, or to rows at most half a window away. "block": to its range of the
-# batch (`Batch.attn_ranges`), a part of its text. With the mask "" the batch may let some rows attend to later ones.
-# If rows of an encoder come before those of a decoder that reads it: "since": a row sees itself and the rows before it,
-# from the first position that the batch says on; "before": it sees the positions before that one.
+# "": causal, limited to the latest `window` positions; `Batch.attn_ranges` may add later positions. "causal": causal
+# without that exception. "chunked": causal, since the last multiple of the window. "all": bidirectional, or positions
+# at most half a window away. "block": the range in `Batch.attn_ranges`. For a decoder whose encoder rows come first:
+# "since" is causal from the first position of the range on (self-attention), "before" attends to the positions before
+# that one (cross-attention).
 Mask = Literal["", "causal", "chunked", "all", "block", "since", "before"]
 
 
@@ -91,19 +91,19 @@ class AttentionOps(Recorder):
         distances: str | None = None,
         chosen: Handle | None = None,
     ) -> Handle:
-        """Store k and v in a new entry of the state, then attend over it. Heads of v may be wider or narrower than of k.
+        """Store k and v in a new entry of the state, then attend over it. Heads of v and k may differ in width.
 
         `v_dim`: without v, V is the first v_dim columns of each head of k. `like`: the result of an earlier attention
         whose entry is shared, and to which k and v, if given, are stored; a number is an entry of the main model (in a
-        draft). `window` n: the latest n positions including the row's own, or with the mask "chunked" those since the
+        draft). `window` n: the latest n positions including the row's, or with the mask "chunked" those since the
         last multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one
         attention sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) //
         temper_length). `mask`: see `Mask`; with "all", a window of n sees n // 2 positions on each side, and all steps
         share one entry, because nothing is kept of a text. `alibi` is the largest exponent of the head slopes, applied
         before the softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask
         "all" half of the buckets are for later rows, with "since" all are for earlier rows.
-        `chosen` is what `indexer` gave: a row sees these positions alone, all heads the same, or those of each KV head
-        its own.
+        `chosen` is the result of `indexer`: rows attend only to these positions, the same for all heads or separate for
+        each KV head.
         """
         if window and mask in ("block", "since", "before"):
             self._fail(f"attention with the mask {mask!r} has no window: the batch says what rows see")

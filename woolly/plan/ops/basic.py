@@ -123,7 +123,7 @@ class BasicOps(Recorder):
         by_row=True,
     )
     def linear_id(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
-        """X times one of two weights transposed: `Batch.gather_rows` has 0 or 1 for each row, without it 0.
+        """Return x @ weight.T with one of two weights per row: `Batch.gather_rows` has 0 or 1 for each row; default 0.
 
         `width` is the output width. The second weight is for image rows.
         """
@@ -262,7 +262,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("run?",), by_row=True)
     def mul_weight(self, x: Handle, weight: str | Weight, *, run: int = 0) -> Handle:
-        """Multiply each group of len(weight) columns by the weight; with `run`, each element repeats for `run` columns."""
+        """Multiply each group of len(weight) columns by the weight; with `run`, each element serves `run` columns."""
         weight = self._vector(weight) if isinstance(weight, str) else weight
         return self._step("mul_weight", (x,), x.value.rows, x.width, (self._dividing(weight, x, max(1, run)),), run=run)
 

@@ -86,9 +86,9 @@ class CompressingOps(Recorder):
     ) -> Handle:
         """Softmax attention of q over the latest `window` rows and the preceding blocks, in one softmax.
 
-        `latest` and `compressed` are results of `cache_rows`: rows are keys and values, and a block of `every`
-        positions is the row at its last one. A row attends to the blocks that end at or before it, or to those of them
-        that `indexer` chose. `sinks` names one more score per head, which has no value.
+        `latest` and `compressed` are results of `cache_rows`, used as keys and values. A block of `every` positions is
+        the row at its last position. A row attends to the blocks that end at or before it, or only to those selected by
+        `indexer`. `sinks` names one attention sink per head.
         """
         made = {step.outputs[0]: step for step in self._steps if step.op in ("cache_rows", "indexer")}
         kept = [made.get(x.value.id) for x in (latest, compressed)]

@@ -25,10 +25,10 @@ class StreamOps(Recorder):
     ) -> Handle:
         """Coefficients of hyper-connections: stream-to-layer, layer-to-stream and stream-to-stream.
 
-        X has n, n and n * n logits, which are times a scale each and plus the base. The first n are sigmoids plus eps,
-        the second twice sigmoids. Of the last, row i is a softmax plus eps over what stream i gives each stream; its
-        columns, then `iterations` - 1 times its rows and its columns, are divided by their sums plus eps. The result
-        has it transposed, as `mix_streams` takes it. If x has n logits alone, they are the first.
+        x has n, n and n * n logits, each part multiplied by a scale, plus the base. The first n become sigmoid + eps,
+        the second 2 * sigmoid. The last n * n are a matrix: softmax + eps over row i (stream i to each stream), then
+        Sinkhorn normalization: columns, then `iterations` - 1 times rows and columns, are divided by their sum + eps.
+        The result has it transposed, as `mix_streams` expects. If x has only n logits, they are the first part.
         """
         whole = x.width == streams * (streams + 2)
         if streams < 1 or (not whole and x.width != streams) or (whole and iterations < 1) or not eps >= 0:
@@ -49,7 +49,7 @@ class StreamOps(Recorder):
 
     @op(inputs=("x", "like"), attributes=("least",), by_row=True)
     def match_rms(self, x: Handle, like: Handle, *, least: float) -> Handle:
-        """Rescale each stream of x (as wide as `like`) to the mean square of `like`; `least` is the divisor's minimum."""
+        """Rescale each stream of x to the mean square of `like`; `least` is the minimum of the divisor."""
         if x.width % like.width != 0 or x.value.rows != like.value.rows:
             self._fail(f"match_rms got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
         return self._step("match_rms", (x, like), x.value.rows, x.width, least=float(least))
