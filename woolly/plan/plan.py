@@ -65,24 +65,24 @@ class Step:
 
     @property
     def output(self) -> int:
-        """The value of a step that makes one."""
+        """The output of a step with a single output."""
         (value,) = self.outputs
         return value
 
     def text(self, name: str) -> str:
-        """An attribute that is text."""
+        """Return a string attribute."""
         value = dict(self.attributes)[name]
         assert isinstance(value, str)
         return value
 
     def integer(self, name: str) -> int:
-        """An attribute that is a whole number."""
+        """Return an integer attribute."""
         value = dict(self.attributes)[name]
         assert isinstance(value, int)
         return value
 
     def number(self, name: str) -> float:
-        """An attribute that is a number."""
+        """Return a numeric attribute."""
         value = dict(self.attributes)[name]
         assert isinstance(value, (int, float))
         return float(value)
@@ -105,12 +105,12 @@ class Step:
         return [role.rstrip("?") for role in self.kind.weights[: len(self.weights)]]
 
     def by_role(self, *roles: str) -> list[Weight]:
-        """Weights that play one of the given roles, in order."""
+        """Return the weights with one of the given roles, in order."""
         return [weight for weight, role in zip(self.weights, self.roles, strict=True) if role in roles]
 
     @property
     def matrices(self) -> list[Weight]:
-        """Weights that rows are multiplied with, in order."""
+        """Matrices of the step, in order."""
         return self.by_role(*self.kind.matrices)
 
     @property
@@ -130,7 +130,7 @@ class Step:
         return {name.format_map(dict(self.attributes)) for name in self.kind.writes + self.kind.scratch}
 
     def cost(self, plan: Plan, load: Load) -> Cost:
-        """What the step of a plan takes for the rows of one run."""
+        """Return the cost of the step for one run."""
         return self.kind.cost(plan, self, load)
 
     def used_share(self, weight: Weight) -> float:
@@ -178,7 +178,7 @@ class Plan:
 
     @cached_property
     def n_tokens(self) -> int:
-        """Ids that the model knows: rows of the table that tokens are looked up in; 0 of a tower."""
+        """Vocabulary size: rows of the token embedding; 0 for an encoder without one."""
         return next((step.weights[0].shape[0] for step in self.steps if step.op == "embed"), 0)
 
     @property
@@ -188,17 +188,17 @@ class Plan:
 
     @property
     def n_layers(self) -> int:
-        """Layers that steps belong to."""
+        """Number of layers."""
         return len(set(self.layers) - {""})
 
     @property
     def is_causal(self) -> bool:
-        """Whether no row sees later ones. Otherwise a text must be whole in one batch, and nothing is kept of it."""
+        """True if attention is causal. Otherwise a text must be complete in one batch, and nothing is cached."""
         return not any(dict(step.attributes).get("mask") in ("all", "block") for step in self.steps)
 
     @property
     def has_source(self) -> bool:
-        """Whether rows read what an encoder made of another text, whose rows come before them in a sequence."""
+        """True for encoder-decoder models: the encoder's rows come first in a sequence."""
         return self.transcribes or any(dict(step.attributes).get("mask") == "before" for step in self.steps)
 
     @property
@@ -221,12 +221,12 @@ class Plan:
 
     @cached_property
     def paged(self) -> Mapping[int, Paged]:
-        """Entries of the state that are kept in pages, by index."""
+        """Paged entries of the state, by index."""
         return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Paged)}
 
     @cached_property
     def slots(self) -> Mapping[int, Slot]:
-        """Entries of the state that a sequence has one of, by index."""
+        """Slots (recurrent states) of the state, by index."""
         return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Slot)}
 
     @cached_property
@@ -235,20 +235,20 @@ class Plan:
         return tuple(sorted({entry.window for entry in self.paged.values()} - {0}))
 
     def bytes_per_token(self, bytes_per_element: float) -> float:
-        """Size of what is kept of one token, over all entries."""
+        """Return the KV cache size of one token, over all entries."""
         return sum(entry.width * bytes_per_element for entry in self.paged.values())
 
     def growth_bytes(self, bytes_per_element: float) -> float:
-        """Size of what is kept of one token as long as its sequence lasts: of entries without a window."""
+        """Return the KV cache size of one token over the entries without a window."""
         return sum(entry.width * bytes_per_element for entry in self.paged.values() if not entry.window)
 
     def context_bytes(self, n_tokens: int, bytes_per_element: float, n_rows: int = 512) -> float:
-        """Size of what one sequence keeps; an entry with a window keeps that and the rows of one step."""
+        """Return the cache size of a sequence; an entry with a window keeps the window and the rows of one step."""
         kept = (min(n_tokens, e.window + n_rows) if e.window else n_tokens for e in self.paged.values())
         pages = sum(n * e.width * bytes_per_element for n, e in zip(kept, self.paged.values(), strict=True))
         return pages + self.bytes_per_sequence
 
     @property
     def bytes_per_sequence(self) -> int:
-        """Size of what is kept of one sequence however long it is, over all entries."""
+        """Size of the recurrent state of a sequence, over all slots."""
         return sum(4 * entry.numbers for entry in self.slots.values())

@@ -29,7 +29,7 @@ _HERE = str(Path(__file__).parent)
 
 
 class TensorLike(Protocol):
-    """What tracing needs of a tensor of the file."""
+    """Type and shape of a tensor of the file."""
 
     @property
     def type(self) -> GGMLType:
@@ -42,7 +42,7 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True)
 class Vector:
-    """A weight that every row meets."""
+    """A vector weight shared by all rows."""
 
     weight: Weight
 
@@ -121,7 +121,7 @@ class Recorder:
         return self._row(name).shape[1]
 
     def has(self, name: str) -> bool:
-        """Whether the file holds `name.weight`, or `name` itself, in the current scope."""
+        """True if the file has `name.weight`, or `name` itself, in the current scope."""
         return self._full(name) in self._tensors
 
     def skip(self, *names: str) -> None:
@@ -215,7 +215,7 @@ class Recorder:
         return weight
 
     def _row(self, name: str) -> Weight:
-        """A matrix of one row, which files hold as a vector, too."""
+        """Return a matrix; a vector counts as one row."""
         weight = self._weight(name)
         return Weight(weight.name, weight.type, (1, *weight.shape)) if len(weight.shape) == 1 else self._matrix(name)
 
@@ -226,7 +226,7 @@ class Recorder:
         return weight
 
     def _flat(self, name: str) -> Weight:
-        """All numbers of a tensor as a vector, whatever its axes."""
+        """Return a tensor as a flat vector."""
         weight = self._weight(name)
         return Weight(weight.name, weight.type, (math.prod(weight.shape),))
 

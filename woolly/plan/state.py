@@ -1,4 +1,4 @@
-"""What a plan keeps between runs: entries that attention and recurrent steps name by their index in `Plan.state`."""
+"""State of a plan between runs: KV cache entries and recurrent slots, named by their index in `Plan.state`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Paged:
 
     @property
     def width(self) -> int:
-        """Numbers per token."""
+        """Elements per token."""
         return self.heads * (self.k_dim if self.v_in_k else self.k_dim + self.v_dim)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A block of f32 numbers per sequence, however long the sequence is."""
+    """Fixed-size recurrent state per sequence, in f32."""
 
     numbers: int

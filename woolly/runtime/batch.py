@@ -118,7 +118,7 @@ class Batch:
 
     @property
     def is_multimodal(self) -> bool:
-        """Whether rows are no tokens, or stand and see otherwise than tokens do."""
+        """True if the batch has injected rows, or rows with other positions or attention ranges than tokens."""
         extra = (self.inputs_embeds, self.rope_positions, self.attn_ranges, self.gather_rows)
         return any(array is not None for array in extra)
 

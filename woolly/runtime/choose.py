@@ -24,7 +24,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def _made(file: str, name: str) -> Callable[[], Backend]:
-    """Returns what makes a backend, whose folder is imported then: most machines run one of them."""
+    """Return a factory of a backend that imports its package lazily."""
 
     def make() -> Backend:
         backend: Backend = getattr(import_module(f"woolly.runtime.{file}"), name)()
@@ -54,11 +54,11 @@ class Fallback:
 
     @property
     def levels(self) -> Sequence[str]:
-        """Those of the first backend."""
+        """Levels of the first backend."""
         return self._backends[0].levels
 
     def is_available(self) -> bool:
-        """Always: the first backend is."""
+        """True: the first backend is available."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
@@ -121,7 +121,7 @@ def find_gpu_backend(name: str) -> GpuBackend | None:
 
 
 def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
-    """Which layers of a plan GPUs would get, and what that takes, with the memory that is free now.
+    """Return the placement of a plan's layers on GPUs, with the memory that is free now.
 
     `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
     plan, RequestError if what is asked for does not fit.

@@ -14,7 +14,7 @@ _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {_NUMBERED} (N from 0), or {GPU_KI
 
 
 def is_gpu_backend(name: str) -> bool:
-    """Whether a backend of that name computes on GPUs; of several parts or with a level, the first word counts."""
+    """True if a backend computes on GPUs. For several parts or a name with a level, the first word counts."""
     return name.replace("+", " ").split(" ")[0] in GPU_KINDS
 
 

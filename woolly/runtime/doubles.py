@@ -39,7 +39,7 @@ def exp2_double(x: Float64) -> Float64:
 
 
 def log_double(x: Float64) -> Float64:
-    """The logarithm of numbers above 0."""
+    """Return the natural logarithm of positive numbers."""
     part, power = np.frexp(x)
     is_small = part < _HALF_ROOT
     part, power = np.where(is_small, 2.0 * part, part), power - is_small
@@ -54,7 +54,7 @@ def log_double(x: Float64) -> Float64:
 
 
 def slopes_of(most: float, n_heads: int) -> Float32:
-    """How fast scores of each head fall with distance, ALiBi's: heads beyond a power of two are between the others."""
+    """Return the ALiBi slope of each head; heads beyond a power of two get the slopes in between."""
     powers = 1 << n_heads.bit_length() - 1
     between = (2.0 * np.arange(n_heads - powers) + 1) / (2.0 * powers)
     exponents = np.concatenate([np.arange(1, powers + 1) / powers, between])
@@ -62,11 +62,11 @@ def slopes_of(most: float, n_heads: int) -> Float32:
 
 
 def fades_of(slope: float, n_heads: int) -> Float32:
-    """What a token leaves of the state of each head of lightning attention."""
+    """Return the decay per token of each head of lightning attention."""
     rates = exp2_double(-8.0 * np.arange(1, n_heads + 1) / n_heads)
     return exp_double(-_as_float(slope) * rates).astype(np.float32)
 
 
 def _as_float(x: float) -> float:
-    """A number of a plan as C++ gets it."""
+    """Round to f32, as passed to C++."""
     return float(np.float32(x))

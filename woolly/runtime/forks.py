@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class _Guest(Protocol):
-    """What a process has of a GPU."""
+    """GPU resources of a process."""
 
     def leave(self) -> None:
-        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        """Mark the resources as lost in a forked child, which must not call the driver."""
 
 
 _opened: weakref.WeakSet[_Guest] = weakref.WeakSet()
@@ -23,7 +23,7 @@ _collected: list[bool] = []  # whether Python looked for garbage before each for
 
 
 def leave_in_children(one: _Guest) -> None:
-    """Has `leave` called in each child that is forked while this is there."""
+    """Call `leave` in each child process forked during the lifetime of the object."""
     _opened.add(one)
 
 

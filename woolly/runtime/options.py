@@ -12,7 +12,7 @@ from woolly.runtime.devices import parse_devices
 
 @dataclass(frozen=True)
 class KvType:
-    """How the cache keeps numbers of K and V."""
+    """Storage type of K and V in the cache."""
 
     bits: float  # of a number, with its share of a scale
     block: int = 1  # numbers that share a scale
@@ -73,7 +73,7 @@ class Options:
 
     @property
     def wants_gpu(self) -> bool:
-        """Whether some layers must be on a GPU."""
+        """True if some layers must be on a GPU."""
         return self.gpu_layers == "all" or (isinstance(self.gpu_layers, int) and self.gpu_layers > 0)
 
     def refuse_gpu_layers(self, backend: str) -> None:
@@ -90,7 +90,7 @@ class Options:
         return replace(self, cache_tokens=n_tokens, max_running=max_running)
 
     def rows(self, usual: int = USUAL_ROWS) -> int:
-        """Most rows of a batch; `usual`, if nobody said."""
+        """Return the maximum rows of a batch; default `usual`."""
         return usual if self.max_rows is None else self.max_rows
 
 
@@ -100,7 +100,7 @@ def kv_types_of(gpu: str) -> tuple[str, ...]:
 
 
 def kept_as(kv_type: str) -> tuple[str, str]:
-    """The types of K and of V."""
+    """Return the types of K and V."""
     k, _, v = kv_type.partition("/")
     return k, v or k
 

@@ -34,7 +34,7 @@ class LostState(WoollyError):  # noqa: N818 - the name says what became of the s
 
 @dataclass(frozen=True)
 class About:
-    """What a program runs on."""
+    """Backend, device and settings of a program."""
 
     backend: str  # its name in BACKENDS
     level: str | None  # of the kernels, or the device; None: the backend has no kernels to choose from
@@ -51,12 +51,12 @@ class About:
 
     @property
     def bits(self) -> str:
-        """What decides bits: a backend, with the generation of a GPU that has bits of its own."""
+        """Identity of the result bits: the backend, with the GPU's level if it computes different bits."""
         return self.arithmetic or (f"{self.backend} {self.level}" if self.device else self.backend)
 
     @property
     def place(self) -> str:
-        """What computes, for people: the GPU and its generation, or the CPU with its kernels and threads."""
+        """Human-readable device: the GPU and its level, or the CPU with kernels and threads."""
         if self.device:
             return f"{self.device}, {self.level}"
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
@@ -65,7 +65,7 @@ class About:
 
 @dataclass(frozen=True)
 class WeightStats:
-    """What the store of prepared weights did since the program was compiled."""
+    """Counters of the prepared weights since the program was compiled."""
 
     hits: int  # reads of a weight that was kept prepared
     misses: int
@@ -85,7 +85,7 @@ class DraftProgram(Protocol):
         """An empty cache of n pages of its own; sequences may use the pages of the same numbers in both."""
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
-        """As `Program.run`; the batch brings hidden states."""
+        """Run steps as `Program.run`; the batch has hidden states."""
 
 
 class Program(Protocol):
@@ -101,15 +101,15 @@ class Program(Protocol):
 
     @property
     def draft(self) -> DraftProgram | None:
-        """What runs `Plan.draft`; None if the plan has none."""
+        """Program of `Plan.draft`; None if the plan has none."""
 
     @property
     def max_rows(self) -> int:
-        """Most rows of a batch."""
+        """Maximum rows of a batch."""
 
     @property
     def about(self) -> About:
-        """What the program runs on."""
+        """Backend, device and settings of the program."""
 
     def load_weights(self) -> None:
         """Starts to pack or upload weights in the background, if the backend does either. Returns at once."""
@@ -164,18 +164,18 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in BACKENDS."""
+        """Name in BACKENDS."""
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it computes on GPUs, which may share layers with the CPU and have memory of their own."""
+        """True if the backend computes on GPUs, which have separate memory and may share layers with the CPU."""
 
     @property
     def levels(self) -> Sequence[str]:
         """Values of `Options.level` that this machine can run, fastest first; empty: there is no choice."""
 
     def is_available(self) -> bool:
-        """Whether this machine can run the backend."""
+        """True if this machine can run the backend."""
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
         """The program; an option that the backend cannot honour is a RequestError."""

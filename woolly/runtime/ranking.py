@@ -41,7 +41,7 @@ class LostRows(PlanError):  # noqa: N818 - the name says what became of the rows
 
 @dataclass(frozen=True)
 class Ranking:
-    """What `Ranks.rank` gives. A row has one ranking, whatever it is computed with."""
+    """Result of `Ranks.rank`. The ranking of a row does not depend on the other rows of its batch."""
 
     ids: npt.NDArray[np.int32]  # [n_output, n]: tokens, the largest logit first, equal ones by the lowest id
     logits: Float32  # [n_output, n]
@@ -102,7 +102,7 @@ class AsyncRanks(Ranks, Protocol):
         meanwhile: Callable[[], None] | None = None,
         next_step: NextStep | None = None,
     ) -> Ranking:
-        """As `Ranks.rank`, then queue `next_step` if possible.
+        """Rank as `Ranks.rank`, then queue `next_step` if possible.
 
         For a queued batch (`has_queued`), returns the ranking of the queued run: its n may differ, and
         `Ranking.tokens` has the tokens that the device sampled.

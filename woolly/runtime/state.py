@@ -15,7 +15,7 @@ PAGE_SIZE: int = _native.PAGE_SIZE
 
 
 def pages_for(n_tokens: int) -> int:
-    """The number of pages that hold n tokens."""
+    """Return the number of pages for n tokens."""
     return -(-n_tokens // PAGE_SIZE)
 
 
@@ -64,7 +64,7 @@ class PortableState(State, Protocol):
 
     @property
     def is_portable(self) -> bool:
-        """Whether this one can: what lies in other processes may be lost while it is copied."""
+        """True if pages can be copied; a state in another process may be lost during the copy."""
 
     @property
     def page_sizes(self) -> Sequence[int]:

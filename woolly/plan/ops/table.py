@@ -1,4 +1,4 @@
-"""The op table: one row per op says all that the house knows of it but its arithmetic.
+"""The op table: one row per op with all its properties except the arithmetic.
 
 A plain op is a method of the tracer whose decorator is its row and whose body is its shape rule; a fused op is a row
 alone. Passes, benchmarks, printed plans and backends ask the row instead of comparing names.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """What one run gives a step to compute: the same rows of each of several sequences."""
+    """Shape of one run: equal ranges of rows of several sequences."""
 
     n_sequences: int
     first: int  # position of the first row
@@ -26,20 +26,20 @@ class Load:
 
     @property
     def total(self) -> int:
-        """Rows of all sequences."""
+        """Rows over all sequences."""
         return self.n_sequences * self.n_rows
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step takes for one load."""
+    """Memory traffic and products of a step for one load."""
 
     n_bytes: float  # weights and cache that it reads
-    products: int  # that it adds up
+    products: int  # multiply-adds
 
 
 def weights_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Every weight read once, every row times all matrices."""
+    """Default cost: every weight read once, every row multiplied by all matrices."""
     products = round(sum(math.prod(w.shape) * step.used_share(w) for w in step.matrices))
     rare = {w.name for w in step.by_role(*step.kind.rare)}
     return Cost(sum(w.n_bytes for w in step.weights if w.name not in rare), load.total * products)
@@ -55,7 +55,7 @@ class Op:
     # whose roles do not follow from their number lists them in its attribute "roles".
     weights: tuple[str, ...] = ()
     matrices: tuple[str, ...] = ()  # roles that rows are multiplied with: they are packed, counted and bounded
-    rare: tuple[str, ...] = ()  # roles that tokens do not meet, but rows of images: they count for no cost
+    rare: tuple[str, ...] = ()  # roles used only by image rows, excluded from the cost
     tables: tuple[str, ...] = ()  # roles whose rows are looked up; what is neither is a vector, whatever its shape
     attributes: tuple[str, ...] = ()  # "?" ends one of which 0 means none: it is not printed
     # State that outlives a run, and scratch memory that threads share during one: names, with attributes in braces.
@@ -64,7 +64,7 @@ class Op:
     scratch: tuple[str, ...] = ()
     part: str | Callable[[Step], str] = "other"  # part of a model that its time counts for
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
-    fused: bool = False  # made by a pass, never said by a model
+    fused: bool = False  # created by a pass, not by a model
     whole: bool = False  # reads other rows of a text, which must be whole in the batch
     by_row: bool = False  # a row of its result is made of the same row of its inputs, wherever that row stands
     cuts_rows: bool = False  # takes long, and may compute some rows of its result now and the others later

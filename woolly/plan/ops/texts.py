@@ -1,4 +1,4 @@
-"""Ops of whole texts: where a row is in its text, and one row made of all."""
+"""Ops over complete texts: position and token-type embeddings, and pooling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Pool = Literal["mean", "first", "last"]
 
 
 class TextOps(Recorder):
-    """What a model file says of texts."""
+    """Text ops of the tracer: positions, token types and pooling."""
 
     @op(inputs=("x",), weights=("table",), tables=("table",))
     def embed_position(self, x: Handle, table: str) -> Handle:
-        """X plus the row of `table` for each row's position."""
+        """Add the row of `table` for each row's position."""
         weight = self._matrix(table)
         if weight.shape[1] != x.width:
             self._fail(f"{weight.name} has {weight.shape[1]} columns, but x is {x.width} wide")
@@ -23,7 +23,7 @@ class TextOps(Recorder):
 
     @op(inputs=("x",), weights=("table",), attributes=("separator?",))
     def embed_token_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
-        """X plus the first row of `table`; after a token `separator`, if it is not 0, plus the second.
+        """Add the first row of `table`; after the first token `separator` (0: none), the second row.
 
         The second text of a pair follows the first separator.
         """
@@ -37,7 +37,7 @@ class TextOps(Recorder):
 
     @op(inputs=("x",), attributes=("kind",))
     def pool(self, x: Handle, kind: Pool) -> Handle:
-        """One row for each text whose rows are wanted: the mean of its rows, the first, or the last.
+        """Pool each text to one row: the mean of its rows, the first, or the last.
 
         The text must be whole in the batch.
         """

@@ -15,7 +15,7 @@ Merge = Literal["concat", "interleave", "mean"]
 
 
 class TowerOps(Recorder):
-    """What a tower's file says of patches."""
+    """Vision and audio encoder ops of the tracer."""
 
     @op()
     def input(self, *, width: int) -> Handle:
@@ -39,7 +39,7 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), attributes=("count", "kind"))
     def merge_patches(self, x: Handle, *, rows: int, kind: Merge) -> Handle:
-        """As many rows as `rows` from each wanted row on, made one.
+        """Merge `rows` consecutive rows, starting at each output row, into one.
 
         "concat": side by side; "interleave": the first column of all, then the second, ...; "mean": their mean.
         """

@@ -1,4 +1,4 @@
-"""Adapters: low-rank matrices that add to what a model's own matrices compute, as much as each request wants."""
+"""LoRA adapters: low-rank updates of a model's matrices, with a scale per request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.plan.plan import Plan, Step, Value, Weight
 
 @dataclass(frozen=True)
 class LowRank:
-    """What an adapter adds to one matrix, or to that of each expert: factor * b (a x)."""
+    """LoRA pair of one matrix or of all experts: adds factor * b (a x)."""
 
     a: Weight  # [rank, columns of the matrix], of experts [experts, rank, columns]
     b: Weight  # [rows of the matrix, rank], of experts [experts, rows, rank]
@@ -19,7 +19,7 @@ class LowRank:
 
 
 def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
-    """The plan with the steps of adapters, each given by the names of the tensors that it adds to.
+    """Add the steps of adapters, each a mapping from tensor names to LoRA pairs.
 
     For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
     result times the scale that the batch gives a sequence. A `moe` step gets both matrices of each expert as weights.
@@ -64,7 +64,7 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
 
 
 def _with_low(step: Step, adapters: Sequence[Mapping[str, LowRank]], used: Sequence[set[str]]) -> Step:
-    """A step of experts with the pairs of adapters, as roles such as "gate_a0" and "gate_b0", and their factors."""
+    """Add adapter pairs to an expert step, as roles such as "gate_a0" and "gate_b0", with their factors."""
     attributes, weights = dict(step.attributes), list(step.weights)
     roles = step.roles
     for role, matrix in zip(step.roles, step.weights, strict=True):

@@ -1,4 +1,4 @@
-"""Two plans as one list of steps, for a backend that hands over all steps at once."""
+"""Concatenation of two plans, for backends that compile all steps together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from woolly.plan.plan import Plan, Step, Value
 
 
 def append(plan: Plan, more: Plan) -> Plan:
-    """The steps of both plans; values of the second are counted on from those of the first.
+    """Concatenate the steps of both plans; value ids of the second continue after the first.
 
-    Entries of the state keep their numbers: each part runs over a state of its own.
+    Entries of the state keep their numbers: each part runs with a separate state.
     """
     n = len(plan.values)
 

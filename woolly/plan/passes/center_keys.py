@@ -41,7 +41,7 @@ def center_keys(plan: Plan) -> Plan:
 
 
 def keeps_biases(plan: Plan) -> bool:
-    """Whether some step stores keys with a bias. After `fuse_attention`."""
+    """True if a step stores keys with a bias. Requires `fuse_attention`."""
     made_by = {value: step for step in plan.steps for value in step.outputs}
     stores = [step for step in plan.steps if step.op == "store" and not step.by_role("k_bias", "k_norm")]
     return any(_made_with(step, made_by) is not None for step in stores)
@@ -63,7 +63,7 @@ def _bias(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
 
 
 def _made_with(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
-    """The bias that keys are made with."""
+    """Return the bias of the linear that computes the keys, if any."""
     made = made_by.get(store.inputs[1])  # another part of the plan may have made it
     while made is not None and made.op == "add_lora":
         made = made_by.get(made.inputs[0])
@@ -72,6 +72,6 @@ def _made_with(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
 
 
 def _with(step: Step, bias: Weight, *divisors: Weight) -> Step:
-    """The step with the bias, and with what its turns are divided by."""
+    """Return the step with the bias and the rope divisors as weights."""
     roles = " ".join([*step.roles, "k_bias", *("divisors" for _ in divisors)])
     return changed(replace(step, weights=(*step.weights, bias, *divisors)), roles=roles)

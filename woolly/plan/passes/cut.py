@@ -1,4 +1,4 @@
-"""A plan cut between layers into parts, each of which runs in a process of its own."""
+"""Cutting a plan between layers into parts, for several processes or devices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def possible_cuts(plan: Plan) -> dict[int, int]:
 
 
 def layer_bytes(plan: Plan) -> list[int]:
-    """Bytes of weights of each layer; the first has what comes before it, the last what comes after."""
+    """Return the weight bytes of each layer; the first includes the embedding, the last the output head."""
     layer, seen = 0, set[tuple[int, str]]()
     out = [0] * _count(plan)
     for step, name in zip(plan.steps, plan.layers, strict=True):
@@ -69,7 +69,7 @@ def layer_bytes(plan: Plan) -> list[int]:
 
 
 def shares(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last layer of each part, so that the weights of the parts are in proportion to `memory`.
+    """Return the first and last layer of each part, with weights in proportion to `memory`.
 
     RequestError if the plan has fewer layers to begin a part with.
     """
@@ -124,7 +124,7 @@ def part(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
 
 
 def join(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:
-    """The plan with the steps of all its parts, as passes have changed them, without their entrances."""
+    """Return the plan with the fused steps of all parts, without their entrance steps."""
     steps = [step for i, part in enumerate(parts) for step in part[1 if i else 0 :]]
     return replace(plan, steps=tuple(steps), draft=None)
 
@@ -134,7 +134,7 @@ def _number(layer: str) -> int:
 
 
 def _count(plan: Plan) -> int:
-    """Layers, counted with those that do nothing."""
+    """Return the number of layers, including empty ones."""
     return 1 + max((_number(layer) for layer in plan.layers if layer), default=0)
 
 

@@ -1,4 +1,4 @@
-"""What goes into some layers of a model, read by a head that guesses its tokens."""
+"""Inputs of some layers, collected for a draft head (EAGLE-3)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def feed(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
 
 
 def _input(plan: Plan, layer: int) -> int:
-    """The value that goes into a layer; that of the layer after the last one goes to the head."""
+    """Return the input value of a layer; for the index after the last layer, that of the output head."""
     names = plan.layers
     last = max((i for i, name in enumerate(names) if name), default=-1)
     first = next((i for i, name in enumerate(names) if name == f"blk.{layer}"), None)

@@ -20,11 +20,11 @@ def fuse_attention(plan: Plan) -> Plan:
     replaced: dict[int, tuple[Step, ...]] = {}
 
     def makers(*values: int) -> list[Step]:
-        """The steps that make the values, if nothing else reads any of them."""
+        """Return the steps that compute the values, if each has a single reader."""
         return [plan.steps[made_by[v]] for v in values] if all(len(readers[v]) == 1 for v in values) else []
 
     def peel(value: int) -> int:
-        """The input of the step that makes the value, which becomes a part of `store`."""
+        """Drop the step that computes the value (fused into the store) and return its input."""
         replaced[made_by[value]] = ()
         return plan.steps[made_by[value]].inputs[0]
 

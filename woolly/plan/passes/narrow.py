@@ -1,4 +1,4 @@
-"""The rows whose logits are wanted, picked before the last products instead of behind them."""
+"""Selection of the output rows before the last products instead of after them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def narrow(plan: Plan) -> Plan:
 
 
 def _cut(plan: Plan) -> set[int]:
-    """Indices of the steps behind the last one that mixes rows, of which no row is read but those that are picked."""
+    """Return the indices of the steps after the last one that mixes rows, whose other rows nobody reads."""
     readers = users(plan)
     cut: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Where each value is in the arena, and before which steps threads must wait for each other."""
+"""Arena layout of the values, and barriers between steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ArenaLayout:
     n_bytes: int
 
     def overlap(self, a: int, b: int) -> bool:
-        """Whether two values share memory."""
+        """True if two values share memory."""
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
 
@@ -61,7 +61,7 @@ def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int
 
 
 def barriers(plan: Plan, placement: ArenaLayout) -> tuple[bool, ...]:
-    """For each step whether all threads must have finished the steps before it.
+    """Return for each step whether it needs a barrier before it.
 
     A step may start early only if it reads nothing that was written, and writes nothing that was read or written,
     since the last barrier. State and shared scratch, which the op's row names, count as memory, too.

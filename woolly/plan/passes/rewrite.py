@@ -1,4 +1,4 @@
-"""What passes share: who uses a value, and steps taken out or replaced."""
+"""Helpers of passes: readers of a value, and replacement of steps."""
 
 from __future__ import annotations
 

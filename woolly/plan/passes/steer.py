@@ -1,4 +1,4 @@
-"""Control vectors: a direction that is added to what a layer leaves in the residual stream."""
+"""Control vectors: a direction added to the residual stream after a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the native library is older than the sources beside it, as after a `git pull` without a build."""
+"""Detection of a native library older than its sources, such as after a `git pull` without a build."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from woolly import _native
 
 
 def advice_if_old(sources: Path | None = None, library: Path | None = None) -> str:
-    """What to add to a refusal of native code: how to build it, or nothing where the library is not older.
+    """Return build advice for errors of native code; empty if the library is up to date.
 
-    Only a checkout has sources: a wheel holds a library of its own time.
+    Only a checkout has sources next to the package; a wheel does not.
     """
     sources = sources or Path(woolly.__file__).parent.parent / "native"
     try:

@@ -109,17 +109,17 @@ class CpuProgram:
         return CpuState(self.plan, n_pages, self.kv_type, n_slots, window_pages)
 
     def load_weights(self) -> None:
-        """Starts to pack weights in the background, in order of use; the first run takes over what is left."""
+        """Start packing weights in the background, in order of use; the first run packs the rest."""
         with self._lock:
             self._native.prepare()
 
     def close(self) -> None:
-        """Ends the work in the background."""
+        """Stop background work."""
         with self._lock:
             self._native.stop_preparing()
 
     def weight_stats(self) -> WeightStats:
-        """What the store of packed weights did so far."""
+        """Return hits and misses of the packed weights so far."""
         return self._packed.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
@@ -135,7 +135,7 @@ class CpuProgram:
     def compute(
         self, batch: Batch, state: State, first: int, last: int, part: tuple[int, int] | None = None
     ) -> Float32:
-        """As `run`; steps after those of the plan are its draft's. `part` are the rows that are computed, None: all."""
+        """Run steps; those after the plan's belong to its draft. `part`: the range of rows to compute; None: all."""
         if not isinstance(state, CpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         with self._lock:
@@ -243,10 +243,10 @@ class CpuBackend:
         return _native.kernel_levels()
 
     def is_available(self) -> bool:
-        """Always: there are kernels for every processor."""
+        """True: there are kernels for every CPU."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:
-        """Nothing is packed yet: weights are, panel by panel, when a step first needs them."""
+        """Compile the plan. Weights are packed later, panel by panel, when a step first needs them."""
         options.refuse_gpu_layers(self.name)
         return CpuProgram(plan, tensors, options)

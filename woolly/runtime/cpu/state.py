@@ -83,7 +83,7 @@ class CpuState:
 
 
 def check_heads(plan: Plan) -> None:
-    """Refuses a plan whose heads are longer than the kernels take."""
+    """Raise UnsupportedError if heads are larger than the kernels support."""
     for entry in plan.paged.values():
         widest = max(entry.k_dim, entry.v_dim)
         if widest > _MAX_HEAD_DIM:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NativeSteps:
-    """What a native program was given: ids of its values and matrices, and the arrays that it points into."""
+    """Steps registered with a native program: ids of values and matrices, and the arrays they reference."""
 
     def __init__(
         self, native: _native.Program, plan: Plan, placement: ArenaLayout, tensors: Views, rope_tables: RopeTables

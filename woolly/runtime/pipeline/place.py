@@ -48,7 +48,7 @@ class Place:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the stage is there, as far as is known."""
+        """True if the connection to the stage is open."""
         return self._connection is not None
 
     def dial(self, go_on: Callable[[], None]) -> None:

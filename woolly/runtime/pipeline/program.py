@@ -1,4 +1,4 @@
-"""The PipelineProgram: a plan cut between layers, each part in a process of its own, one after another in each run."""
+"""The PipelineProgram: a plan cut between layers (pipeline parallelism), each part in a separate process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _AGAIN = 0.25  # seconds between two tries to reach a lost stage
 
 
 class PipelineState:
-    """Pages and slots that lie in the stages, under one number."""
+    """Pages and slots stored in the stages under one state number."""
 
     is_portable = False  # a stage may be lost while a page is copied
 
@@ -144,7 +144,7 @@ class PipelineProgram:
 
     @property
     def about(self) -> About:
-        """What the stages run on: levels of all, and the sums of their threads and memory."""
+        """Combined About of the stages: all levels, and the sums of threads and memory."""
         abouts = [place.about for place in self._places]
         levels = sorted({about.level for about in abouts if about.level is not None})
         return replace(
@@ -157,11 +157,11 @@ class PipelineProgram:
 
     @property
     def layers(self) -> list[tuple[str, int, int]]:
-        """Where the layers are: the stage's name, its first layer and its last."""
+        """Return (stage name, first layer, last layer) of each stage."""
         return [(str(place), *fields["layers"]) for place, fields in zip(self._places, self._open, strict=True)]
 
     def load_weights(self) -> None:
-        """Does nothing: each stage does so when it compiles its part."""
+        """Do nothing: each stage loads its weights when it compiles its part."""
 
     def close(self) -> None:
         """Ends the connections; the stages then serve others."""
@@ -222,7 +222,7 @@ class PipelineProgram:
                 times += reply.fields["times"][1 if i else 0 :]
 
     def weight_stats(self) -> WeightStats:
-        """What the stores of prepared weights in the stages did, as of the last run."""
+        """Return the sums of hits and misses of the prepared weights over all stages, as of the last run."""
         stats = [place.weights for place in self._places]
         return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
 
@@ -362,7 +362,7 @@ class PipelineBackend:
         self._stages = stages
 
     def is_available(self) -> bool:
-        """Always: what the stages can do they say themselves."""
+        """True: the stages report errors themselves."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:

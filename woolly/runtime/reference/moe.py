@@ -75,7 +75,7 @@ def _mixed(logits: Float32, n_used: int) -> Float32:
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """What one expert of a step computes with."""
+    """Inputs and routing weights of one expert."""
 
     expert: int
     rows: NDArray[np.intp]  # of the batch that go to it
@@ -148,7 +148,7 @@ def _linear(c: OpContext, step: Step, role: str, expert: int, x: Float32, wanted
 
 
 def _adapter_scales(c: OpContext, rows: NDArray[np.intp], n: int) -> Float32 | None:
-    """How much of each adapter some of n rows want, [rows, adapters]; None: all of each."""
+    """Return the adapter scales [rows, adapters] of some of n rows; None: 1 for all."""
     if c.batch.adapters is None:
         return None
     scales: Float32 = np.repeat(c.batch.adapters, np.diff(c.batch.offsets), axis=0)

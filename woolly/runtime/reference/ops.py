@@ -34,7 +34,7 @@ def reference(op: str) -> Callable[[Function], Function]:
 
 @dataclass(frozen=True)
 class OpContext:
-    """What an op may look at besides its inputs."""
+    """Context of an op: weights, batch and state."""
 
     weights: WeightStore
     batch: Batch
@@ -51,7 +51,7 @@ def apply_rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
 
 
 def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
-    """X times the weight transposed, plus the bias."""
+    """Return x @ weight.T plus the bias."""
     y: Float32 = x @ weight.T
     return y if bias is None else y + bias
 
@@ -146,7 +146,7 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
 
 
 def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
-    """What the keys of all positions lack: their bias, rotated as they are."""
+    """Return the rotated key bias of all positions, which stored keys lack."""
     rope = step.rope()
     assert rope is not None
     bias, *divisors = (c.weights.get(weight.name).reshape(-1) for weight in step.by_role("k_bias", "divisors"))
@@ -157,7 +157,7 @@ def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
 def _seen(
     mask: str, window: int, positions: npt.NDArray[np.int32], distance: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Which positions each row sees, given how far each is after the row."""
+    """Return the attention mask [rows, positions], given each position's distance after the row."""
     if mask == "all":
         return np.abs(distance) <= window // 2 if window else np.full(distance.shape, True)
     if window == 0:
@@ -167,7 +167,7 @@ def _seen(
 
 
 def _chosen(positions: Float32, n_past: int) -> npt.NDArray[np.bool_]:
-    """Which positions the rows see that chose these, [groups, 1, rows, n_past]; -1 is none."""
+    """Return the attention mask [groups, 1, rows, n_past] of chosen positions; -1: none."""
     seen = np.zeros((*positions.shape[:2], n_past + 1), np.bool_)
     np.put_along_axis(seen, positions.astype(np.int64), True, axis=2)
     by_group: npt.NDArray[np.bool_] = seen[..., :n_past].transpose(1, 0, 2)
@@ -175,9 +175,9 @@ def _chosen(positions: Float32, n_past: int) -> npt.NDArray[np.bool_]:
 
 
 def alibi_slopes(most: float, n_heads: int) -> Float32:
-    """How fast each head's scores fall with distance; `most` is the largest exponent of 1/2.
+    """Return the ALiBi slope of each head; `most` is the largest exponent of 1/2.
 
-    Heads beyond the largest power of two take the slopes between the others'.
+    Heads beyond the largest power of two get the slopes in between.
     """
     whole = 2 ** int(np.log2(n_heads))
     exponents = [most * (i + 1) / whole for i in range(whole)]
@@ -205,7 +205,7 @@ def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool =
 
 
 def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:
-    """The factor of each row's q that grows with the logarithm of its position."""
+    """Return the temperature factor of each row's q, which grows with the log of its position."""
     steps = (positions + step.integer("temper_offset")) // step.integer("temper_length")
     factor: npt.NDArray[np.float64] = 1.0 + step.number("temper") * np.log1p(steps)
     return factor.astype(np.float32)
@@ -225,7 +225,7 @@ def softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None)
 
 
 def scaled(x: Float32, factor: float) -> Float32:
-    """X times a constant, in f32."""
+    """Multiply x by a constant, in f32."""
     y: Float32 = x * np.float32(factor)
     return y
 

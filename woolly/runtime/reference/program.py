@@ -1,4 +1,4 @@
-"""The reference backend: NumPy in f32. Slow but right: the oracle of everything fast."""
+"""The reference backend: NumPy in f32, slow, used to verify the other backends."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ class ReferenceBackend:
     levels = ()
 
     def is_available(self) -> bool:
-        """Always: NumPy is a dependency."""
+        """True: NumPy is a dependency."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> ReferenceProgram:
-        """Nothing is computed yet: weights are read when a step needs them."""
+        """Compile the plan. Weights are read when a step needs them."""
         if options.kv_type not in (None, "f32"):
             raise RequestError(f"kv_type is {options.kv_type!r}, but the reference backend keeps f32")
         if options.level is not None:

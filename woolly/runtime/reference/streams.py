@@ -48,7 +48,7 @@ def match_rms(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
 
 @reference("gaussian_topk")
 def gaussian_topk(c: OpContext, step: Step, x: Float32) -> Float32:
-    """What is above the mean and some deviations."""
+    """Return relu(x - (mean + deviations * standard deviation)) per row."""
     rows = x.astype(np.float64)
     floor = rows.mean(axis=1) + step.number("deviations") * rows.std(axis=1)
     y: Float32 = np.maximum(x - floor.astype(np.float32)[:, None], np.float32(0))

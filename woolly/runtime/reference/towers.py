@@ -36,7 +36,7 @@ def embedding_bag(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("merge_patches")
 def merge_patches(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Some rows from each wanted row on as one."""
+    """Merge consecutive rows, starting at each output row, into one."""
     rows = step.integer("count")
     if len(c.batch.output_rows) and c.batch.output_rows.max() + rows > len(x):
         raise ValueError("rows are folded beyond the batch")

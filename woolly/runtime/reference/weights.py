@@ -26,7 +26,7 @@ class WeightStore:
         self._hits = self._misses = self._evictions = self._n_bytes = 0
 
     def get(self, name: str) -> Float32:
-        """The whole tensor as f32."""
+        """Return the complete tensor in f32."""
         with self._lock:
             array = self._kept.get(name)
             if array is not None:
@@ -47,7 +47,7 @@ class WeightStore:
         return array
 
     def rows(self, name: str, indices: npt.NDArray[np.int32]) -> Float32:
-        """Some rows of a matrix, without dequantizing the rest."""
+        """Return rows of a matrix without dequantizing the rest."""
         with self._lock:
             array = self._kept.get(name)
         return self._tensors[name].dequantize(indices) if array is None else array[indices]

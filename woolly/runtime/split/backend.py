@@ -1,4 +1,4 @@
-"""The SplitBackend: a model on GPUs as far as it fits there, and on the CPU for the rest."""
+"""The SplitBackend: layers that fit on GPUs, and the rest on the CPU."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class SplitBackend:
 
     @property
     def levels(self) -> Sequence[str]:
-        """Those of the GPU."""
+        """Levels of the GPU backend."""
         return self._gpu.levels
 
     def is_available(self) -> bool:
-        """Whether there is a GPU that can be used."""
+        """True if a GPU is usable."""
         return self._gpu.is_available()
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
@@ -70,7 +70,7 @@ class SplitBackend:
             raise
 
     def place(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
-        """What `compile` would put where, with the memory that is free now."""
+        """Return the placement that `compile` would choose with the memory that is free now."""
         self._check(options)
         cards = self._open(options)
         try:
@@ -102,7 +102,7 @@ class SplitBackend:
         except BaseException:
             _close(cards)
             raise
-        # A GPU that is named twice has its memory once.
+        # A GPU listed twice shares its memory.
         times = Counter(numbers)
         return [replace(card, free=card.free // times[card.number]) for card in cards]
 
@@ -177,7 +177,7 @@ def _for_part(options: Options, on_gpu: bool, is_alone: bool) -> Options:
 
 
 def _surely_fits(plan: Plan, options: Options, card: Card) -> bool:
-    """Whether a plan fits by an estimate from above; if not, it is counted."""
+    """True if a plan fits according to an upper bound; otherwise the exact size has to be computed."""
     if options.weight_memory is not None:
         return False
     plans = [one for one in (plan, plan.draft) if one is not None]

@@ -1,4 +1,4 @@
-"""Atoms: the smallest ranges of a plan's steps that are placed, and what each takes of a GPU."""
+"""Atoms: the smallest ranges of steps that are placed on a device, and their memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Atom:
-    """Steps that stay together. Atoms of one unit do so, too, but for experts."""
+    """Steps placed together. Atoms of one unit are placed together, too, except experts."""
 
     first: int
     last: int  # exclusive
@@ -66,7 +66,7 @@ def cache_bytes(plan: Plan, entries: Collection[int], options: Options, n_tokens
 
 
 class Costs:
-    """What sets of atoms take of one GPU."""
+    """Memory that sets of atoms need on one GPU."""
 
     def __init__(
         self, device: Device, plan: Plan, atoms: list[Atom], tensors: Mapping[str, Tensor], options: Options

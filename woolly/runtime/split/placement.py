@@ -1,4 +1,4 @@
-"""The Placement: which steps of a plan run on which device, and what that takes of each."""
+"""The Placement: the device of each step of a plan, and the memory used on each device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a plan's steps run. Parts are the GPUs that have some, in order, then the CPU if it has some."""
+    """Assignment of a plan's steps to parts: the GPUs in use, in order, then the CPU if used."""
 
     segments: tuple[Segment, ...]
     cards: tuple[int, ...]  # which of the cards are used
@@ -52,7 +52,7 @@ class Placement:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left to the CPU."""
+        """True if no step is on the CPU."""
         return all(share.device != "cpu" for share in self.shares)
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class _Placer:
         return self._placement(self.most(), self._bound())
 
     def most(self) -> Home:
-        """As much as fits: all but experts and then theirs, layer after layer; or layers from the first on."""
+        """Place as much as fits: all non-expert steps, then experts layer by layer; else layers from the first on."""
         plain = {atom for atom in self.atoms if not atom.is_experts}
         home = self._dealt(plain)
         if len(plain) == len(self.atoms) or not self._fits(home):
@@ -180,7 +180,7 @@ class _Placer:
         return budget is None or taken <= budget
 
     def _checked(self, home: Home) -> Home:
-        """The same; RequestError with the figures of the first card that is too small."""
+        """Return the placement; RequestError with the sizes of the first card that is too small."""
         if self._fits(home):
             return home
         weights = [costs.weights(self._own(home, i)) for i, costs in enumerate(self.costs)]

@@ -1,4 +1,4 @@
-"""The SplitProgram: ranges of the steps of a plan, each run by the program of a part, in one process."""
+"""The SplitProgram: segments of a plan run by the programs of several devices, in one process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps of a plan that one part runs without the others."""
+    """Range of a plan's steps run by one part."""
 
     part: int
     first: int  # of the plan's steps
@@ -91,17 +91,17 @@ class SplitProgram:
             self.rank = _ranking(weakref.WeakMethod(self._rank), ranks)
 
     def load_weights(self) -> None:
-        """Starts to load the weights of all parts in the background."""
+        """Start loading the weights of all parts in the background."""
         for program in self._parts:
             program.load_weights()
 
     def close(self) -> None:
-        """Ends the work in the background."""
+        """Stop background work."""
         for program in self._parts:
             program.close()
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> SplitState:
-        """An empty cache, of which each part keeps its own entries."""
+        """Return an empty cache; each part stores its entries."""
         states = [program.new_state(n_pages, n_slots, window_pages) for program in self._parts]
         return SplitState(states, n_pages, n_slots)
 
@@ -186,7 +186,7 @@ class SplitProgram:
                 times += each[run.part][run.first + run.has_entrance : run.last]
 
     def weight_stats(self) -> WeightStats:
-        """What the stores of prepared weights of all parts did so far."""
+        """Return the sums of hits and misses of the prepared weights over all parts."""
         stats = [program.weight_stats() for program in self._parts]
         return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
 
@@ -242,7 +242,7 @@ def _runs(segments: Sequence[Segment], steps: Sequence[Sequence[Step]]) -> list[
 
 
 def _about(abouts: Sequence[About], plans: Sequence[Plan]) -> About:
-    """What the parts run on: levels of all, and the memory for a cache until the first of them is full."""
+    """Combine the parts' About: all levels, and the cache memory until the first part is full."""
     all_bytes = sum(plan.bytes_per_token(1) for plan in plans)
     rooms: list[float] = []
     for about, plan in zip(abouts, plans, strict=True):

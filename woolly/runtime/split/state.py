@@ -44,7 +44,7 @@ class SplitState:
 
     @property
     def is_portable(self) -> bool:
-        """Whether the pages and slots of all parts can be copied."""
+        """True if the pages and slots of all parts can be copied."""
         return all(isinstance(part, PortableState) and part.is_portable for part in self.parts)
 
     def read_page(self, page: int, table: int = 0) -> Bytes:
