@@ -75,31 +75,34 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         `backend` is cuda, metal, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is
         cpu, cuda, metal or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
         `gpu_layers` is how many layers GPUs get, from the first on: a number, "all", or "auto", the default of backend
-        auto: as many as fit. `ctx` bounds prompt and answer of one request together, in tokens: by default the model's
-        context, reduced to fit in a quarter of the free memory. More than the training context is accepted with a
-        warning. `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by
-        default four contexts if they take at most a tenth of the available memory, else fewer, but at least one.
-        `max_running` requests run concurrently, others wait: a number, or "auto", the default, as many as help and fit.
-        A step computes at most `chunk` tokens for all of them. `threads` None uses all cores. `weight_memory` limits
-        the memory of prepared weights, in bytes or as text such as "600MB". `kv_type` is the type of the KV cache: f16,
-        f32, q8_0 or q4; "q8_0/q4" chooses keys and values separately. `speculation` drafts up to `draft_tokens` tokens
-        ahead, which changes no text: "prompt_lookup" in the text so far, "mtp" with the model's MTP block (multi-token
-        prediction), "mtp_lookup" with both, or a smaller model with the same vocabulary, given as a file, a name or an
-        open LLM, whose file is then opened once more. "auto" is "mtp" if the file has an MTP block, or one is next to
-        it; None or "none": no speculation. `metadata` overrides values of the file, by key, in which "*." stands for
-        the architecture; `rope_scaling` (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are
-        names for such keys: with yarn and a scale of 4 a model supports four times its training context. `adapters` are
-        LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of each as its own
-        `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
+        auto: as many as fit.
+        `ctx` bounds prompt and answer of one request together, in tokens: by default the model's context, reduced to
+        fit in a quarter of the free memory. More than the training context is accepted with a warning.
+        `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by default four
+        contexts if they take at most a tenth of the available memory, else fewer, but at least one. `max_running`
+        requests run concurrently, others wait: a number, or "auto", the default, as many as help and fit. A step
+        computes at most `chunk` tokens for all of them. `threads` None uses all cores. `weight_memory` limits the
+        memory of prepared weights, in bytes or as text such as "600MB".
+        `kv_type` is the type of the KV cache: f16, f32, q8_0 or q4; "q8_0/q4" chooses keys and values separately.
+        `speculation` drafts up to `draft_tokens` tokens ahead, which changes no text: "prompt_lookup" in the text so
+        far, "mtp" with the model's MTP block (multi-token prediction), "mtp_lookup" with both, or a smaller model with
+        the same vocabulary, given as a file, a name or an open LLM, whose file is then opened once more. "auto" is
+        "mtp" if the file has an MTP block, or one is next to it; None or "none": no speculation.
+        `metadata` overrides values of the file, by key, in which "*." stands for the architecture; `rope_scaling`
+        (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
+        a scale of 4 a model supports four times its training context.
+        `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
+        each as its own `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
         `control_vectors` are GGUF files of directions that are added to the outputs of layers, for all requests: a
         list, or a mapping of files to scales; `control_vector_layers` are the first and the last of these layers.
         `chat_template` replaces the file's template. `preset` names a table of presets.toml, whose system prompt,
         context and sampling are the defaults of a call; by default the table with the model's name, if there is one;
         "none" disables presets. `cache_disk` is the disk space for pages of prompts, such as "20GB", which are reused
-        by later processes; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`. `mmproj` is the projector file for
-        image and audio input: by default the one next to the model; "none" disables it. `stages` are the HOST:PORT of
-        `woolly stage` processes that hold the layers in turn, each with the same file and the token of
-        `stage_token_file`. `check_memory` rejects a model that does not fit in the available memory.
+        by later processes; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
+        `mmproj` is the projector file for image and audio input: by default the one next to the model; "none" disables
+        it.
+        `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
+        the token of `stage_token_file`. `check_memory` rejects a model that does not fit in the available memory.
         """
         given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
         self.path: Path = resolve(model)

@@ -72,6 +72,7 @@ class PoolingMixin:
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
         """Returns a vector for each token of each text, float32 [n tokens, width], not normalized.
+
         For models whose file names no pooling; other models are rejected.
         """
         job = self.prepare_token_embedding(listed(texts), truncate=truncate)

@@ -62,6 +62,7 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
 
 def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_stages: bool = False) -> Path | None:
     """Return the projector to open with a model: the given one, or a matching one next to it; None: neither.
+
     A projector found next to the model that cannot be used is logged and ignored: the model then takes text only.
     ModelError with both names if the given one belongs to another model.
     """

@@ -1,4 +1,5 @@
 """TextIds: ids of a text or of a pair of texts, and the ids that truncation must keep.
+
 Lengths are checked in characters before a text is tokenized: a text that no context can hold costs no work.
 """
 
@@ -43,6 +44,7 @@ class TextIds:
 
 class BatchTokenizer:
     """Tokenize texts for a model with a maximum of `most` tokens. A query is tokenized once for all documents.
+
     With `truncate` a text may be longer; only the part that can stay is tokenized.
     """
 

@@ -31,6 +31,7 @@ class _Standing:
 
 class Quotas:
     """Counters in fixed windows of a minute and of a day (UTC), the same for all accounts. Event loop thread only.
+
     An account with tokens left may begin an answer and gets all of it: the length of an answer is known at its end.
     With a token bucket, no client could know when a day's tokens are available again.
     """

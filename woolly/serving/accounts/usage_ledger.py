@@ -1,4 +1,5 @@
 """UsageLedger: usage of models by key and day, in a SQLite file.
+
 One row for each day (UTC), key and model has sums, so that a year of a team is some thousand rows. Texts are never
 written.
 """
@@ -94,6 +95,7 @@ class UsageLedger:
 
     async def flush(self) -> None:
         """Write new usage, after a write in progress; a failed write is retried with the next one.
+
         If the caller is cancelled, its write continues: the next flush waits for it, and writes its rows if it fails.
         """
         await asyncio.shield(asyncio.ensure_future(self._flush()))
@@ -140,6 +142,7 @@ def read_usage(
     until: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return usage summed by some of GROUPS, between two days, inclusive. RequestError for an unknown group.
+
     The file may belong to a running server.
     """
     wrong = [group for group in by if group not in GROUPS]

@@ -54,7 +54,7 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
     """Yield each row, or a BadRow for one that cannot be read or is not for `endpoint`."""
     with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
         number = 0
-        # Locked: a cancelled reader closes the file when the thread is done with it.
+        # `values` stays referenced: a cancelled reader closes the file when the thread is done with it.
         while (given := await run_in_thread(next, values, None)) is not None:
             value: Any = None
             try:

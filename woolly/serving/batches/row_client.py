@@ -28,6 +28,7 @@ _BEHIND = -1  # priority: interactive answers go first
 
 class RowDeferred(Exception):  # noqa: N818 - not an error: the row is asked again
     """Row to be sent again later.
+
     `is_full` if other answers fill the server, `is_spent` if the key has reached its limit; neither for other errors.
     """
 

@@ -45,6 +45,7 @@ class _Known:
 
 class BatchStore:
     """Stores each object as a JSON file, written atomically, next to the content of an uploaded file.
+
     Each owner sees only its own objects. The folder is private to the server's user.
     """
 

@@ -41,6 +41,7 @@ class _Running:
 
 class BatchWorker:
     """One task that runs the oldest unfinished batch. Event loop thread only.
+
     The disk is read and written on threads. The lock `changing` protects changes of the store's objects.
     """
 

@@ -1,4 +1,4 @@
-"""Arguments: the JSON text of a call as it arrives, kept valid however it ends."""
+"""Arguments: streamed JSON text of a call, kept valid at any end."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class Arguments:
-    """Passes on the characters of a JSON object while they are valid, and closes what is open at the end.
+    """Forwards the characters of a JSON object while they are valid, and closes open brackets at the end.
 
-    An answer that ends at its limit leaves a call in the middle, and a model may write invalid JSON: clients parse
-    the joined pieces and would fail. Control characters in strings, which JSON forbids, become escapes.
+    An answer that ends at its limit may cut a call, and a model may write invalid JSON: clients would fail to parse
+    the joined pieces. Control characters in strings, which JSON forbids, become escapes.
     """
 
     def __init__(self) -> None:
-        self._stack: list[str] = []  # the brackets that are open
+        self._stack: list[str] = []  # open brackets
         self._state = "root"
-        self._word = ""  # a number or literal so far
+        self._word = ""  # partial number or literal
         self._is_key = False
-        self._n_hex = 0  # digits that a \\u still needs
-        self._is_over = False  # closed, or no JSON from here on
+        self._n_hex = 0  # missing digits of a \\u escape
+        self._is_over = False  # closed, or invalid from here on
 
     def push(self, text: str) -> str:
-        """Returns what the next piece adds to valid JSON."""
+        """Return the valid JSON text that the next piece adds."""
         taken: list[str] = []
         for c in text:
             if self._is_over:
@@ -43,7 +43,7 @@ class Arguments:
         return "".join(taken)
 
     def finish(self) -> str:
-        """Returns what closes the object."""
+        """Return the text that closes the object."""
         if self._state == "root":
             return "{}"
         end = {"value": "null", "key": '"":null', "colon": ":null"}.get(self._state, "")
@@ -59,7 +59,7 @@ class Arguments:
         return end
 
     def _push(self, c: str) -> str | None:
-        """Returns the character, as JSON may hold it; None if it does not belong here."""
+        """Return the character, escaped if necessary; None if it is invalid here."""
         if self._state == "string":
             return self._in_string(c)
         if self._state == "escape":
@@ -94,7 +94,7 @@ class Arguments:
         return c
 
     def _structure(self, c: str) -> bool:
-        """Return True if a character outside of strings and words may follow, with the state behind it."""
+        """Return True if a character outside of strings and words may follow; update the state."""
         state = self._state
         if state == "root":
             return c == "{" and self._open(c)
@@ -148,7 +148,7 @@ class Arguments:
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Returns the arguments of a whole call as an object."""
+    """Return the arguments of a complete call as an object."""
     arguments = Arguments()
     value: dict[str, Any] = json.loads(arguments.push(text) + arguments.finish())
     return value

@@ -1,20 +1,20 @@
-"""Sealed thoughts: a model's reasoning as a text that clients send back untouched, even if they never show it."""
+"""Encrypted reasoning: opaque text that clients send back unchanged."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 
-_OURS = b"woolly:"  # begins each sealed text of this server
+_OURS = b"woolly:"  # prefix of this server's encoded reasoning
 
 
 def encode_reasoning(thought: str) -> str:
-    """Returns a text that holds a thought."""
+    """Return reasoning as encoded text."""
     return base64.b64encode(_OURS + thought.encode("utf-8", "replace")).decode()
 
 
 def decode_reasoning(sealed: str | None) -> str:
-    """Returns the thought that a sealed text of this server holds; nothing for another server's."""
+    """Return the reasoning of a text encoded by this server; "" for another server's."""
     try:
         data = base64.b64decode(sealed or "", validate=True)
     except (binascii.Error, ValueError):

@@ -12,18 +12,18 @@ from woolly.multimodal.video import is_video
 
 
 def file_part(data: str, name: str, where: str) -> Part:
-    """Returns a file that is sent as a data: URL: plain text with its name, or a PDF file, which is not read."""
+    """Return the part of a file sent as a data: URL: plain text with its name, or a PDF file, not read yet."""
     if (text := file_text(data)) is not None:
         return TextPart("\n".join(one for one in (name, text) if one))
     return FilePart(FileInput(data=data, name=name, where=where))
 
 
 def seen_part(plain: str, where: str) -> Part:
-    """Returns an image, a PDF file or a video that is sent in base64 without its type: its first bytes tell."""
+    """Return an image, PDF file or video in base64; its type is detected by its first bytes."""
     try:
         first = base64.b64decode(plain[:16], validate=True)
     except (binascii.Error, ValueError):
-        first = b""  # who reads all of it says so
+        first = b""  # reported when the file is read
     if is_pdf(first):
         return FilePart(FileInput(data=plain, where=where))
     if is_video(first):

@@ -1,4 +1,4 @@
-"""Fill in: the prompt that asks for the text between a prefix and a suffix, by the model's own tokens for it."""
+"""Fill-in-the-middle (FIM): prompt for the text between a prefix and a suffix, with the model's FIM tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from woolly.serving.errors import ApiError
 from woolly.tokens import Tokenizer
 
-_REPOSITORY = "myproject"  # what llama-server calls it
+_REPOSITORY = "myproject"  # llama-server's name of each token
 
 
 def fill_in(
     tokenizer: Tokenizer, prefix: str, suffix: str, *, begin: str = "", extra: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """Returns the tokens of the prompt: other files (name, text), prefix, suffix, and how the middle begins.
+    """Returns the tokens of the prompt: other files (name, text), prefix, suffix, and the beginning of the middle.
 
     ApiError 400 if the model has no such tokens.
     """
@@ -23,7 +23,7 @@ def fill_in(
         raise ApiError(400, "not_supported", "this model has no tokens for a prefix, a suffix and what is between them")
 
     def encode(text: str) -> list[int]:
-        # Control tokens that are written out in a file are text.
+        # Control tokens in a file are text.
         return tokenizer.encode(text, add_special=False, parse_special=False)
 
     ids: list[int] = []

@@ -1,4 +1,4 @@
-"""Models in Google's words, for the routes of Gemini's dialect and for Google's clients at OpenAI's /v1/models."""
+"""Models in Google's format, for the routes of Gemini's dialect and for Google's clients at OpenAI's /v1/models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.serving.model_manager.catalog import ModelInfo
 
 
 def is_google(request: Request) -> bool:
-    """Return True if the client is Google's: /v1/models is OpenAI's path too, and the replies differ."""
+    """Return True for Google's client: OpenAI's uses /v1/models too, with another reply."""
     return "x-goog-api-client" in request.headers or "x-goog-api-key" in request.headers
 
 

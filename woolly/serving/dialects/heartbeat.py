@@ -1,4 +1,4 @@
-"""Heartbeats: signs of life in a stream while a long prompt is computed."""
+"""Heartbeats in a stream while a long prompt is computed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ SECONDS = 15.0  # clients give up after 300 s without data, proxies after 60 s
 
 
 async def with_heartbeats(frames: AsyncIterator[bytes], beat: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yields the frames, and a `beat` each time that none came for a while."""
+    """Yield the frames, and a `beat` after each interval without one."""
     pump = _Pump(frames, SECONDS)
     try:
         while True:
             while pump.ready:
                 yield pump.ready.popleft()
             if pump.task.done():
-                if not pump.ready:  # what came last, came before the end
+                if not pump.ready:  # frames that arrived before the end
                     pump.task.result()  # raises what the frames raised
                     return
-            elif await pump.is_silent() and not pump.ready:  # a frame that came just now is before the beat
+            elif await pump.is_silent() and not pump.ready:  # a frame that just arrived precedes the beat
                 yield beat()
     finally:
         pump.close()
 
 
 class _Pump:
-    """Reads frames in a task of its own. A task and a timer for each frame would cost 20 µs of the loop's time."""
+    """Reader task for frames. A task and a timer for each frame would take 20 µs of the event loop."""
 
     def __init__(self, frames: AsyncIterator[bytes], seconds: float) -> None:
         self.ready: deque[bytes] = deque()
@@ -41,7 +41,7 @@ class _Pump:
         self.task.add_done_callback(lambda _: self._wake(False))
 
     async def is_silent(self) -> bool:
-        """Waits for a frame, the end or the time of a beat; returns whether it is that."""
+        """Wait for a frame, the end or the time of a beat; return True for a beat."""
         self._waiting = self._loop.create_future()
         try:
             return await self._waiting

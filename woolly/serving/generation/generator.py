@@ -72,7 +72,7 @@ class GenerationRequest:
     score_only: bool = False  # generate nothing; for params.prompt_logprobs
     client: str = ""  # its name in the log
     owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
-    reports_progress: bool = False  # chunks tell how much of the prompt is computed
+    reports_progress: bool = False  # chunks report the prefill progress
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
     token_constraints: TokenConstraints = UNCONSTRAINED
     context_ids: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows

@@ -53,7 +53,7 @@ class DynamicAdapters:
         await self._run_to_end(self._add(model, name, path))
 
     async def remove(self, name: str) -> str:
-        """Removes an adapter and returns its model; answers that use it end as they would have."""
+        """Removes an adapter and returns its model; running answers that use it are not affected."""
         return await self._run_to_end(self._remove(name))
 
     async def close(self) -> None:

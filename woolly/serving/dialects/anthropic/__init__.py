@@ -1,4 +1,4 @@
-"""ANTHROPIC: /v1/messages, the count of its tokens and batches of them, in the words of Anthropic's Messages API."""
+"""ANTHROPIC: /v1/messages, token counts and batches, in the format of Anthropic's Messages API."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ class Anthropic(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Anthropic's error object. Claude Code compacts a conversation only if it reads this sentence."""
+        """Returns Anthropic's error object. Claude Code compacts a conversation only if it finds this sentence."""
         kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:

@@ -1,4 +1,4 @@
-"""/v1/messages/batches: many conversations that are answered while nobody waits."""
+"""/v1/messages/batches: conversations answered in the background."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ router = APIRouter()
 Data = dict[str, Any]
 
 _ROUTE = "/v1/messages/batches"
-_PREFIX, _OWN_PREFIX = "msgbatch_", "batch_"  # of an id, as clients see it and as the store has it
-_MAX_REQUESTS = 100_000  # requests of one batch, as Anthropic has it
-_LIFETIME = timedelta(hours=24)  # that clients expect; a batch of this server does not expire
+_PREFIX, _OWN_PREFIX = "msgbatch_", "batch_"  # prefixes of an id, for clients and in the store
+_MAX_REQUESTS = 100_000  # requests per batch, Anthropic's limit
+_LIFETIME = timedelta(hours=24)  # expected by clients; batches of this server do not expire
 
 
 class BatchRequest(BaseModel):
@@ -52,7 +52,7 @@ class MessageBatchBody(BaseModel):
 
 @router.post(_ROUTE, response_model=None, summary="Answer many conversations, as Anthropic does")
 async def create_batch(body: MessageBatchBody, request: Request) -> Data:
-    """Starts to answer requests; each is refused or answered on its own."""
+    """Start a batch; each request is answered or fails separately."""
     seen: set[str] = set()
     for i, one in enumerate(body.requests):
         if one.custom_id in seen:
@@ -93,7 +93,7 @@ async def get_batch(id: str, request: Request) -> Data:
 
 @router.get(_ROUTE + "/{id}/results", response_class=Response, summary="Get the results of a batch")
 async def get_results(id: str, request: Request) -> Response:
-    """One line of JSON for each request of a batch that has ended: its message, or why there is none."""
+    """Results of a finished batch: one line of JSON per request, with its message or error."""
     batch = await _found(id, request)
     if batch["status"] not in ENDED:
         raise ApiError(404, "not_found", "the batch has no results yet; ask again when it has ended")
@@ -113,7 +113,7 @@ async def get_results(id: str, request: Request) -> Response:
 
 @router.post(_ROUTE + "/{id}/cancel", response_model=None, summary="Cancel a batch, as Anthropic does")
 async def cancel_batch(id: str, request: Request) -> Data:
-    """Ends a batch; the answers so far are its results, and the other requests are canceled."""
+    """Cancel a batch; the answers so far are its results, and the other requests are canceled."""
     batch = await _found(id, request)
     return _shown(await worker_of(request).cancel(owner_of(request), batch["id"]), request)
 
@@ -129,7 +129,7 @@ async def delete_batch(id: str, request: Request) -> Data:
 
 
 async def _found(id: str, request: Request) -> Data:
-    """Returns a batch of the client as the store has it, with the counts of this moment. ApiError 404 if none is."""
+    """Return the stored batch of the client, with current counts. ApiError 404 if there is none."""
     worker = worker_of(request)
     own = id.removeprefix(_PREFIX) if id.startswith(_PREFIX) else ""
     try:
@@ -142,7 +142,7 @@ async def _found(id: str, request: Request) -> Data:
 
 
 def _shown(batch: Data, request: Request) -> Data:
-    """Returns a batch in Anthropic's words."""
+    """Return a batch in Anthropic's format."""
     id, status = f"{_PREFIX}{batch['id'].removeprefix(_OWN_PREFIX)}", batch["status"]
     n_good, n_bad = batch["request_counts"]["completed"], batch["request_counts"]["failed"]
     n_left = batch["request_counts"]["total"] - n_good - n_bad
@@ -177,7 +177,7 @@ def _rows(body: MessageBatchBody) -> bytes:
 
 
 def _results(opened: ExitStack, files: Sequence[BinaryIO], batch: Data) -> Iterator[bytes]:
-    """Yields a line for each request: those that were answered, those that failed, those that were not asked."""
+    """Yield a line for each request: answered, failed or canceled."""
     *answered, asked = files
     seen: set[str] = set()
     with opened:
@@ -199,13 +199,13 @@ def _result(reply: Data) -> Data:
     body = reply["body"]
     if reply["status_code"] < 400:
         return {"type": "succeeded", "message": body}
-    if body.get("type") != "error":  # of a row that reached no route
+    if body.get("type") != "error":  # status of a row that reached no route
         body = _error("invalid_request_error", body["error"]["message"])
     return {"type": "errored", "error": body}
 
 
 def _left(batch: Data) -> Data:
-    """Returns the result of a request that was not asked."""
+    """Return the result of a request that was not sent."""
     if batch["status"] == "cancelled":
         return {"type": "canceled"}
     return {"type": "errored", "error": _error("api_error", batch["errors"]["data"][0]["message"])}

@@ -1,4 +1,4 @@
-"""Bodies as Anthropic's clients send them: every field is honoured, harmless, or refused by its name."""
+"""Bodies as Anthropic's clients send them: every field is supported, ignored without harm, or rejected by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, re
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 
-# Anthropic's efforts, and the words that templates know.
+# Anthropic's efforts, and the values that templates support.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _HARMLESS = "Accepted; nothing depends on it."
 
@@ -41,7 +41,7 @@ class OutputConfig(BaseModel):
 
 
 class CountBody(BaseModel):
-    """The body of /v1/messages/count_tokens: the fields that a prompt is made of."""
+    """The body of /v1/messages/count_tokens: fields of a prompt."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -84,7 +84,7 @@ class CountBody(BaseModel):
         return schema
 
     def to_chat(self, params: SamplingParams, messages: Sequence[Message] | None = None) -> ChatRequest:
-        """Returns the neutral conversation, of these messages or the body's own."""
+        """Return the neutral conversation of these messages, by default the body's."""
         if self.mcp_servers:
             raise invalid_param("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:

@@ -1,4 +1,4 @@
-"""Anthropic's context_management: what is left out of a long conversation before the model reads it."""
+"""Anthropic's context_management: edits that shorten a long conversation before the model reads it."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class ToolUses(_Strict):
 
 
 class ThinkingTurns(_Strict):
-    """A number of the assistant's turns."""
+    """Number of assistant turns."""
 
     type: Literal["thinking_turns"]
     value: int = Field(ge=1)
 
 
 class AllTurns(_Strict):
-    """Selector for all of the assistant's turns, like "all"."""
+    """Selector for all assistant turns, like "all"."""
 
     type: Literal["all"]
 
 
 class ClearToolUses(_Strict):
-    """Leaves out the results of older calls, from a length of the conversation on."""
+    """Removes the results of older calls if the conversation exceeds a length."""
 
     type: Literal["clear_tool_uses_20250919"]
     trigger: InputTokens | ToolUses = InputTokens(type="input_tokens", value=100_000)
@@ -61,7 +61,7 @@ class ClearToolUses(_Strict):
 
 
 class ClearThinking(_Strict):
-    """Leaves out the thoughts of older turns."""
+    """Removes the reasoning of older turns."""
 
     type: Literal["clear_thinking_20251015"]
     keep: ThinkingTurns | AllTurns | Literal["all"] = ThinkingTurns(type="thinking_turns", value=1)
@@ -93,15 +93,15 @@ class Edited:
     """A conversation after its edits."""
 
     messages: list[Message]
-    applied: tuple[dict[str, Any], ...] = ()  # as the reply names them
+    applied: tuple[dict[str, Any], ...] = ()  # as named in the reply
     n_before: int | None = None  # tokens of the prompt without edits; None if none was applied
-    n_after: int | None = None  # tokens of the prompt with them; None if no edit needed the number
+    n_after: int | None = None  # tokens of the prompt with edits; None if no edit needed the number
 
 
 async def edit_messages(given: ContextManagement, messages: Sequence[Message], count: Count) -> Edited:
-    """Returns the messages that the model reads; `count` says how many tokens a prompt with some messages has.
+    """Return the edited messages; `count` returns the number of tokens of a prompt with some messages.
 
-    It tokenizes them all, so that it is asked once of each conversation that an edit makes.
+    It tokenizes them all, so it is called once per edited conversation.
     """
     talk, applied = list(messages), list[dict[str, Any]]()
     n_first: int | None = None
@@ -131,10 +131,10 @@ async def edit_messages(given: ContextManagement, messages: Sequence[Message], c
 
 
 def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[list[Message], int]:
-    """Returns the conversation with the thoughts of the last turns alone, and how many turns lost theirs."""
+    """Return the conversation with the reasoning of the last turns only, and the number of cleared turns."""
     if not isinstance(edit.keep, ThinkingTurns):
         return list(talk), 0
-    turns: dict[int, list[int]] = {}  # the messages with thoughts of each turn: results of calls do not end one
+    turns: dict[int, list[int]] = {}  # messages with reasoning by turn: results of calls do not end a turn
     turn = 0
     for i, message in enumerate(talk):
         blocks = _blocks(message)
@@ -150,12 +150,12 @@ def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[lis
 
 
 def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list[Message], int]:
-    """Returns the conversation without the results of its older calls, and how many calls that are."""
+    """Return the conversation without the results of its older calls, and the number of these calls."""
     pairs = _paired(talk)
     if isinstance(edit.trigger, ToolUses) and len(pairs) <= edit.trigger.value:
         return list(talk), 0
     older = pairs[: max(0, len(pairs) - edit.keep.value)]
-    # What was left out before, by the client or by an earlier edit, is not counted again.
+    # Results removed before, by the client or by an earlier edit, are not counted again.
     gone = [
         pair
         for pair in older
@@ -171,7 +171,7 @@ def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list
 
 @dataclass(frozen=True)
 class _Pair:
-    """A call with its result; a place is the index of a message, and that of a block in it."""
+    """Call with its result; a place is (message index, block index)."""
 
     use_at: tuple[int, int]
     use: Block
@@ -182,7 +182,7 @@ class _Pair:
 def _paired(talk: Sequence[Message]) -> list[_Pair]:
     """Returns the calls that have a result, in their order.
 
-    Clients use an id again, some the same for all calls: a result belongs to the first call of its id that has none.
+    Clients reuse ids, some for all calls: a result belongs to the first call of its id without a result.
     """
     waiting: dict[str | None, deque[tuple[tuple[int, int], Block]]] = {}  # calls without a result, by their id
     pairs: list[_Pair] = []
@@ -196,10 +196,10 @@ def _paired(talk: Sequence[Message]) -> list[_Pair]:
 
 
 def _with(message: Message, blocks: Sequence[Block]) -> Message:
-    """Returns a message with other blocks; one that is a text stays as it is."""
+    """Return a message with other blocks; a message that is a text stays unchanged."""
     if isinstance(message.content, str):
         return message
-    # An answer of thoughts alone keeps its place: roles alternate.
+    # An answer with reasoning only stays: roles must alternate.
     return message.model_copy(update={"content": list(blocks) or [Block(type="text", text="")]})
 
 

@@ -16,7 +16,7 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-# Claude Code's first block of the system prompt. It differs between conversations, whose prompts could then share no
+# Claude Code's first block of the system prompt. It differs between conversations, which could then share no
 # beginning, and says nothing to the model.
 _BILLING = "x-anthropic-billing-header"
 
@@ -50,7 +50,7 @@ class Message(BaseModel):
 
 
 def read_messages(system: str | Sequence[Block] | None, messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names what they cannot say."""
+    """Returns the neutral messages; ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     blocks = [Block(type="text", text=system)] if isinstance(system, str) else list(system or ())
     texts = [_text(block, f"system.{i}") for i, block in enumerate(blocks)]
@@ -91,7 +91,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
 
 
 def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text, the images and the files."""
+    """Return the results of calls, one message each, then a message with text, images and files."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, block in enumerate(blocks):
@@ -149,7 +149,7 @@ def _source(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, where: str) -> str:
-    """Returns the text of a call's result. Images and files in it become notes, so that an agent can go on."""
+    """Returns the text of a call's result. Images and files in it become notes, so that an agent can continue."""
     if isinstance(block.content, list):
         parts = []
         for i, part in enumerate(block.content):
@@ -166,7 +166,7 @@ def _result(block: Block, where: str) -> str:
         text = "\n".join(parts)
     else:
         text = block.content if isinstance(block.content, str) else ""
-    return f"Error: {text}" if block.is_error else text  # templates have no other place for it
+    return f"Error: {text}" if block.is_error else text  # the only place that templates have for it
 
 
 def _text(block: Block, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Replies in Anthropic's words: the events of a stream, and the message that they make."""
+"""Replies in Anthropic's format: events of a stream, and the message built from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.serving.generation.sse import named_sse_event
 
 Data = dict[str, Any]
 
-# The field of a block that a delta extends, and that of the delta.
+# Field of a block that a delta extends, and field of the delta.
 _PARTS = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -33,8 +33,8 @@ class Form:
 
     max_tokens: int
     stops: tuple[str, ...] = ()
-    hides_thinking: bool = False  # only the signature holds the thoughts
-    edits: tuple[Data, ...] | None = None  # what was left out of the conversation; None: the body asks for nothing
+    hides_thinking: bool = False  # reasoning is sent in the signature only
+    edits: tuple[Data, ...] | None = None  # edits applied to the conversation; None: the body requests none
 
     @property
     def facts(self) -> Data:
@@ -43,7 +43,7 @@ class Form:
 
 
 class Blocks:
-    """Turns the events of an answer into those of a stream: one block after another, each closed before the next."""
+    """Converter from events of an answer to stream events: each block is closed before the next one opens."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._head = head
@@ -55,7 +55,7 @@ class Blocks:
         self._thoughts: list[str] = []  # of all blocks
 
     def push(self, event: Event) -> list[Data]:
-        """Returns the events of the stream that an event of the answer makes."""
+        """Return the stream events for an event of the answer."""
         if isinstance(event, Text):
             begun = self._enter("text", {"type": "text", "text": ""})
             return [*begun, self._delta("text_delta", event.text)]
@@ -65,7 +65,7 @@ class Blocks:
             self._thoughts.append(event.text)
             return begun if self._form.hides_thinking else [*begun, self._delta("thinking_delta", event.text)]
         if isinstance(event, CallStart):
-            # Anthropic's ids begin so; a conversation brings its ids back, and only they must match each other.
+            # Prefix of Anthropic's ids; ids only need to match within a conversation.
             id = "toolu_" + event.id.removeprefix("call_")
             closed = self._close()
             self._arguments = Arguments()
@@ -131,7 +131,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Returns the message that the events of the stream make."""
+    """Return the message built from the stream events."""
     message = _message(head)
     pieces: list[tuple[Data, dict[str, list[str]]]] = []
     async for data in _stream(chunks, head):
@@ -162,7 +162,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 def _message(head: ReplyContext) -> Data:
-    """Returns the message before its first block. How much of the prompt was cached is known at the end."""
+    """Returns the message before its first block. The number of cached tokens is known at the end."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -176,7 +176,7 @@ def _message(head: ReplyContext) -> Data:
 
 
 def _usage(n_prompt: int, n_cached: int, n_answer: int, n_thought: int = 0) -> Data:
-    """Returns Anthropic's counts: the three of the input add up to the prompt."""
+    """Return Anthropic's counts: the three input counts add up to the prompt."""
     return {
         "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,

@@ -59,7 +59,7 @@ async def messages(body: MessagesBody, request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens", summary="Count the tokens of a conversation, as Anthropic does")
 async def count_tokens(body: CountBody, request: Request) -> dict[str, Any]:
-    """Counts the tokens of the prompt that the model's template makes, tools included, after the edits asked for."""
+    """Count the tokens of the rendered prompt, tools included, after the requested edits."""
     edited = await _edited(body, request)
     if edited is None:
         return {"input_tokens": await _count(body, body.messages, request)}
@@ -82,7 +82,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
 
 
 async def _edited(body: CountBody, request: Request) -> Edited | None:
-    """Returns the conversation after the edits that a body asks for; None if it asks for none."""
+    """Return the conversation after the edits of a body; None without edits."""
     if body.context_management is None:
         return None
 

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 class ToolSpec(BaseModel):
-    """A tool. One without a schema is run by Anthropic's own server, and is left out."""
+    """Tool. One without a schema runs on Anthropic's servers, and is ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -38,7 +38,7 @@ class ToolChoiceSpec(BaseModel):
 
 
 def read_choice(specs: Sequence[ToolSpec], choice: ToolChoiceSpec | None) -> ToolChoice:
-    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
     tools = _tools(specs)
     kind = "auto" if choice is None else choice.type
     is_parallel = choice is None or not choice.disable_parallel_tool_use

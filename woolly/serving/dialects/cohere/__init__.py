@@ -1,4 +1,4 @@
-"""COHERE: /v2/rerank and /v2/embed, in Cohere's words."""
+"""COHERE: /v2/rerank and /v2/embed, in Cohere's format."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ class Cohere(Dialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Cohere's error, a message, with the object that every other dialect of this server has too."""
+        """Return Cohere's error, a message, with the error object of the other dialects."""
         body = error_body(error)
         return {"message": body["error"]["message"], **body}
 

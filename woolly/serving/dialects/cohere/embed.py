@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class EmbedBody(BaseModel):
-    """Texts, and the types of numbers that are wanted."""
+    """Texts, and the requested types of numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -48,7 +48,7 @@ class EmbedReply(BaseModel):
 
 @router.post("/v2/embed", responses={200: {"model": EmbedReply}}, response_model=None)
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """Embeddings of texts, as Cohere has them. The default is to refuse texts that are too long, not to cut them."""
+    """Embed texts, in Cohere's format. By default, texts that are too long are rejected, not truncated."""
     types = body.embedding_types or ["float"]
     for name in types:
         if name not in ("float", "base64"):

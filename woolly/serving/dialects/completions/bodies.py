@@ -1,4 +1,4 @@
-"""Bodies as OpenAI's clients send them: every field is honoured, harmless, or refused by its name."""
+"""Bodies as OpenAI's clients send them: every field is supported, ignored without harm, or rejected by name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from woolly.serving.observability.logs import ignore
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 256
-MAX_TOP = 20  # alternatives to a token, as OpenAI has it
+MAX_TOP = 20  # alternatives per token, OpenAI's limit
 
 _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
 
-_OPENAI_LIMIT = 16  # tokens of a text completion that names no limit, as OpenAI and vLLM have it
+_OPENAI_LIMIT = 16  # default max_tokens of a text completion, as in OpenAI's API and vLLM
 
 _MAX_BAD_WORDS = 256  # each is compared with the answer at every token
 
@@ -41,7 +41,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """A schema that an answer must follow; it always does, whatever `strict` says."""
+    """Schema of an answer; always enforced, regardless of `strict`."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -69,7 +69,7 @@ class ResponseFormat(BaseModel):
             raise invalid_param("response_format.json_schema", "it is missing, but the type is 'json_schema'")
         if self.json_schema is not None and self.json_schema.schema_ is not None:
             return self.json_schema.schema_
-        if self.json_schema is not None and self.schema_ is None:  # any JSON would not be what was asked for
+        if self.json_schema is not None and self.schema_ is None:  # any JSON would ignore the schema
             raise invalid_param(
                 "response_format.json_schema.schema", "it is missing; put the JSON schema into `schema`"
             )
@@ -98,7 +98,7 @@ class ThinkingSpec(BaseModel):
 
 
 class OpenAIBody(Sampling):
-    """Fields of both kinds of completion."""
+    """Fields of chat and text completions."""
 
     model: str | None = Field(None, description="Name of a model; without it, the one that is loaded.")
     max_tokens: int | None = Field(None, description="Most tokens of the answer.")
@@ -147,7 +147,7 @@ class OpenAIBody(Sampling):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Refuses values that contradict each other."""
+        """Raise ApiError for values that contradict each other."""
         if self.n is not None and not 1 <= self.n <= MAX_CHOICES:
             raise invalid_param("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
         if self.prompt_logprobs is not None and self.stream:
@@ -213,7 +213,7 @@ class ChatBody(OpenAIBody):
     function_call: str | FunctionName | None = Field(None, description="As tool_choice, in OpenAI's older words.")
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name."""
+        """Raise ApiError for unsupported values, by field name."""
         super().check()
         for name in ("audio", "prediction", "web_search_options", "moderation"):
             if getattr(self, name) is not None:
@@ -244,7 +244,7 @@ class ChatBody(OpenAIBody):
     def to_chat(
         self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
     ) -> ChatRequest:
-        """Returns the neutral request, about these messages or the body's own; `overrides` as in `params`."""
+        """Return the neutral request for these messages, by default the body's; `overrides` as in `params`."""
         self.check()
         schema = None if self.response_format is None else self.response_format.wanted
         own = [name for name in _STRUCTURES if getattr(self, name) is not None]
@@ -276,7 +276,7 @@ class ChatBody(OpenAIBody):
         )
 
     def _choice(self) -> ToolChoice:
-        """Returns what may be called and what must be; one call at a time in OpenAI's older words."""
+        """Return the allowed and the required tools; one call at a time in OpenAI's legacy function format."""
         if self.functions is None:
             if self.function_call not in (None, "none", "auto"):
                 raise invalid_param("function_call", "it names a function, but there are no functions")
@@ -297,7 +297,7 @@ class ChatBody(OpenAIBody):
             raise invalid_param(old, error.message.removeprefix(f"{new}: ")) from None
 
     def _effort(self) -> str | None:
-        """Returns how much the model thinks, under whichever name the client asks for it."""
+        """Return the reasoning effort, from any of its field names."""
         if self.reasoning_effort is not None:
             return self.reasoning_effort
         if self.reasoning is not None and self.reasoning.enabled is not False:
@@ -305,7 +305,7 @@ class ChatBody(OpenAIBody):
         return "none" if self.reasoning is not None or self._thinks is False else None
 
     def _budget(self) -> int | None:
-        """Returns the most tokens of a thought, under whichever name the client gives them."""
+        """Return the maximum reasoning tokens, from any of its field names."""
         if self.reasoning_budget is not None:
             return self.reasoning_budget
         if self.reasoning is not None and self.reasoning.max_tokens is not None:
@@ -314,13 +314,13 @@ class ChatBody(OpenAIBody):
 
     @property
     def _thinks(self) -> bool | None:
-        """Return whether the model thinks, by fields of other APIs; None if they do not say."""
+        """Return True or False if fields of other APIs switch reasoning on or off; None without them."""
         if self.enable_thinking is not None or self.thinking is None:
             return self.enable_thinking
         return self.thinking if isinstance(self.thinking, bool) else self.thinking.type != "disabled"
 
     def _variables(self) -> dict[str, Any]:
-        """Returns the switches of the template."""
+        """Return the template variables."""
         return ({"enable_thinking": True} if self._thinks else {}) | (self.chat_template_kwargs or {})
 
     def _continues(self, last: chat.Message, *, is_bound: bool) -> bool:
@@ -365,14 +365,14 @@ class CompletionBody(OpenAIBody):
         return 0 in (self.max_tokens, self.n_predict)
 
     def limit(self, defaults: SamplingParams) -> int | None:
-        """Returns the most tokens of the answer: the body's, else the operator's, else OpenAI's; None: no limit."""
+        """Return the maximum tokens of the answer: the body's, else the server's, else OpenAI's; None: no limit."""
         asked = self.max_tokens if self.n_predict is None else self.n_predict
         if asked is None:
             return defaults.max_tokens or _OPENAI_LIMIT
         return None if asked < 0 and self.n_predict is not None else asked
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name."""
+        """Raise ApiError for unsupported values, by field name."""
         super().check()
         if self.n_predict is not None and self.max_tokens not in (None, self.n_predict):
             raise invalid_param("n_predict", "it differs from max_tokens, which means the same; give one of them")

@@ -1,4 +1,4 @@
-"""Chat completions: the answers to a conversation as a whole reply, and as the chunks of a stream."""
+"""Chat completions: the answers to a conversation as a complete reply or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Form:
     usage: Literal["none", "own", "last"] = "none"  # in a stream: nowhere, in a chunk of its own, in the last chunk
     has_timings: bool = False  # in every chunk of a stream
     has_logprobs: bool = False
-    more: Mapping[str, Any] = field(default_factory=dict)  # further fields of a reply and of each chunk
+    more: Mapping[str, Any] = field(default_factory=dict)  # additional fields of a reply and of each chunk
     is_verbose: bool = False  # the reply shows the prompt
-    has_progress: bool = False  # chunks tell how much of the prompt is computed
+    has_progress: bool = False  # chunks report the prefill progress
     token_constraints: TokenConstraints = UNCONSTRAINED
     has_usage_always: bool = False  # usage so far in every chunk of a stream
     has_token_ids: bool = False  # ids of the prompt and of the answer
     has_prompt_logprobs: bool = False
     names_ids: bool = False  # log-probabilities name tokens by their ids
-    has_stop_text: bool = False  # the stop string that ended the answer is part of it
+    has_stop_text: bool = False  # the answer includes its stop string
     echo: str = ""  # comes before the answer
-    is_old: bool = False  # calls have OpenAI's older words: function_call in place of tool_calls
+    is_old: bool = False  # legacy format: function_call instead of tool_calls
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
@@ -106,7 +106,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why it ended; None before."""
+        """Reason of its end; None before."""
         last = self._events[-1] if self._events else None
         return _reason(last, is_old=self._is_old) if isinstance(last, Finished) else None
 
@@ -116,12 +116,12 @@ class Choice:
         return "".join(event.text for event in self._events if isinstance(event, Reasoning))
 
     def take_logprobs(self) -> dict[str, Any] | None:
-        """Returns the log-probabilities since the last call, if they were asked for."""
+        """Returns the log-probabilities since the last call, if requested."""
         placed, self._placed = self._placed, []
         return None if self._track is None else chat_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def take_ids(self) -> dict[str, list[int]]:
-        """Returns the ids since the last call as a field of a choice, if they were asked for."""
+        """Returns the ids since the last call as a field of a choice, if requested."""
         if self._token_ids is None:
             return {}
         ids, self._token_ids = self._token_ids, []
@@ -155,7 +155,7 @@ async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> di
 
 
 async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterator[ChatChunk]:
-    """Yields the chunks, with the text that is continued before each answer and its stop string at the end."""
+    """Yield the chunks, with the continued text before each answer and its stop string at the end."""
     begun: set[int] = set()
     async for chunk in chunks:
         events = chunk.events
@@ -169,7 +169,7 @@ async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterato
 
 
 def _of_prompt(head: ReplyContext) -> dict[str, Any]:
-    """Returns what a reply says about the tokens of the prompt."""
+    """Return the fields about the tokens of the prompt."""
     form: Form = head.form
     found: dict[str, Any] = {}
     if form.has_token_ids:
@@ -183,7 +183,7 @@ def _of_prompt(head: ReplyContext) -> dict[str, Any]:
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
 
-    Not comments, which break some clients and do not count as data for others.
+    Heartbeats are not SSE comments, which break some clients and do not count as data for others.
     """
     envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running)
     empty = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
@@ -202,7 +202,7 @@ async def _stream(
 ) -> AsyncIterator[dict[str, Any] | bytes]:
     """Yields the chunks; the last one of each answer has a finish reason, the last of all timings.
 
-    Chunks that differ in their text alone, as most do, come as bytes.
+    Chunks that differ only in their text, as most do, are bytes.
     """
     form: Form = head.form
     is_plain = not (form.has_timings or form.has_usage_always or form.has_logprobs or form.has_token_ids)
@@ -261,13 +261,13 @@ def _reason(end: Finished, *, is_old: bool) -> str:
 
 
 def _old(told: Delta) -> Delta:
-    """Returns a delta in OpenAI's older words, which know one call without an id."""
+    """Return a delta in OpenAI's legacy format, with one call without an id."""
     calls = told.get("tool_calls")
     return told if calls is None else {"function_call": calls[0]["function"]}
 
 
 def delta(event: Event) -> Delta:
-    """Returns what an event adds to a message; nothing at its end."""
+    """Return the delta of an event; empty at the end."""
     if isinstance(event, Text):
         return {"content": event.text}
     if isinstance(event, Reasoning):
@@ -281,7 +281,7 @@ def delta(event: Event) -> Delta:
 
 
 def message_of(events: Iterable[Event]) -> dict[str, Any]:
-    """Returns the message that the events of one answer make."""
+    """Return the message built from the events of one answer."""
     parts = gather(events)
     content = parts.text if parts.text or not parts.tool_calls else None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -293,12 +293,12 @@ def message_of(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def figures(head: ReplyContext) -> dict[str, Any]:
-    """Returns tokens and times so far."""
+    """Return token counts and times so far."""
     return {"usage": usage_of([head.running]), "timings": timings_of([head.running])}
 
 
 def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
-    """Returns tokens and times of answers that have ended, with the tokens of their thoughts if there are any."""
+    """Return token counts and times of finished answers, with reasoning tokens if there are any."""
     found = figures(head)
     if thoughts := [choice.reasoning_text for choice in choices if choice.reasoning_text]:
         n_thought = sum(head.count_thoughts(thought) for thought in thoughts)
@@ -307,7 +307,7 @@ def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
 
 
 def _verbose(head: ReplyContext) -> dict[str, Any]:
-    """Returns what llama-server adds to a reply for those who look into it."""
+    """Return llama-server's verbose fields of a reply."""
     if not head.form.is_verbose:
         return {}
     running = head.running
@@ -319,7 +319,7 @@ def _choices(head: ReplyContext) -> list[Choice]:
 
 
 def _some(logprobs: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns log-probabilities if there are any: the first of several deltas carries those of all."""
+    """Return log-probabilities if there are any: the first of several deltas carries them for all."""
     return logprobs if logprobs is not None and logprobs["content"] else None
 
 

@@ -17,7 +17,7 @@ class Envelope:
     """The id, kind, time and model of one reply."""
 
     def __init__(self, prefix: str, kind: str, running: RunningRequest) -> None:
-        """`prefix` is of the id, `kind` the `object`. The request is known by the id as long as it runs."""
+        """`prefix` begins the id, `kind` is the `object`. The running request is found by the id."""
         running.reply_id = f"{prefix}-{secrets.token_urlsafe(22)}"
         self._fields: dict[str, Any] = {
             "id": running.reply_id,
@@ -28,7 +28,7 @@ class Envelope:
         }
 
     def around(self, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-        """Returns a reply, or a chunk."""
+        """Return the fields as a reply or a chunk."""
         return {**self._fields, "choices": list(choices), **more}
 
 
@@ -46,5 +46,5 @@ def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
 
 
 def timings_of(runnings: Sequence[RunningRequest]) -> dict[str, float]:
-    """Returns the timings of one request; of several, those of the last to end."""
+    """Returns the timings of one request; of several, the timings of the last to end."""
     return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes that OpenAI gives them."""
+"""Log-probabilities in OpenAI's two formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from woolly.sampling import TokenLogprob
 from woolly.tokens import StreamDetokenizer, Tokenizer
 
-_LOWEST = -9999.0  # what OpenAI gives for tokens that cannot come; JSON has no infinity
+_LOWEST = -9999.0  # OpenAI's value for impossible tokens; JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PlacedLogprob:
     """A token of an answer or a prompt, and the character at which its text begins."""
 
     token: int
-    logprob: float | None  # None: nothing comes before it
+    logprob: float | None  # None: first token
     top: tuple[tuple[int, float], ...]
     offset: int
 
@@ -26,15 +26,15 @@ class PlacedLogprob:
 class LogprobTrack:
     """Releases the tokens of an answer together with their text.
 
-    A token waits while its text is held back. Tokens whose text is never shown are released by `rest` alone: those of a
-    stop string, and the token that ends the answer.
+    A token waits while its text is held back. Tokens whose text is never shown are released by `rest` only: tokens of a
+    stop string, and the end token.
     """
 
     def __init__(self, tokenizer: Tokenizer, offset: int = 0, shown: frozenset[int] = frozenset()) -> None:
-        """`offset` is where the answer begins in the text that the client gets; `shown` as in StreamDetokenizer."""
+        """`offset` is the start of the answer in the client's text; `shown` as in StreamDetokenizer."""
         self._detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=shown)
         self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # with the index of its first character
-        self._n_made = 0  # characters that the tokens make
+        self._n_made = 0  # characters of the tokens
         self._n_shown = 0
         self._offset = offset
 
@@ -50,7 +50,7 @@ class LogprobTrack:
         return given
 
     def rest(self) -> list[PlacedLogprob]:
-        """Returns the tokens that have shown no text."""
+        """Return the tokens without shown text."""
         return [self._first() for _ in range(len(self._waiting))]
 
     def _first(self) -> PlacedLogprob:
@@ -114,9 +114,9 @@ def completion_logprobs(
 
 
 def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
-    """Returns vLLM's shape: for each token of the prompt the likeliest and itself by id; nothing before the first.
+    """Return vLLM's format: for each prompt token the likeliest tokens and itself by id; null for the first.
 
-    The rank is that among the likeliest; null for a token that is not among them.
+    The rank is the position among the likeliest; null for a token that is not among them.
     """
 
     def one(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> lis
 
 
 def _text(data: bytes, prefix: str) -> str:
-    """Returns a token as text, or its bytes as OpenAI writes them if it is not a whole character."""
+    """Returns a token as text, or its bytes in OpenAI's format if it is not a complete character."""
     try:
         return data.decode()
     except UnicodeDecodeError:

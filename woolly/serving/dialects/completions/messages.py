@@ -18,7 +18,7 @@ from woolly.serving.observability.logs import ignore
 
 
 class Part(BaseModel):
-    """A part of a message: text, image_url, input_audio or file; others are refused by their type."""
+    """A part of a message: text, image_url, input_audio or file; others are rejected by type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -69,8 +69,8 @@ class Message(BaseModel):
 
 
 def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names what they cannot say."""
-    called = ""  # the id of the last call in OpenAI's older words, which have none
+    """Returns the neutral messages; ApiError names an unsupported field."""
+    called = ""  # id of the last call in OpenAI's legacy format, which has no ids
     talk: list[chat.Message] = []
     for i, message in enumerate(messages):
         where = f"messages.{i}"
@@ -120,7 +120,7 @@ def _one(message: Message, where: str) -> chat.Message:
 def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
     content = message.content
     if content is None:
-        # Templates add it to other text, so an answer of nothing but calls has an empty one.
+        # Templates concatenate it: an answer with calls only has an empty text.
         if message.role != "assistant":
             raise invalid_param(f"{where}.content", f"a message of role {message.role!r} needs a content")
         return message.refusal or ""
@@ -131,7 +131,7 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
 
 
 def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
-    """Returns a part. An image or a file in the result of a call becomes a note, so that an agent's turn can go on."""
+    """Returns a part. An image or a file in the result of a call becomes a note, so that an agent can continue."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
         return chat.TextPart(OMITTED_IMAGE)
@@ -171,7 +171,7 @@ def _image(part: Part, where: str) -> chat.ImagePart:
 
 
 def _audio(part: Part, where: str) -> chat.AudioPart:
-    """Returns an audio clip: base64 in OpenAI's words, or a data: URL in vLLM's."""
+    """Returns an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
     given = (part.model_extra or {}).get(part.type)
     place = f"{where}.{part.type}"
     if part.type == "audio_url":
@@ -186,7 +186,7 @@ def _audio(part: Part, where: str) -> chat.AudioPart:
 
 
 def _video(part: Part, where: str) -> chat.VideoPart:
-    """Returns a video in vLLM's words."""
+    """Return a video in vLLM's format."""
     given = (part.model_extra or {}).get("video_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):

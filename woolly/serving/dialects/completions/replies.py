@@ -14,7 +14,7 @@ class Reply(BaseModel):
 
 
 class ReplyModel(Reply):
-    """A model, with the fields that Anthropic's clients read beside OpenAI's."""
+    """Model with OpenAI's fields, and the fields that Anthropic's clients read."""
 
     id: str
     object: Literal["model"]
@@ -48,13 +48,13 @@ class UsageDetails(Reply):
 
 
 class AnswerDetails(Reply):
-    """Tokens of the answer that the model thought with."""
+    """Reasoning tokens of the answer."""
 
     reasoning_tokens: int
 
 
 class UsageReply(Reply):
-    """Tokens that were read and written."""
+    """Prompt and completion tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -90,7 +90,7 @@ class ReplyMessage(Reply):
 
 
 class TokenAlternative(Reply):
-    """A token, how likely it was, and its exact bytes."""
+    """Token with its log-probability and exact bytes."""
 
     token: str
     logprob: float
@@ -98,7 +98,7 @@ class TokenAlternative(Reply):
 
 
 class TokenEntry(TokenAlternative):
-    """A token, and the likeliest ones in its place."""
+    """Token with its likeliest alternatives."""
 
     top_logprobs: list[TokenAlternative]
 
@@ -119,7 +119,7 @@ class ChatLogprobs(Reply):
 
 
 class ChatChoice(Reply):
-    """One of the n answers."""
+    """Answer; a request has n."""
 
     index: int
     message: ReplyMessage
@@ -153,7 +153,7 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionChoice(Reply):
-    """One of the n completions."""
+    """Completion; a request has n."""
 
     index: int
     text: str

@@ -1,4 +1,4 @@
-"""Text completions: prompts that are continued, and how likely texts are."""
+"""Text completions: continuations of prompts, and log-probabilities of texts."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
         overrides["logprobs"] = 0  # chunks carry the ids with them
     if body.echo and body.prompt_logprobs is None:
         overrides["prompt_logprobs"] = body.logprobs
-    limit = 1 if body.is_empty else body.limit(defaults)  # of which none is asked for, if it is empty
+    limit = 1 if body.is_empty else body.limit(defaults)  # minimum of the engine for an empty answer
     return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
 
 
 async def _prompts(body: CompletionBody, generator: Generator, slot: ModelSlot) -> list[str | tuple[int, ...]]:
-    """Returns the prompts; with a suffix, as tokens that ask for what is between the two."""
+    """Return the prompts; with a suffix, as fill-in-the-middle tokens."""
     suffix = body.suffix
     if not suffix:
         return body.prompts
@@ -91,12 +91,12 @@ def _generation(
 
 
 class _Text:
-    """One text in progress: its prompt if that is echoed, and the continuation."""
+    """Text in progress: its prompt if echoed, and the continuation."""
 
     def __init__(
         self, body: CompletionBody, running: RunningRequest, prompt: str | tuple[int, ...], index: int
     ) -> None:
-        """`index` is that among the n texts of the prompt."""
+        """`index` counts the n texts of the prompt."""
         self._tokenizer = running.tokenizer
         self._request = running.requests[index]
         self._wants_logprobs = body.logprobs is not None
@@ -114,7 +114,7 @@ class _Text:
         self._track = LogprobTrack(self._tokenizer, len(self._echoed))
 
     def next(self, chunk: Chunk) -> tuple[str, dict[str, Any] | None]:
-        """Returns the text and log-probabilities that a chunk adds; the first chunk comes after the prompt."""
+        """Return the text and log-probabilities of a chunk; before the first chunk comes the prompt."""
         placed: list[PlacedLogprob] = []
         text = chunk.text
         if self._echoes:
@@ -123,7 +123,7 @@ class _Text:
             if self._wants_logprobs:
                 placed += self._place_prompt()
         placed += self._track.push(chunk.text, chunk.logprobs)
-        # Who scores a text by echo counts one token of the answer for max_tokens of 1, also if that ends it.
+        # Clients that score with echo and max_tokens=1 expect one answer token, even if it is the end token.
         if self._is_echo and chunk.finish_reason is not None and not isinstance(self._request.stop_reason, str):
             placed += self._track.rest()
         if self._has_stop and chunk.finish_reason == "stop" and isinstance(self._request.stop_reason, str):
@@ -140,7 +140,7 @@ class _Text:
         return ids | {"prompt_token_ids": list(self._request.given)} if is_first else ids
 
     def of_prompt(self) -> dict[str, Any]:
-        """Returns the log-probabilities of the prompt as a field of a choice, if they were asked for."""
+        """Returns the log-probabilities of the prompt as a field of a choice, if requested."""
         if not self._is_scored:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._request.prompt_logprobs)}
@@ -153,7 +153,7 @@ class _Text:
 
 
 def _texts(body: CompletionBody, runnings: Sequence[RunningRequest]) -> list[_Text]:
-    """Returns the n texts of the first prompt, then those of the second, and so on."""
+    """Return the n texts of each prompt, prompt by prompt."""
     return [
         _Text(body, running, prompt, index)
         for running, prompt in zip(runnings, body.prompts, strict=True)
@@ -184,7 +184,7 @@ async def _frames(body: CompletionBody, runnings: Sequence[RunningRequest], enve
 async def _chunks(
     body: CompletionBody, runnings: Sequence[RunningRequest], envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
-    """Yields the chunks; those that differ in their text alone, as most do, as bytes."""
+    """Yield the chunks; chunks that differ only in their text, as most do, are bytes."""
     always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
     texts = _texts(body, runnings)
     begun: set[int] = set()

@@ -55,7 +55,7 @@ class ToolName(BaseModel):
 
 
 class AllowedTools(BaseModel):
-    """The tools that may be called, of those that are given."""
+    """Allowed subset of the tools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +64,7 @@ class AllowedTools(BaseModel):
 
 
 class ChoiceSpec(BaseModel):
-    """One tool that must be called, or several of which any may be."""
+    """Required tool, or a list of allowed tools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,7 +75,7 @@ class ChoiceSpec(BaseModel):
 
 
 def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | None, parallel: bool | None) -> ToolChoice:
-    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
     given = _tools(tools or ())
     names = {tool.name for tool in given}
     is_parallel = parallel is not False

@@ -1,3 +1,3 @@
-"""MEANING: bodies and replies of embeddings, reranking and classification that several dialects share."""
+"""Embeddings, reranking and classification: bodies and replies shared by dialects."""
 
 __all__: list[str] = []

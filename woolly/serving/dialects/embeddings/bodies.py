@@ -1,4 +1,4 @@
-"""Bodies that ask for embeddings, scores and labels, as OpenAI, Jina, TEI, Cohere and vLLM have them."""
+"""Bodies of embedding, scoring and classification requests of OpenAI, Jina, TEI, Cohere and vLLM."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Document(BaseModel):
 
 
 class RerankBody(TextBody):
-    """The body of /v1/rerank and its names, with TEI's fields beside Jina's and Cohere's."""
+    """The body of /v1/rerank and its names, with the fields of Jina, Cohere and TEI."""
 
     query: str
     documents: Items[str | Document] | None = None
@@ -63,7 +63,7 @@ class RerankBody(TextBody):
     max_tokens_per_doc: int | None = Field(None, description="Longer documents are cut.")
 
     def listed(self) -> list[str]:
-        """Returns the documents as texts; ApiError if there is no such field, or both."""
+        """Return the documents as texts; ApiError unless exactly one of the fields is given."""
         if (self.documents is None) == (self.texts is None):
             raise invalid_param("documents", "one of documents and texts was expected")
         listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
@@ -74,7 +74,7 @@ class RerankBody(TextBody):
         return listed
 
     def best(self, n: int) -> int:
-        """Returns how many results are wanted."""
+        """Return the requested number of results."""
         if self.top_n is not None and self.top_n < 1:
             raise invalid_param("top_n", f"it is {self.top_n}; at least 1 was expected")
         return n if self.top_n is None else min(n, self.top_n)
@@ -112,7 +112,7 @@ class ClassifyBody(TextBody):
 
 
 def as_texts(given: Any) -> list[Any]:
-    """Returns one text, or the ids of one, as a list of it, and several as they are."""
+    """Return one text, or its ids, as a list of one, and several unchanged."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -121,7 +121,7 @@ def as_texts(given: Any) -> list[Any]:
 
 
 def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
-    """Returns whether texts are cut. ApiError for a length of its own: a text is cut at what the model takes."""
+    """Return True if texts are truncated. ApiError for a length: truncation is at the model's maximum."""
     if n_tokens is not None and n_tokens != -1:
         raise invalid_param(
             "truncate_prompt_tokens", f"it is {n_tokens}; -1 was expected, which cuts at what the model takes"

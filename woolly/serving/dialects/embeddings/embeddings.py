@@ -32,7 +32,7 @@ async def embed_texts(
     normalize: bool = True,
     truncate: bool = False,
 ) -> PoolingResult:
-    """Returns what `write` makes of the embeddings, on a thread: numbers as text take longer than most requests."""
+    """Return the result of `write` for the embeddings, run on a thread: formatting numbers takes long."""
 
     def prepare(llm: LLM) -> PoolingJob:
         pooling = request.app.state.settings.pooling
@@ -45,13 +45,13 @@ async def embed_texts(
 
 
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
-    """Embeddings of texts, as OpenAI has them."""
+    """Embed texts, in OpenAI's format."""
     write = partial(encode_embeddings, as_base64=body.encoding_format == "base64")
     pooled = await embed_texts(
         request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
     )
     head = {"object": "list", "model": pooled.model.name, **usage_fields(pooled)}
-    # The embeddings are JSON already.
+    # The embeddings are encoded JSON already.
     return Response(
         json_bytes(head)[:-1] + b',"data":[' + b",".join(pooled.result) + b"]}",
         media_type="application/json",

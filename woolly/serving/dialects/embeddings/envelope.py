@@ -10,7 +10,7 @@ from woolly.serving.generation.pooling import PoolingResult
 
 
 def usage_fields(pooled: PoolingResult) -> dict[str, Any]:
-    """Returns the usage, and which texts were cut if some were."""
+    """Return the usage, and the truncated texts if there are any."""
     usage = {"prompt_tokens": pooled.n_tokens, "total_tokens": pooled.n_tokens}
     return {"usage": usage, **({"truncated": list(pooled.cut)} if pooled.cut else {})}
 

@@ -18,7 +18,7 @@ from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
 
 async def rerank(body: RerankBody, request: Request) -> Response:
-    """Documents by how well they answer a query, the best first."""
+    """Rank documents by relevance to a query, best first."""
     documents = body.listed()
     pooled, order = await rank(request, body, documents)
     if body.texts is not None:
@@ -41,7 +41,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 async def rank(
     request: Request, body: RerankBody, documents: Sequence[str]
 ) -> tuple[PoolingResult, list[tuple[int, float]]]:
-    """Returns the best documents with their scores; documents of one score keep their order."""
+    """Return the best documents with their scores; documents with equal scores keep their order."""
     n_best, limit = body.best(len(documents)), body.max_tokens_per_doc
     if limit is not None and limit < 1:
         raise invalid_param("max_tokens_per_doc", f"it is {limit}; at least 1 was expected")
@@ -79,7 +79,7 @@ async def score(body: ScoreBody, request: Request) -> Response:
 
 
 async def classify(body: ClassifyBody, request: Request) -> Response:
-    """The labels of texts, with their probabilities."""
+    """Classify texts: labels with their probabilities."""
 
     def prepare(llm: LLM) -> PoolingJob:
         return llm.prepare_classification(as_texts(body.input), truncate=body.cuts)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class TextUsage(BaseModel):
-    """The tokens that were read."""
+    """Number of prompt tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -41,7 +41,7 @@ class RankedDocument(BaseModel):
 
 
 class RankedText(BaseModel):
-    """One document, as TEI has it."""
+    """One document, in TEI's format."""
 
     index: int
     score: float

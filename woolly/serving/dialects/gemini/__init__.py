@@ -1,4 +1,4 @@
-"""GEMINI: /v1beta/models, in the words of Google's Gemini API."""
+"""GEMINI: /v1beta/models, in the format of Google's Gemini API."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -52,7 +52,7 @@ class Gemini(ChatDialect):
         self.router.include_router(routes.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Google's error object. Agents know a prompt that is too long by the sentence."""
+        """Returns Google's error object. Agents detect a prompt that is too long by the sentence."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds

@@ -1,4 +1,4 @@
-"""Bodies as Gemini's clients send them: every field is honoured, harmless, or refused by its name."""
+"""Bodies as Gemini's clients send them: every field is supported, ignored without harm, or rejected by name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class GenerationConfig(Camel):
         return self.thinking_config or ThinkingConfig.model_validate({})
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name."""
+        """Raise ApiError for unsupported values, by field name."""
         for name, given in (("speechConfig", self.speech_config), ("imageConfig", self.image_config)):
             if given is not None:
                 raise invalid_param(f"generationConfig.{name}", "there are no images and no audio here; leave it out")
@@ -100,7 +100,7 @@ class GenerationConfig(Camel):
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """The texts of which the answer is one; None: no such list."""
+        """Allowed texts of the answer; None: no such list."""
         if self.response_mime_type != _ENUM:
             return None
         given = self.response_schema or self.response_json_schema or self.internal_json_schema or {}

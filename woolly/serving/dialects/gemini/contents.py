@@ -17,7 +17,7 @@ from woolly.serving.errors import invalid_param
 
 
 class Camel(BaseModel):
-    """A body whose names are in camel case; Google takes snake case as well."""
+    """Body with names in camel case; snake case is accepted too, as by Google."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
@@ -42,7 +42,7 @@ class FunctionResponse(Camel):
 
 
 class Part(Camel):
-    """A part of a message: one of text, a call and a result; others are refused by their names."""
+    """Part of a message: text, a call or a result; others are rejected by name."""
 
     text: str | None = None
     thought: bool | None = None
@@ -64,13 +64,13 @@ class Content(Camel):
 
 
 def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names what they cannot say."""
+    """Returns the neutral messages; ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     if system is not None:
         text = system if isinstance(system, str) else text_of(system, "systemInstruction")
         if text:
             talk.append(chat.Message("system", text))
-    open_calls: list[chat.ToolCall] = []  # that no result has answered
+    open_calls: list[chat.ToolCall] = []  # calls without a result
     for i, content in enumerate(contents):
         where = f"contents.{i}"
         if content.role == "model":
@@ -86,7 +86,7 @@ def read_contents(system: str | Content | None, contents: Sequence[Content]) -> 
 
 
 def text_of(content: Content, where: str) -> str:
-    """Returns the text of a message that has nothing else."""
+    """Return the text of a text-only message."""
     return "\n".join(_text(part, f"{where}.parts.{i}") for i, part in enumerate(content.parts or ()))
 
 
@@ -111,7 +111,7 @@ def _answer(content: Content, where: str) -> chat.Message:
 
 
 def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text, the images and the audio."""
+    """Return the results of calls, one message each, then a message with text, images and audio."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, part in enumerate(content.parts or ()):
@@ -132,7 +132,7 @@ def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list
 
 
 def _result(response: dict[str, Any] | None) -> str:
-    """Returns a result as text: that of its only field `output` or `result`, else its JSON."""
+    """Return a result as text: its only field `output` or `result`, else its JSON."""
     given = response or {}
     if len(given) == 1 and isinstance(text := given.get("output", given.get("result")), str):
         return text
@@ -140,7 +140,7 @@ def _result(response: dict[str, Any] | None) -> str:
 
 
 def _said(part: Part, where: str) -> chat.Part:
-    """Returns a part of the user: an image, an audio clip, a file, or text."""
+    """Return a part of a user message: image, audio clip, file, or text."""
     given = part.inline_data
     if given is None:
         return chat.TextPart(_text(part, where))
@@ -152,7 +152,7 @@ def _said(part: Part, where: str) -> chat.Part:
             place,
             "an object with a mimeType, such as image/png or application/pdf, and data in base64 was expected",
         )
-    # Base64 for URLs is taken as well, as Google does.
+    # URL-safe base64 is accepted too, as by Google.
     plain = data.replace("-", "+").replace("_", "/")
     if media.lower().startswith("audio/"):
         return chat.AudioPart(AudioInput(base64=plain, media_type=media, where=place))

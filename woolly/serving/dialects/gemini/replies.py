@@ -1,4 +1,4 @@
-"""Replies in Gemini's words: the responses of a stream, and the one that they make."""
+"""Replies in Gemini's format: responses of a stream, and the complete response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.generation.sse import sse_event
 
 Data = dict[str, Any]
-_LOWEST = -9999.0  # of tokens that cannot come; JSON has no infinity
+_LOWEST = -9999.0  # of impossible tokens; JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class _Candidate:
         self._placed: list[PlacedLogprob] = []
         self._call: CallStart | None = None
         self._arguments: list[str] = []
-        self._thought: list[str] = []  # that no signature has carried
+        self._thought: list[str] = []  # reasoning not sent in a signature yet
         self.thoughts: list[str] = []
         self.finish: str | None = None
 
     def push(self, chunk: ChatChunk) -> list[Data]:
-        """Returns the parts that a chunk adds."""
+        """Return the parts of a chunk."""
         if self._track is not None:
             self._placed += self._track.push(chunk.raw, chunk.logprobs)
         return [part for one in chunk.events for part in self._push(one)]
@@ -75,13 +75,13 @@ class _Candidate:
         return [self._signed({"functionCall": {"id": call.id, "name": call.name, "args": arguments}})]
 
     def _signed(self, part: Data) -> Data:
-        """Returns a part with the thoughts before it, which clients send back untouched."""
+        """Return a part with the reasoning before it, which clients send back unchanged."""
         thought = "".join(self._thought)
         self._thought.clear()
         return {**part, "thoughtSignature": encode_reasoning(thought)} if thought else part
 
     def take_logprobs(self) -> Data:
-        """Returns the log-probabilities since the last call as a field of a candidate, if they were asked for."""
+        """Returns the log-probabilities since the last call as a field of a candidate, if requested."""
         placed, self._placed = self._placed, []
         if self._track is None or not placed:
             return {}
@@ -111,7 +111,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, frame: _
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Returns the response; neighbouring parts of one kind are one."""
+    """Return the response; adjacent parts of one kind are merged."""
     candidates = [_Candidate(head) for _ in head.running.requests]
     parts: list[list[Data]] = [[] for _ in candidates]
     async for chunk in chunks:
@@ -147,7 +147,7 @@ class _Frame:
 
 
 def _usage(head: ReplyContext, candidates: list[_Candidate]) -> Data:
-    """Returns Google's counts: thoughts are no part of the candidates'."""
+    """Return Google's counts: candidates exclude reasoning tokens."""
     usage = head.running.usage()
     n_thought = sum(head.count_thoughts("".join(one.thoughts)) for one in candidates)
     n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

@@ -1,4 +1,4 @@
-"""/v1beta/models and what follows a model's name: generateContent, streamGenerateContent, countTokens, embedContent."""
+"""/v1beta/models and methods of a model: generateContent, streamGenerateContent, countTokens, embedContent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 _MODELS = "/v1beta/models"
-_STABLE = "/v1/models"  # where later clients ask; OpenAI's dialect lists the models there
+_STABLE = "/v1/models"  # path of newer clients; OpenAI's dialect lists the models there
 
 
 @router.post(f"{_MODELS}/{{model:path}}:generateContent", response_model=None, summary="Answer, as Gemini does")
@@ -48,7 +48,7 @@ async def stream(model: str, body: GenerateBody, request: Request) -> Response:
 @router.post(f"{_MODELS}/{{model:path}}:countTokens", summary="Count the tokens of a prompt, as Gemini does")
 @router.post(f"{_STABLE}/{{model:path}}:countTokens", include_in_schema=False)
 async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]:
-    """Counts the tokens of the prompt that the model's template makes, functions included."""
+    """Count the tokens of the rendered prompt, functions included."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     asked = body.generate_content_request or body
@@ -67,7 +67,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
 @router.post(f"{_MODELS}/{{model:path}}:embedContent", response_model=None, summary="Make a vector, as Gemini does")
 @router.post(f"{_STABLE}/{{model:path}}:embedContent", response_model=None, include_in_schema=False)
 async def embed(model: str, body: EmbedBody, request: Request) -> Response:
-    """The vector of a text."""
+    """Embed a text."""
     (values,) = await _embed(model, [body], request)
     return json_reply({"embedding": {"values": values}})
 
@@ -81,7 +81,7 @@ async def embed_all(model: str, body: EmbedBodies, request: Request) -> Response
 
 @router.get(_MODELS, summary="List the models, as Gemini does")
 async def list_models(request: Request) -> dict[str, Any]:
-    """Every model that can be asked for."""
+    """List all models."""
     return {"models": [google_model(info) for info in await request.app.state.models.list()]}
 
 

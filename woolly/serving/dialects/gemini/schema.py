@@ -1,4 +1,4 @@
-"""Google's schemas as JSON schemas: types in capitals, `nullable`, numbers as text, an order of properties."""
+"""Conversion of Google's schemas to JSON schemas: upper-case types, `nullable`, numbers as text, property order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from woolly.serving.errors import invalid_param
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _SAME = ("title", "description", "default", "enum", "pattern", "minimum", "maximum", "required")
-_FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # others are about the size of a number
+_FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # other formats are number sizes
 
 
 def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a schema as Google's API has it; ApiError names what is none."""
+    """Return the JSON schema of a schema in Google's format; ApiError names an invalid part."""
     found: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
     kind = str(given.get("type", "")).lower()
     if kind and kind != "type_unspecified":

@@ -32,7 +32,7 @@ class FunctionDeclaration(Camel):
 
 
 class ToolSpec(Camel):
-    """Functions; what Google's own servers run is left out."""
+    """Functions; tools that run on Google's servers are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,7 +55,7 @@ class ToolConfig(Camel):
 
 
 def read_choice(specs: Sequence[ToolSpec], config: ToolConfig | None) -> ToolChoice:
-    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
     calling = (config and config.function_calling_config) or FunctionCallingConfig.model_validate({})
     mode = (calling.mode or "AUTO").upper()
     mode = "AUTO" if mode == "MODE_UNSPECIFIED" else mode

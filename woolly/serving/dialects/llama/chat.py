@@ -1,4 +1,4 @@
-"""POST /chat/completions, without /v1: OpenAI's chat as llama-server has it, its count of tokens, its control."""
+"""POST /chat/completions, without /v1: llama-server's chat route, its token count and its control."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Control(BaseModel):
 @router.post("/chat/completions/control")
 @router.post("/v1/chat/completions/control")
 async def control(body: Control, request: Request) -> dict[str, Any]:
-    """Ends the thought of an answer that is streamed; `success` says whether it was in one."""
+    """End the reasoning of a streamed answer; `success` is true if it was reasoning."""
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
     for running in generator.running:
@@ -49,7 +49,7 @@ async def control(body: Control, request: Request) -> dict[str, Any]:
 @router.post("/chat/completions/input_tokens")
 @router.post("/v1/chat/completions/input_tokens")
 async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
-    """Counts the tokens of a conversation as the model would read it; computes nothing."""
+    """Count the tokens of a rendered conversation; runs no model."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     chat = body.to_chat(await generator.defaults_for(body.model))

@@ -1,4 +1,4 @@
-"""POST /completion and /completions: llama-server's own completion, whole or streamed."""
+"""POST /completion and /completions: llama-server's completion, complete or streamed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from woolly.tokens import Tokenizer
 
 router = APIRouter()
 
-_TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # fields that a prompt is made of
+_TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # fields of a prompt
 
 
 @router.post("/completion", summary="Continue a prompt, as llama-server does")
@@ -46,7 +46,7 @@ async def complete(body: CompletionBody, request: Request) -> Response:
 async def answer(
     body: CompletionBody, request: Request, laid_out: Callable[[Tokenizer], Sequence[int]] | None = None
 ) -> Response:
-    """Returns the reply of /completion; `laid_out` makes the prompt's ids if the prompt is not the body's own."""
+    """Returns the reply of /completion; `laid_out` returns the prompt's ids if the body has no prompt."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     params = body.to_params(await generator.defaults_for(body.model))
@@ -116,7 +116,7 @@ async def _gather(
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:
-    """Runs all at once; the first that fails ends the others."""
+    """Run all concurrently; the first failure ends the others."""
     generator: Generator = request.app.state.generator
 
     async def one(index: int, generation: GenerationRequest) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ async def _events(
 
 
 def _part(running: RunningRequest, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
-    """Returns what a chunk of a stream says."""
+    """Return the fields of a chunk of a stream."""
     return {
         "index": chunk.index,
         "content": chunk.text,
@@ -218,7 +218,7 @@ def _final(
 
 
 def _never(running: RunningRequest, params: SamplingParams) -> dict[str, Any]:
-    """Returns the biases with those of the tokens that end an answer, if they are ruled out, as llama-server shows."""
+    """Return the biases, with the end tokens if `ignore_eos` is set, as llama-server shows them."""
     if not params.ignore_eos:
         return {}
     own = generation_settings(params, limit=None)["logit_bias"]

@@ -29,7 +29,7 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_MAX_F16_LENGTH = 32760.0  # of numbers that embd_normalize=0 makes, as 16 bits hold them
+_MAX_F16_LENGTH = 32760.0  # maximum absolute value with embd_normalize=0, as int16
 
 
 class EmbeddingBody(TextBody):
@@ -46,14 +46,14 @@ class EmbeddingBody(TextBody):
 
 
 class LlamaEmbedding(BaseModel):
-    """The vector of one text in a list, or those of its tokens if the model's file names no pooling."""
+    """Vector of one text in a list, or vectors of its tokens if the model's file names no pooling."""
 
     index: int
     embedding: list[list[float]]
 
 
 async def embedding(body: EmbeddingBody, request: Request) -> Response:
-    """Embeddings of texts, as llama-server has them; of their tokens, if the model's file names no pooling."""
+    """Embed texts, in llama-server's format; or their tokens, if the model's file names no pooling."""
     given = body.content if body.content is not None else body.input
     if given is None:
         raise invalid_param("content", "a text or a list of texts was expected")
@@ -71,7 +71,7 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
 
     def finish(llm: LLM, job: PoolingJob) -> list[Any]:
         if pooling is None and llm.plan.pooling == "none":
-            return [rows.tolist() for rows in job.all_rows()]  # as they are: llama-server does not normalize them
+            return [rows.tolist() for rows in job.all_rows()]  # unchanged: llama-server does not normalize them
         rows = llm.embeddings(job, normalize=False, dimensions=body.dimensions)
         return [[row] for row in _rows(rows, kind=kind)]
 
@@ -80,9 +80,9 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
 
 
 async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response:
-    """Embeddings of texts: as llama-server has them for `content`, as OpenAI for `input`.
+    """Embed texts: `content` returns llama-server's format, `input` OpenAI's.
 
-    Embeddings of tokens have no shape of OpenAI's.
+    OpenAI has no format for token embeddings.
     """
     if body.content is not None or body.input is None:
         return await embedding(body, request)
@@ -97,7 +97,7 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
 
 
 def _rows(rows: npt.NDArray[np.float32], *, kind: int) -> list[Any]:
-    """Returns the embeddings in one of llama-server's lengths."""
+    """Return the embeddings with one of llama-server's normalizations."""
     wide = rows.astype(np.float64)
     size = np.abs(wide)
     if kind < 0:

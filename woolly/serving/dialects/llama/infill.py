@@ -1,4 +1,4 @@
-"""POST /infill: the text between a prefix and a suffix, by the model's own tokens for it."""
+"""POST /infill: the text between a prefix and a suffix, with the model's FIM tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter()
 
 
 class Extra(BaseModel):
-    """Another file that the model should know."""
+    """Additional file as context."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -38,7 +38,7 @@ class InfillBody(CompletionBody):
 
 @router.post("/infill", summary="Fill in what is missing in the middle, as llama-server does")
 async def infill(body: InfillBody, request: Request) -> Response:
-    """The reply is that of /completion. A model without tokens for it is refused."""
+    """Fill in the middle; the reply is as in /completion. A model without FIM tokens is rejected."""
     if not isinstance(body.prompt, str):
         raise ApiError(400, "invalid_request", "prompt is not text", param="prompt")
     extra = [(one.filename, one.text) for one in body.input_extra]

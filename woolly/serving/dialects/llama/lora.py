@@ -1,4 +1,4 @@
-"""GET and POST /lora-adapters: the adapters of --lora and --lora-scaled, and how much each counts."""
+"""GET and POST /lora-adapters: the adapters of --lora and --lora-scaled, and their scales."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter()
 
 @router.get("/lora-adapters")
 async def list_adapters(request: Request) -> list[dict[str, Any]]:
-    """The adapters that are loaded with --model, with the scales of requests that name none."""
+    """List the adapters of --model with their default scales."""
     state = request.app.state
     pairs = zip(state.settings.adapters, state.generator.adapter_scales, strict=True)
     return [{"id": i, "path": path, "scale": scale} for i, ((path, _), scale) in enumerate(pairs)]
@@ -28,9 +28,9 @@ async def list_adapters(request: Request) -> list[dict[str, Any]]:
 
 @router.post("/lora-adapters")
 async def scale_adapters(scales: Items[dict[str, Any]], request: Request) -> dict[str, bool]:
-    """Sets the scales of requests that name none; an adapter that is not listed counts 0.
+    """Set the default scales of adapters; an adapter that is not listed gets 0.
 
-    It changes the answers of all clients, so that a key must be one that may configure models.
+    It changes the answers of all clients, so it needs an admin key.
     """
     check_admin(request)
     generator: Generator = request.app.state.generator

@@ -1,4 +1,4 @@
-"""Marked prompts: texts with a mark for each image and audio, as llama-server takes them."""
+"""Marked prompts: texts with a marker for each image and audio clip, as in llama-server."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from woolly.multimodal.urls import read_base64
 from woolly.sampling import SamplingParams
 from woolly.serving.errors import invalid_param
 
-MARK = "<__media__>"  # of llama-server, which tells it at /props
-_FIRST = 16  # characters of base64, whose 12 bytes tell the format of an audio clip
+MARK = "<__media__>"  # llama-server's marker, reported at /props
+_FIRST = 16  # characters of base64: 12 bytes, which identify an audio format
 
 
 @dataclass(frozen=True)
 class MarkedPrompt:
-    """A text with a mark for each of its images and audio."""
+    """Text with a marker for each image and audio clip."""
 
     text: str
     parts: tuple[ImagePart | AudioPart, ...]
 
 
 def read_marked(text: str, data: Any) -> MarkedPrompt:
-    """Returns a prompt with its images and audio, none of them read. ApiError 400 unless each has a mark."""
+    """Return a prompt with its images and audio, not decoded yet. ApiError 400 unless each has a marker."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
         raise invalid_param(where, "a list of images and audio clips in base64 was expected")
@@ -44,9 +44,9 @@ def read_marked(text: str, data: Any) -> MarkedPrompt:
 
 
 def _part(data: str, where: str) -> ImagePart | AudioPart:
-    """Returns an image, or an audio clip if the type of its data: URL or its first bytes are those of one."""
+    """Return an image, or an audio clip if its data: URL or first bytes have an audio type."""
     if data.startswith("data:"):
-        if data.startswith(("data:audio/", "data:application/")):  # application/ogg is a name of OGG files
+        if data.startswith(("data:audio/", "data:application/")):  # application/ogg is used for OGG files
             return AudioPart(AudioInput(url=data, where=where))
         return ImagePart(ImageInput(url=data, where=where))
     with suppress(RequestError):
@@ -56,7 +56,7 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> Layout:
-    """Returns the prompt with its images and audio, which are decoded; RequestError if one cannot be."""
+    """Return the prompt with decoded images and audio; RequestError if decoding fails."""
     items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
     placeholders = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))
@@ -66,11 +66,11 @@ def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Moda
 def seen_prompt(
     text: str, messages: Sequence[Message], params: SamplingParams, modalities: Modalities | None
 ) -> Layout:
-    """Returns a conversation that a template has rendered, with its images, which are decoded."""
+    """Return a rendered conversation with decoded images."""
     items = process_media(messages, modalities)
     return _layout(text, params, find_placeholders(text, items, modalities) if items and modalities is not None else ())
 
 
 def _layout(text: str, params: SamplingParams, images: Sequence[MediaPlaceholder]) -> Layout:
-    """Returns a prompt whose answer is read as text."""
+    """Return the layout of a prompt whose answer is plain text."""
     return Layout(text, params, ToolChoice(), None, None, frozenset(), media=tuple(images))

@@ -1,4 +1,4 @@
-"""llama-server's metrics, under its names, beside Woolly's own at /metrics."""
+"""llama-server's metrics, under its names, next to Woolly's at /metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from starlette.datastructures import State
 from woolly.serving.generation.generator import Generator
 from woolly.serving.observability.metrics import Stats
 
-# By name: the kind, and what it counts.
+# Metric type and description by name.
 _HELP = {
     "prompt_tokens_total": ("counter", "Tokens of prompts that were computed."),
     "prompt_tokens_cached_total": ("counter", "Tokens of prompts that the cache held."),
@@ -28,7 +28,7 @@ _HELP = {
 
 
 def metrics_text(state: State) -> str:
-    """Returns the metrics in Prometheus' text format; rates are those since the last call."""
+    """Returns the metrics in Prometheus' text format; rates are since the last call."""
     stats: Stats = state.stats
     generator: Generator = state.generator
     work, recent = stats.work, stats.take_recent()

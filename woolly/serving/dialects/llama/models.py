@@ -1,4 +1,4 @@
-"""GET /models, POST /models/load and /models/unload: llama-server's words for what Ole's dialect does by name."""
+"""GET /models, POST /models/load and /models/unload: llama-server's routes to list, load and unload models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelBody(BaseModel):
 
 @router.get("/models")
 async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> dict[str, Any]:
-    """Every model that can be asked for, with its state. The folder is read each time, so `reload` has no effect."""
+    """List all models with their states. The folder is read each time, so `reload` has no effect."""
     models: ModelManager = request.app.state.models
     infos = await models.list()
     claimed = [await llama_server_model(info, request.app.state.settings, models.ready(info.name)) for info in infos]
@@ -56,7 +56,7 @@ async def unload_model(body: ModelBody, request: Request) -> dict[str, bool]:
 
 
 def _model(info: ModelInfo) -> dict[str, Any]:
-    # A file of the hub is listed as llama-server names it, which is a name of it everywhere.
+    # A file of the hub is listed under llama-server's name, which is accepted everywhere.
     shown = next((name for name in info.aliases if _HUB.fullmatch(name)), info.name)
     return {
         "id": info.name if info.given_names else shown,

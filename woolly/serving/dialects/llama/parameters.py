@@ -18,10 +18,10 @@ Prompt = str | Items[int | str] | dict[str, Any]
 
 _RANDOM_SEED = 2**32 - 1
 
-# A list of prompts is one request each; the queue's limit is checked one by one, this one before any is read.
+# A list of prompts is one request each; the queue limit is checked per request, this limit before reading any.
 _MAX_PROMPTS = 256
 
-# Each is sent as text, bytes and a number: the whole vocabulary per token would be megabytes.
+# Each is sent as text, bytes and a number: the full vocabulary per token would be megabytes.
 _MAX_PROBS = 100
 
 
@@ -29,9 +29,9 @@ _MAX_ADAPTER_ID = 2**31 - 1
 
 
 class CompletionBody(Sampling):
-    """llama-server's fields of a completion. What Woolly has no counterpart for is refused unless it asks for nothing.
+    """llama-server's fields of a completion. Unsupported fields are rejected unless their value has no effect.
 
-    `n_keep` without `context_shift` asks for nothing, because nothing is dropped then.
+    `n_keep` without `context_shift` has no effect, because nothing is dropped then.
     """
 
     prompt: Prompt | Items[Prompt | Items[int | str]] = Field(
@@ -78,7 +78,7 @@ class CompletionBody(Sampling):
 
     @property
     def limit(self) -> int | None:
-        """Most tokens of the answer; None: the server's own limit."""
+        """Maximum tokens of the answer; None: the server's own limit."""
         for name in ("n_predict", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < -2:
@@ -99,7 +99,7 @@ class CompletionBody(Sampling):
         return None if limit is None or limit < 0 else limit
 
     def _adapters(self) -> dict[str | int, float] | None:
-        """Scales by the number of the adapter, 0 for those that are not listed; None: those of the server."""
+        """Scales by adapter number, 0 for adapters that are not listed; None: the server's scales."""
         return None if self.lora is None else adapter_scales(self.lora, "lora")
 
     def _only(self, name: str, nothing: Any) -> None:
@@ -168,7 +168,7 @@ def _one(prompt: Any) -> str | list[int | str] | MarkedPrompt:
 
 
 def generation_settings(params: SamplingParams, *, limit: int | None, **given: Any) -> dict[str, Any]:
-    """The parameters as they took effect, under llama-server's names; `given` are those that are not the engine's."""
+    """The parameters as they took effect, under llama-server's names; `given` are parameters outside the engine."""
     n_predict = -1 if limit is None else limit
     rows = [row for row in options_of(SamplingParams).values() if row.group and row.kind in (int, float, bool)]
     return {

@@ -1,4 +1,4 @@
-"""POST /predict: several requests in the envelope of Google's Vertex AI, as llama-server takes them."""
+"""POST /predict: several requests in the envelope of Google's Vertex AI, as in llama-server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_REQUESTS = 64  # requests of one envelope
 
 
 class Predictions(BaseModel):
-    """The envelope: one body of /chat/completions each, with its format beside the fields."""
+    """The envelope: one body of /chat/completions each, with its format next to the fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,7 +32,7 @@ class Predictions(BaseModel):
 
 @router.post("/predict")
 async def predict(body: Predictions, request: Request) -> dict[str, Any]:
-    """Answers every request of the envelope; `parameters` are fields that all of them share."""
+    """Answer every request of the envelope; `parameters` are shared fields."""
     if not 1 <= len(body.instances) <= _MAX_REQUESTS:
         raise invalid_param(
             "instances", f"there are {len(body.instances)} requests; 1 to {_MAX_REQUESTS} were expected"

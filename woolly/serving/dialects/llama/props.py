@@ -1,4 +1,4 @@
-"""GET and POST /props: what the server is set to."""
+"""GET and POST /props: settings of the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter()
 
 @router.get("/props")
 async def props(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The defaults of a request, the slots, and the model's chat template. Nothing is loaded for it."""
+    """The defaults of a request, the slots, and the model's chat template. Loads no model."""
     state = request.app.state
     models: ModelManager = state.models
     generator: Generator = state.generator
@@ -55,7 +55,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
                 {"has_next_token": True, "has_new_line": False, "n_remain": -1, "n_decoded": 0, "stopping_word": ""}
             ],
         },
-        # Woolly's own: the form of its page, and whether that may send what is being typed.
+        # Woolly only: settings of the page, and whether it may send text while the user types.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
         "read_ahead": reads_ahead(settings),
         "total_slots": n_slots,
@@ -66,7 +66,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         "bos_token": vocabulary.bos or "",
         "eos_token": vocabulary.eos or "",
         "media_marker": MARK,
-        "capabilities": list(info.capabilities),  # Woolly's own, as in /v1/models
+        "capabilities": list(info.capabilities),  # Woolly only, as in /v1/models
         "modalities": {"vision": "image" in kinds, "audio": "audio" in kinds},
         "build_info": BUILD,
         "role": "model",
@@ -76,7 +76,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
 
 @router.post("/props")
 async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool]:
-    """Takes properties to change, of which llama-server has none; needs --props."""
+    """Accept properties to change (llama-server has none); needs --props."""
     settings: Settings = request.app.state.settings
     if not settings.props:
         raise feature_disabled("POST /props", "--props")
@@ -87,7 +87,7 @@ async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool
 
 
 def _of_many(settings: Settings, n_slots: int) -> dict[str, Any]:
-    """Returns the properties of a server that names no model: each request does."""
+    """Return the properties of a server without a default model."""
     return {
         "role": "router",
         "max_instances": settings.max_models or 0,

@@ -1,4 +1,4 @@
-"""Slot files: the tokens that a slot held, with the model and the client that they belong to.
+"""Slot files: tokens of a slot, with their model and client.
 
 K and V are not stored: they follow from the tokens, bit for bit, and a restore computes them again. A file is a few
 bytes per token, and no file can put wrong numbers into the cache.
@@ -26,22 +26,22 @@ _HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes
 _VERSION = 2
 _MAX_BYTES = 256 << 20
 _MAX_FILES = 256  # of one owner
-_REPLACING = threading.Lock()  # between the look at a file and its end
-_ASIDE = ".slot."  # how the names of files begin that are being written
+_REPLACING = threading.Lock()  # between opening a file and its end
+_ASIDE = ".slot."  # prefix of files that are being written
 _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 
 
 def slot_path(folder: Path, name: str) -> Path:
-    """Returns the path of a slot file. ApiError 400 for a name that leads out of the folder."""
+    """Returns the path of a slot file. ApiError 400 for a name outside the folder."""
     if not _NAME.fullmatch(name) or name.strip(". ") == "":
         raise invalid_param("filename", f"{name[:80]!r} is not a plain file name")
     return folder / name
 
 
 def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -> int:
-    """Writes the file and returns its size; a reader never sees half of it.
+    """Writes the file and returns its size; a reader never sees a partial file.
 
-    It replaces a slot file of the same owner, and no other file: ApiError 400. ApiError 413 if the owner has too many.
+    It replaces only a slot file of the same owner, else ApiError 400. ApiError 413 if the owner has too many.
     """
     mark = _mark(info)
     head = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), len(mark), len(tokens))
@@ -60,7 +60,7 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 
 
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
-    """Returns the tokens and the size of the file. ApiError 400 if it is none, or another model's or client's."""
+    """Returns the tokens and the size of the file. ApiError 400 unless it is a slot file of this model and client."""
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
@@ -82,7 +82,7 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
 
 
 def _read_head(path: Path) -> bytes:
-    """Returns the first bytes of a file; none of what is not a plain file, which might never end."""
+    """Return the first bytes of a regular file; b"" for a pipe or device, which might never end."""
     try:
         with open_regular_file(path) as file:
             return file.read(_HEAD.size)
@@ -91,7 +91,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _check_number(folder: Path, owner: str) -> None:
-    """ApiError 413 if an owner has as many slot files as it may have."""
+    """ApiError 413 if an owner has reached the maximum number of slot files."""
     own, n_files = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), 0, 0)[:-8], 0
     for path in folder.iterdir():
         if not path.name.startswith(_ASIDE):
@@ -103,7 +103,7 @@ def _check_number(folder: Path, owner: str) -> None:
 
 
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
-    """ApiError 400 unless the first bytes of a file are those of this owner's slot file."""
+    """ApiError 400 unless the first bytes belong to a slot file of this owner."""
     if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
         raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
     if _HEAD.unpack(head)[2] != _digest(owner):
@@ -116,5 +116,5 @@ def _digest(owner: str) -> bytes:
 
 
 def _mark(info: ModelInfo) -> bytes:
-    """Returns what tells models apart: two files of one mark tokenize alike."""
+    """Return a fingerprint of the model: files with equal fingerprints tokenize alike."""
     return f"{info.architecture} {info.parameters} {info.size_bytes}".encode()

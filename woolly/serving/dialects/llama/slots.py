@@ -1,4 +1,4 @@
-"""GET and POST /slots: the requests that run, and what they leave in the cache."""
+"""GET and POST /slots: running requests, and the cached tokens of slots."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -
     info = await models.get(None)
     owner = owner_of(request)
     requests = [(one, running.owner == owner) for running in generator.running for one in running.requests]
-    # A waiting one has no place in the batch yet.
+    # A waiting request has no place in the batch yet.
     running = [pair for pair in requests if pair[0].finish_reason is None and pair[0].pages][: len(generator.slots)]
     if fail_on_no_slot and len(running) >= len(generator.slots):
         raise ApiError(503, "no_slot_available", "all slots are in use", retry_after=1.0)
@@ -66,7 +66,7 @@ class SlotFile(BaseModel):
 
 @router.post("/slots/{id_slot}")
 async def change_slot(id_slot: int, request: Request, action: str = "", body: SlotFile | None = None) -> dict[str, Any]:
-    """Saves the tokens of a slot's last request to a file, restores them, or erases what the cache holds of them."""
+    """Save the tokens of a slot's last request to a file, restore them, or erase them from the cache."""
     given = body or SlotFile()
     if action == "erase":
         return await _erase(id_slot, request, given)
@@ -107,11 +107,11 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
 
 
 async def _restore(id_slot: int, request: Request, body: SlotFile, path: Path) -> dict[str, Any]:
-    """Computes the tokens as a prompt of which nothing is asked, so that the cache holds them."""
+    """Prefill the tokens without generating, so that they are in the cache."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
-    generator.slots.contents(id_slot, owner)  # refuses a slot that is not there
+    generator.slots.contents(id_slot, owner)  # raises for a slot that does not exist
     started = time.monotonic()
     salt = b""
     async with models.use(body.model) as slot:

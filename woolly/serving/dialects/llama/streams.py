@@ -27,7 +27,7 @@ class Conversations(BaseModel):
 
 @router.get("/v1/stream", response_class=Response)
 async def read_stream(request: Request, conv_id: str, start: int = Query(0, ge=0, alias="from")) -> Response:
-    """The stream of a conversation that was asked for with X-Conversation-Id, from a byte on, until it ends."""
+    """Read the stream of a conversation requested with X-Conversation-Id, from a byte offset until its end."""
     streams: ResumableStreams = request.app.state.streams
     stream = streams.find(conv_id, owner_of(request))
     if start < stream.n_lost:

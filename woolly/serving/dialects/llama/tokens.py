@@ -58,7 +58,7 @@ class Detokenize(BaseModel):
 
 
 class Template(ChatBody):
-    """The body of /chat/completions: a conversation, and what a template may show of the rest."""
+    """The body of /chat/completions: a conversation, and other fields that a template may use."""
 
     documents: Items[dict[str, Any]] | None = None
 
@@ -97,7 +97,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
 
 @router.post("/detokenize")
 async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
-    """Token ids -> text, under llama-server's name of it and vLLM's."""
+    """Token ids -> text, under llama-server's and vLLM's field names."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     async with models.use(body.model) as slot, generator.texts:
@@ -107,7 +107,7 @@ async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
 
 @router.post("/apply-template")
 async def apply_template(body: Template, request: Request) -> dict[str, str]:
-    """The prompt that the model's chat template makes of a conversation."""
+    """Render a conversation with the model's chat template."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     is_open_end = body.add_generation_prompt is False and not body.continue_final_message
@@ -134,7 +134,7 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
 def _counted(
     llm: LLM, body: Tokenize, chat: ChatRequest | None, modalities: Modalities | None, check: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns vLLM's reply. Images count with their rows, as in a prompt; `check` refuses a text that is too long."""
+    """Returns vLLM's reply. Images count with their rows, as in a prompt; `check` rejects a text that is too long."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:

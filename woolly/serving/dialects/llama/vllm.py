@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 class LoadBody(BaseModel):
-    """An adapter to add, and the model that it is for; without one, the model that answers requests without a name."""
+    """An adapter to add, and the model that it is for; without a name, the default model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,7 +32,7 @@ class UnloadBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     lora_name: str
-    lora_int_id: int | None = None  # vLLM's number, which says no more than the name
+    lora_int_id: int | None = None  # vLLM's adapter number, redundant with the name
 
 
 @router.get("/version")
@@ -49,7 +49,7 @@ async def load(request: Request) -> dict[str, int]:
 
 @router.get("/tokenizer_info")
 async def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The tokens with a meaning of their own, and the chat template, under the names of a tokenizer's configuration."""
+    """Special tokens and chat template, under the names of tokenizer_config.json."""
     state = request.app.state
     found = await read_vocabulary(await state.models.resolve(model), state.models, state.settings)
     return {
@@ -67,7 +67,7 @@ async def tokenizer_info(request: Request, model: str | None = None) -> dict[str
 
 @router.post("/v1/load_lora_adapter")
 async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
-    """Adds a LoRA file of the models folder to a model; its name is one that requests may ask for from then on."""
+    """Add a LoRA file of the models folder to a model; requests can then use its name."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     model = await models.resolve(body.model)
@@ -77,7 +77,7 @@ async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
 
 @router.post("/v1/unload_lora_adapter")
 async def remove_adapter(body: UnloadBody, request: Request) -> dict[str, Any]:
-    """Removes an adapter that was added; answers that use it end as they would have."""
+    """Removes an adapter that was added; running answers that use it are not affected."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     return {"success": True, "model": await models.dynamic_adapters.remove(body.lora_name)}

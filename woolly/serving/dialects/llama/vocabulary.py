@@ -20,7 +20,7 @@ from woolly.tokens import Tokenizer
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens with a meaning of their own, by text, and the template."""
+    """Special tokens by text, and the template."""
 
     model: str  # kind of tokenizer
     n_tokens: int
@@ -31,11 +31,11 @@ class Vocabulary:
     adds_bos: bool
     adds_eos: bool
     template: str
-    caps: dict[str, bool]  # what the template can show, under llama-server's names
+    caps: dict[str, bool]  # capabilities of the template, under llama-server's names
 
 
 async def read_vocabulary(info: ModelInfo, models: ModelManager, settings: Settings) -> Vocabulary:
-    """Returns the vocabulary of a model: that of the loaded one, or of its file. ApiError 422 for a wrong file."""
+    """Return the vocabulary of a model, loaded or read from its file. ApiError 422 for an invalid file."""
     slot = models.ready(info.name)
     if slot is not None and slot.llm is not None:  # without `use`, which would keep an idle model loaded
         return await asyncio.to_thread(_vocabulary, slot.llm.tokenizer, slot.llm.template)
@@ -92,7 +92,7 @@ def _caps(template: ChatTemplate) -> dict[str, bool]:
 
 
 def _shows_calls(template: ChatTemplate, n: int) -> bool:
-    """Return True if the template shows n calls of one answer."""
+    """Return True if the template renders n calls of one answer."""
     calls = tuple(ToolCall(f"call{i:05}", f"probe_{i}", "{}") for i in range(n))
     talk = (Message("user", "."), Message("assistant", "", calls=calls))
     try:

@@ -20,7 +20,7 @@ __all__ = ["DIALECT", "Mcp"]
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The servers of --mcp begin to start with the app; they and the endpoint end with it."""
+    """Start the servers of --mcp with the app; end them and the endpoint with it."""
     app.state.mcp = Endpoint(app.state)
     file = app.state.settings.mcp
     if file is not None and page_tools.is_off(app.state.authenticator):
@@ -38,7 +38,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class Mcp(ChatDialect):
-    """Errors of the gate have OpenAI's shape; those of a tool are results, as the protocol has it."""
+    """MCP. Errors of middleware have OpenAI's format; errors of a tool are results, as in the protocol."""
 
     name = "mcp"
     prefix = "/mcp"
@@ -54,7 +54,7 @@ class Mcp(ChatDialect):
         return error_body(error)
 
     async def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields the text as it comes; the protocol itself answers a call as a whole."""
+        """Yield text pieces; the protocol itself answers a call with a complete text."""
         async for chunk in chunks:
             yield chunk.text.encode()
 

@@ -36,7 +36,7 @@ class McpRoute:
 
 
 class Endpoint:
-    """Holds the package's session manager, from the first request to the end of the app. Each request is on its own."""
+    """Owner of the package's session manager, from the first request to the end of the app. Requests are stateless."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -54,7 +54,7 @@ class Endpoint:
         return await asyncio.shield(self._opened)
 
     async def close(self) -> None:
-        """Ends the manager and what it still serves."""
+        """End the manager and its open requests."""
         self._closing.set()
         if self._task is not None:
             await self._task
@@ -71,7 +71,7 @@ class Endpoint:
             log.error("mcp", exc_info=error)
             unusable = _error_result("/mcp cannot use the package mcp of the server's machine")
             opened.set_exception(ApiError(501, "not_supported", unusable))
-            opened.exception()  # marks it as seen, if nobody waits any more
+            opened.exception()  # marks the exception as retrieved, if nobody waits any more
 
 
 def _error_result(what: str) -> str:

@@ -1,4 +1,4 @@
-"""The tools of --mcp for the page, which shows each call and asks the person: /mcp/tools, /mcp/call, /mcp/start."""
+"""Tools of --mcp for the page, which shows each call and asks the user: /mcp/tools, /mcp/call, /mcp/start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter()
 
 
 class CallBody(BaseModel):
-    """A call that a person has approved."""
+    """Call approved by the user."""
 
     name: str
     arguments: str = Field(default="{}", description="JSON text, as the model wrote it.")
@@ -46,16 +46,16 @@ class PageTools:
             log.warning("mcp", extra={"file": str(file), "without_effect": ", ".join(config.ignored)})
 
     def open(self) -> None:
-        """Begins to start all servers, and does not wait for them."""
+        """Start all servers without waiting for them."""
         if self._box is not None:
             for server in self._box.servers:
                 start_task(self._start(self._box, server.name))
 
     def list(self) -> dict[str, Any]:
-        """Returns how far each server is, and the tools of those that are up. Starts nothing."""
+        """Return the state of each server, and the tools of running servers. Starts no server."""
         if self._box is None:
             return {"tools": [], "servers": []}
-        servers = [vars(server) for server in self._box.servers]  # first: a server that is up has its tools listed
+        servers = [vars(server) for server in self._box.servers]  # first: a running server has its tools listed
         listed = [
             {**tool.tool.to_json()["function"], "server": tool.server, "read_only": tool.is_read_only}
             for tool in self._box.tools
@@ -63,7 +63,7 @@ class PageTools:
         return {"tools": listed, "servers": servers}
 
     async def start(self, name: str) -> None:
-        """Starts a server that failed once more, and waits for it."""
+        """Restart a failed server, and wait for it."""
         known = {} if self._box is None else {server.name: server for server in self._box.servers}
         if self._box is None or name not in known:
             raise ApiError(
@@ -80,7 +80,7 @@ class PageTools:
             log.warning("mcp", extra={"reason": str(error)})
 
     async def call(self, body: CallBody) -> dict[str, Any]:
-        """Returns the text of a result. A call that fails has a text too, which the model reads."""
+        """Return the text of a result. A failed call has a text too, for the model."""
         if self._box is None:
             raise ApiError(404, "not_found", "this server has no tools; --mcp names a file of MCP servers")
         try:
@@ -112,7 +112,7 @@ async def start_server(body: StartBody, request: Request) -> dict[str, Any]:
 
 @router.post("/mcp/call", summary="Call a tool of --mcp")
 async def call_tool(body: CallBody, request: Request) -> dict[str, Any]:
-    """For the page, after the person agreed. Pages of other origins are refused even if they may chat."""
+    """For the page, after the user agreed. Pages of other origins are rejected even if they may chat."""
     _check(request)
     log.info("mcp call", extra={"tool": body.name[:100]})
     return await request.app.state.tools.call(body)  # type: ignore[no-any-return]
@@ -124,7 +124,7 @@ def is_off(authenticator: Authenticator) -> bool:
 
 
 def _check(request: Request) -> None:
-    """ApiError 403 for a page of another origin, and, if the server has keys, for one that is not an --admin-key."""
+    """ApiError 403 for a page of another origin, and, if the server has keys, for a key that is not an --admin-key."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise ApiError(

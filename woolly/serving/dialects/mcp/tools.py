@@ -89,7 +89,7 @@ class ListBody(BaseModel):
 
 @dataclass(frozen=True)
 class ServerTool:
-    """A tool of this server: the model of its arguments, and what runs it."""
+    """Tool of this server: pydantic model of its arguments, and its function."""
 
     about: str
     body: type[BaseModel]

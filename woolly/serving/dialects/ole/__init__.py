@@ -38,7 +38,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     )
     app.state.busy_sessions = set()
     app.state.bandwidth = Bandwidth()
-    app.state.looks = {}  # by model: one look at its engine for all who ask meanwhile
+    app.state.looks = {}  # by model: concurrent requests share one query of its engine
     app.state.benchmarking = asyncio.Lock()
     try:
         yield
@@ -47,7 +47,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class Ole(ChatDialect):
-    """Ole's API: OpenAI's completions, sessions that the server keeps, and errors of its own shape."""
+    """Ole's API: OpenAI's completions, sessions that the server keeps, and Ole's error format."""
 
     name = "ole"
     prefix = "/api/v1"

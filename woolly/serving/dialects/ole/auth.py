@@ -1,4 +1,4 @@
-"""POST /auth/token and /auth/validate: a token for a key, and what a token says."""
+"""POST /auth/token and /auth/validate: issue and validate tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValidateBody(BaseModel):
 
 @router.post("/token", summary="Get a token for a key")
 async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
-    """The token stands for the user in `Authorization: Bearer TOKEN` until it expires."""
+    """Issue a token for a user, for `Authorization: Bearer TOKEN`."""
     authenticator: Authenticator = request.app.state.authenticator
     key_guesses: KeyGuessLimiter = request.app.state.key_guesses
     try:

@@ -20,7 +20,7 @@ from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
 
 Body = TypeVar("Body", bound=BaseModel)
 
-# Ole's names, and what the same is called elsewhere.
+# Ole's field names, and the names in other APIs.
 _ALIASES = {"repetition_penalty": "repeat_penalty", "stop_sequences": "stop"}
 
 
@@ -60,7 +60,7 @@ class InferenceBody(ChatBody):
         return validated(CompletionBody, {**fields, **self._renamed()})
 
     def form(self, session_id: str | None) -> Form:
-        """Returns what the body asks of its reply; without a word about usage, the last chunk has it."""
+        """Return the reply options of the body; by default the last chunk has the usage."""
         form = Form.of(self, **({} if session_id is None else {"session_id": session_id}))
         return replace(form, usage="last") if self.stream_options is None else form
 
@@ -75,7 +75,7 @@ class InferenceBody(ChatBody):
 
 
 def validated(kind: type[Body], fields: Any) -> Body:
-    """Returns a body that did not arrive as one; its errors are those of a body that did."""
+    """Validate a body that did not come from FastAPI; errors are the same as for one that did."""
     while True:
         try:
             return kind.model_validate(fields)

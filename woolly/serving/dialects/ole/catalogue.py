@@ -1,4 +1,4 @@
-"""GET /catalogue: the models that can be fetched by name, and whether this machine runs them."""
+"""GET /catalogue: models that can be pulled by name, and whether they fit this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter()
 
 @router.get("/catalogue", summary="List the models that can be fetched")
 async def list_catalogue(request: Request) -> dict[str, Any]:
-    """Names for /api/pull with their sizes. `allowed` says whether this key may fetch them."""
+    """Names for /api/pull with their sizes. `allowed` is true if this key may pull them."""
     models: ModelManager = request.app.state.models
     settings: Settings = request.app.state.settings
     here = {name for info in await models.list() for name in (info.name, *info.aliases)}
@@ -65,7 +65,7 @@ def _rows(here: set[str], capacity: Capacity | None) -> list[dict[str, Any]]:
 
 
 def _free_disk(folder: Path) -> int:
-    """Returns the free bytes of the disk that models are kept on; the folder itself need not exist."""
+    """Return the free bytes on the disk of the models folder, which need not exist."""
     try:
         existing = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
         return shutil.disk_usage(existing).free

@@ -13,5 +13,5 @@ def is_ole(connection: HTTPConnection) -> bool:
 
 
 def wrapped(connection: HTTPConnection, items: list[Any]) -> Any:
-    """A list as the client wants it."""
+    """Return a list in the client's format."""
     return {"success": True, "data": items} if is_ole(connection) else items

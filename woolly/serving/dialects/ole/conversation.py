@@ -1,4 +1,4 @@
-"""The Conversation: a chat that continues a session, and is stored there when it is answered."""
+"""Conversation: chat that continues a session, and is stored there after its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.serving.gate.identity import owner_of
 
 
 class Conversation:
-    """The messages to answer: those of the session, if one is named, and those that were sent."""
+    """Messages to answer: the session's, if one is named, and the new ones."""
 
     def __init__(
         self, store: SessionStore, owner: str, session: Session | None, kept: Sequence[Message], sent: Sequence[Message]
@@ -33,11 +33,11 @@ class Conversation:
         self._sent = sent
 
     async def keep(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[ChatChunk]:
-        """Yields the chunks; before the last one, the session gets what was sent and the answer, both or neither."""
+        """Yields the chunks; before the last one, the session gets the new messages and the answer, both or neither."""
         events: list[Event] = []
         async for chunk in chunks:
             events += chunk.events
-            if chunk.finish_reason is not None and self.session_id is not None:  # which has one answer
+            if chunk.finish_reason is not None and self.session_id is not None:  # a session has one answer
                 answer = message_of(events).items()
                 added = [_plain(message) for message in self._sent]
                 await self._store.ask(
@@ -60,7 +60,7 @@ def _plain(message: Message) -> dict[str, Any]:
 async def conversation(
     connection: HTTPConnection, session_id: str | None, sent: Sequence[Message]
 ) -> AsyncIterator[Conversation]:
-    """Reads a session and holds it until the block ends: a second message to it meanwhile is refused with 409."""
+    """Read a session and lock it until the block ends: another message meanwhile gets 409."""
     state = connection.app.state
     store: SessionStore = state.sessions
     owner = owner_of(connection)

@@ -1,4 +1,4 @@
-"""Figures of the engine: what its cache, its weights and the machine's memory do."""
+"""Engine statistics: cache, weights and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bandwidth:
         self._gb_per_second: float | None = None
 
     def measured(self, llm: LLM) -> float | None:
-        """10^9 bytes per second, of a GPU by its clock and width; None if there is too little memory to measure in."""
+        """10^9 bytes per second, on a GPU computed from clock and bus width; None without memory to measure."""
         about = llm.engine.program.about
         if about.device:
             return None if about.device_bandwidth is None else about.device_bandwidth / 1e9
@@ -39,7 +39,7 @@ class Bandwidth:
 
 
 def engine_stats(llm: LLM, bandwidth: float | None, tokens_per_second: float) -> dict[str, Any]:
-    """Returns the figures of a loaded model after the current step. `tokens_per_second` is that of one answer."""
+    """Return the statistics of a loaded model after the current step. `tokens_per_second` is for one answer."""
     return llm.driver.call(lambda engine: _figures(engine, bandwidth, tokens_per_second))
 
 
@@ -83,11 +83,11 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
             "driver": about.device_driver,
         }
     if about.level is not None:
-        # A token of an answer reads these once, whatever else is in the batch.
+        # Decoding a token reads these once, at any batch size.
         read = sum(step.row_bytes() for step in program.running_plan.steps if step.matrices)
         achieved = read * tokens_per_second / 1e9
         figures["kernels"] = {"level": about.level, "threads": about.threads}
-        # All values have their place in it from the start: no step allocates.
+        # Preallocated for all values: no step allocates.
         figures["arena"] = {"bytes": about.arena_bytes}
         figures["bandwidth"] = {
             "measured_gb_per_second": bandwidth,

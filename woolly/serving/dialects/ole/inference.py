@@ -29,7 +29,7 @@ _EITHER: dict[int | str, dict[str, Any]] = {200: {"model": ChatReply | Completio
 
 @router.post("/inference/complete", summary="Continue a prompt", responses=_EITHER, response_model=None)
 async def answer_prompt(body: InferenceBody, request: Request) -> Response:
-    """Messages, if they are sent, are answered as a conversation."""
+    """Complete a prompt, or answer messages as a conversation."""
     return await _answer(body, request, body.sent(chat=False))
 
 
@@ -37,13 +37,13 @@ async def answer_prompt(body: InferenceBody, request: Request) -> Response:
     "/inference/chat", summary="Answer a conversation", responses={200: {"model": ChatReply}}, response_model=None
 )
 async def answer_chat(body: InferenceBody, request: Request) -> Response:
-    """With `session_id`, the server keeps the conversation and only what is new is sent."""
+    """Answer a conversation. With `session_id`, the server stores it, and only new messages are sent."""
     return await _answer(body, request, body.sent(chat=True))
 
 
 @router.post("/inference/stream", summary="Answer by server-sent events", response_model=None)
 async def answer_stream(body: InferenceBody, request: Request) -> Response:
-    """A prompt is continued, messages are answered; always as a stream."""
+    """Complete a prompt or answer messages, as a stream."""
     if body.stream is False:
         raise invalid_param("stream", "it is false, but this route always streams")
     body = body.model_copy(update={"stream": True})
@@ -61,7 +61,7 @@ router.post("/optimized/completions", responses={200: {"model": CompletionReply}
 async def open_reply(
     connection: HTTPConnection, body: InferenceBody, sent: list[Message]
 ) -> AsyncIterator[tuple[ReplyContext, AsyncIterator[ChatChunk]]]:
-    """Yields the head and the chunks of an answer under way, which ends with the block."""
+    """Yield the head and the chunks of a running answer, which ends with the block."""
     if body.session_id is not None and (body.n or 1) > 1:
         raise invalid_param("n", "a session goes on with one answer")
     body.check()

@@ -19,7 +19,7 @@ from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities, supports_video
 from woolly.serving.router import APIRouter
 
-_MODALITIES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
+_MODALITIES = (("image", "vision"), ("audio", "audio"))  # modalities of a model, and their names here
 
 router = APIRouter(prefix="/models")
 
@@ -35,7 +35,7 @@ class LoadBody(BaseModel):
 
 @router.get("", summary="List the models")
 async def list_models(request: Request) -> Any:
-    """Read from the files' headers; nothing is loaded. Ole gets `{"success": true, "data": [...]}`."""
+    """List models by their files' headers; loads none. Ole gets `{"success": true, "data": [...]}`."""
     models: ModelManager = request.app.state.models
     capacity = await asyncio.to_thread(server_capacity, models)
     return wrapped(request, [await _shape(info, request, capacity) for info in await models.list()])
@@ -43,14 +43,14 @@ async def list_models(request: Request) -> Any:
 
 @router.get("/{name:path}", summary="Tell of one model")
 async def get_model(name: str, request: Request) -> dict[str, Any]:
-    """`loaded` and `current` mean the one that is loaded."""
+    """Describe a model; `loaded` and `current` mean the loaded one."""
     models: ModelManager = request.app.state.models
     return await _shape(await models.get(name), request)
 
 
 @router.post("/{name:path}/load", summary="Load a model")
 async def load_model(name: str, request: Request, body: LoadBody | None = None) -> dict[str, Any]:
-    """Answers when it is ready. A path that leads out of the model folder is refused."""
+    """Load a model; replies when it is ready. A path outside the model folder is rejected."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     body = body or LoadBody()
@@ -60,7 +60,7 @@ async def load_model(name: str, request: Request, body: LoadBody | None = None) 
 
 @router.post("/{name:path}/unload", summary="Unload a model")
 async def unload_model(name: str, request: Request) -> dict[str, Any]:
-    """Answers when its running requests have ended and its memory is free."""
+    """Unload a model; replies when its running requests have ended and its memory is free."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     info = await models.unload(name)
@@ -73,7 +73,7 @@ def _has_gpu() -> bool:
 
 
 def server_capacity(models: ModelManager) -> Capacity | None:
-    """Returns the memory for a model, with what loaded ones hold; None if a GPU may take a part of it."""
+    """Return the memory available for a model, loaded models included; None if a GPU may take a part of it."""
     if _has_gpu():
         return None
     held = sum(slot.n_bytes for slot in models.loaded_models)

@@ -1,4 +1,4 @@
-"""GET /performance/stats and POST /performance/benchmark: figures that were measured."""
+"""GET /performance/stats and POST /performance/benchmark: measurements."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 
-Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, what speeds it up, its engine's figures
+Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, its optimizations, its engine statistics
 
 router = APIRouter(prefix="/performance")
 
-_SECONDS = 30.0  # that a benchmark may take, but for its first iteration
+_SECONDS = 30.0  # maximum seconds of a benchmark after its first iteration
 
 
 class BenchmarkBody(BaseModel):
@@ -38,9 +38,9 @@ class BenchmarkBody(BaseModel):
 
 @router.get("/stats", summary="Figures since the start")
 async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
-    """Figures of a loaded model: the one named, or the one used last. Nothing is loaded for it.
+    """Figures of a loaded model: the one named, or the one used last. Loads no model.
 
-    Rates and latencies are those of its answers among the last 1024.
+    Rates and latencies cover its answers among the last 1024.
     """
     state = request.app.state
     counted: Stats = state.stats
@@ -68,7 +68,7 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
 
 @router.post("/benchmark", summary="Measure the served model beside the portable kernels")
 async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
-    """Requests go on meanwhile, each step waiting for one run at most. One benchmark at a time."""
+    """Run a benchmark. Requests continue meanwhile, each step waits for one run at most. One benchmark at a time."""
     state = request.app.state
     models: ModelManager = state.models
     lock: asyncio.Lock = state.benchmarking
@@ -84,7 +84,7 @@ async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
         try:
             measured = await asyncio.shield(work)
         finally:
-            # The model must stay until the thread has let go of it.
+            # The model must stay until the thread has finished.
             stop.set()
             await asyncio.wait([work])
             work.exception()  # marks the exception as retrieved: the waiter got it, or left
@@ -92,7 +92,7 @@ async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
 
 
 async def look_at(state: Any, name: str | None) -> Look:
-    """Asks the engine of a loaded model, on a thread, since it may be in the midst of a long step."""
+    """Query the engine of a loaded model on a thread, because a long step may be running."""
     models: ModelManager = state.models
     settings: Settings = state.settings
     bandwidth: Bandwidth = state.bandwidth

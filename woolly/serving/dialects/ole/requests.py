@@ -15,13 +15,13 @@ router = APIRouter(prefix="/requests")
 
 @router.get("", summary="The last requests, with --keep-requests")
 async def list_requests(request: Request) -> dict[str, Any]:
-    """The newest first, without their bodies; for administrators."""
+    """List requests, newest first, without their bodies; for administrators."""
     return {"requests": _kept(request).all()}
 
 
 @router.get("/{id}", summary="One of the last requests, with --keep-requests")
 async def show_request(id: str, request: Request) -> dict[str, Any]:
-    """A request by its x-request-id, with its body; texts are lengths unless --keep-texts is set."""
+    """Return a request by its x-request-id, with its body; texts are replaced by lengths unless --keep-texts is set."""
     found = _kept(request).get(id)
     if found is None:
         raise ApiError(404, "not_found", f"no request {id[:64]!r} is kept; the header x-request-id of a reply names it")

@@ -11,10 +11,10 @@ _N_BYTES = 1 << 20  # as much as the log of SQLite may hold
 
 
 class ReservedSpace:
-    """Zeros beside the file of sessions: at most half of what is free."""
+    """File of zeros next to the session file: at most half of the free space."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` is that of the sessions; None has no reserve."""
+        """`path` is the session file; None has no reserve."""
         self._path = None if path is None else path.with_name(f"{path.name}-reserve")
         self._fill()
 

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/sessions")
 
 
 class SessionBody(BaseModel):
-    """A session to be."""
+    """New session."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ async def create_session(request: Request, body: SessionBody | None = None) -> d
 
 @router.get("/{session_id}", summary="Tell of one session")
 async def get_session(session_id: str, request: Request) -> dict[str, Any]:
-    """With its messages."""
+    """Return a session with its messages."""
     store: SessionStore = request.app.state.sessions
     owner = owner_of(request)
     session = await store.ask(store.get, owner, session_id)
@@ -86,5 +86,5 @@ def _shape(session: Session) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339, in UTC."""
+    """Return a time as RFC 3339, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

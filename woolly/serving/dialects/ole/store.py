@@ -1,4 +1,4 @@
-"""The SessionStore: conversations in one SQLite file. What was answered is on the disk, whatever ends the process."""
+"""The SessionStore: conversations in one SQLite file. Completed answers are on disk, even after a crash."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _COLUMNS = (
     " (SELECT count(*) FROM messages WHERE session = sessions.id)"
 )
 
-# Clients that make sessions in a loop must not fill the disk, under whatever names.
+# Clients that create sessions in a loop must not fill the disk, under any name.
 _MAX_SESSIONS = 10_000
 _MAX_METADATA_BYTES = 16 * 1024
 
-_MAX_INTEGER = 2**63 - 1  # that SQLite stores; a file may claim a longer context
+_MAX_INTEGER = 2**63 - 1  # maximum that SQLite stores; a file may claim a longer context
 
 # A session that was not used for this long counts as inactive; it is kept.
 _ACTIVE_SECONDS = 3600.0
@@ -83,8 +83,8 @@ class Session:
 class SessionStore:
     """Thread-safe. Each owner sees and changes only sessions of its own.
 
-    The event loop asks by `ask`: one thread does what is asked in turn, as the lock would have it anyway, so that a
-    slow disk takes no thread that others need.
+    The event loop uses `ask`: one thread runs the calls in order (a lock serializes them anyway), so that a slow disk
+    does not occupy threads of others.
     """
 
     def __init__(self, path: Path | None, *, max_sessions: int = 1000, max_bytes: int = 1 << 20) -> None:
@@ -114,7 +114,7 @@ class SessionStore:
         )
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
-            # A message is written once per answer: waiting for the disk costs little beside computing it, and a
+            # A message is written once per answer: waiting for the disk is short compared with computing it, and a
             # message that was confirmed survives a power cut too, not only the end of the process.
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
@@ -139,9 +139,9 @@ class SessionStore:
         metadata: Mapping[str, Any] | None = None,
         messages: Sequence[Message] = (),
     ) -> Session:
-        """A conversation that begins with these messages.
+        """Create a session with these messages.
 
-        ApiError 409 where the owner, or the server, keeps as many as it may; 413 where the messages are too long.
+        ApiError 409 if the owner or the server has reached the maximum; 413 if the messages are too long.
         """
         text = _metadata(metadata or {})
         self._check_size(0, messages, "system_prompt")
@@ -171,12 +171,12 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def get(self, owner: str, id: str) -> Session:
-        """Returns one session; one that does not exist, or has another owner, is not found."""
+        """Return a session; ApiError 404 if it does not exist or has another owner."""
         with self._transaction() as db:
             return self._find(db, owner, id)
 
     def all(self, owner: str) -> list[Session]:
-        """All sessions of an owner, the last used first."""
+        """Return all sessions of an owner, last used first."""
         with self._transaction() as db:
             rows = db.execute(
                 f"SELECT {_COLUMNS} FROM sessions WHERE owner = ? ORDER BY last_accessed DESC, id", (owner,)
@@ -184,14 +184,14 @@ class SessionStore:
             return [_session(row) for row in rows]
 
     def messages(self, owner: str, id: str) -> list[Message]:
-        """The conversation so far."""
+        """Return the messages of a session."""
         with self._transaction() as db:
             self._find(db, owner, id)
             rows = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY position", (id,))
             return [json.loads(body) for (body,) in rows]
 
     def check_room(self, owner: str, id: str, messages: Sequence[Message]) -> None:
-        """Raises ApiError 413 if a session has no room for these messages. The answer to what fits is always kept."""
+        """Raise ApiError 413 if a session has no room for these messages. The answer to them is always stored."""
         with self._transaction() as db:
             self._find(db, owner, id)
             (n,) = db.execute("SELECT total(length(body)) FROM messages WHERE session = ?", (id,)).fetchone()
@@ -229,13 +229,13 @@ class SessionStore:
                 self._shrink_log()
 
     def close(self) -> None:
-        """Closes the file; further calls are refused."""
+        """Closes the file; further calls raise."""
         self._thread.shutdown()
         with self._lock:
             self._db.close()
 
     def _shrink_log(self) -> None:
-        """Moves what SQLite's log holds into the file, as far as there is room."""
+        """Checkpoint SQLite's log into the file, as far as there is room."""
         with self._lock, suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -306,7 +306,7 @@ class SessionStore:
 
 
 def _storage_error(error: sqlite3.OperationalError) -> ApiError:
-    """Returns the error for a file that cannot be written, which no client and no code is to blame for."""
+    """Return the error for a file that cannot be written, which is neither a client's nor a code error."""
     log.error("sessions cannot be stored", extra={"reason": str(error)})
     if "full" in str(error):
         return ApiError(

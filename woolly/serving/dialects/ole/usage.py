@@ -1,4 +1,4 @@
-"""GET /usage: what keys have used; an administrator sees all of them, another key sees itself."""
+"""GET /usage: usage by key; an administrator sees all keys, another key sees itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter()
 async def show_usage(
     request: Request, by: str = "key,model", since: str | None = None, until: str | None = None, key: str | None = None
 ) -> dict[str, Any]:
-    """Sums by some of key, model and day (UTC); `since` and `until` are days that count."""
+    """Return usage summed by some of key, model and day (UTC); `since` and `until` are inclusive days."""
     ledger: UsageLedger | None = request.app.state.meter.ledger
     if ledger is None:
         raise feature_disabled("GET /api/v1/usage", "--keys-file or --usage-file")

@@ -8,8 +8,8 @@
     {"type": "ping"}                                {"type": "pong"}
                                                     {"type": "error", "id": "1", "error": {"code", "message", ...}}
 
-A chat takes the fields of POST /inference/chat. The id is the client's own; without one, the server gives it one. The
-request_id stands in the log. The start has `ignored` if fields of the chat have no effect. A socket without a chat and
+A chat takes the fields of POST /inference/chat. The id is chosen by the client, by default by the server. The
+request_id is in the log. The start has `ignored` if fields of the chat have no effect. A socket without a chat and
 without a message for --socket-idle seconds is closed, and so is one whose key or token is no longer valid, at its next
 chat.
 """
@@ -64,7 +64,7 @@ async def talk(socket: WebSocket) -> None:
                 message = receiving.result()
                 if message["type"] == "websocket.disconnect":
                     return
-                await connection.take(message.get("text") or "")  # of bytes, nothing that could be read
+                await connection.take(message.get("text") or "")  # binary messages have no readable content
                 if connection.is_ended:
                     return
                 receiving = asyncio.ensure_future(socket.receive())
@@ -74,7 +74,7 @@ async def talk(socket: WebSocket) -> None:
 
 
 class _Connection:
-    """The chats of one client. One lock for sending, so that no two messages mix."""
+    """Chats of one client. A lock for sending keeps messages apart."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -133,7 +133,7 @@ class _Connection:
 
     def _start(self, message: dict[str, Any], id: str | None, size: int) -> str:
         ignored.set([])  # of this chat; its task inherits the list
-        # One connection is as many requests as it sends chats.
+        # Each chat of a connection counts as a request.
         self._socket.app.state.rates.count(self._socket.state.bucket)
         number = next(self._ids)
         id = id or f"chat-{number}"
@@ -144,7 +144,7 @@ class _Connection:
         body = validated(InferenceBody, message)
         if body.stream is False:
             raise ApiError(400, "invalid_request", "stream is false, but a socket always streams", param="stream")
-        # Usage and timings are asked for as in a stream.
+        # Usage and timings are requested as in a stream.
         body = body.model_copy(update={"stream": True})
         task = asyncio.create_task(self._run(id, f"{self._socket.state.id}.{number}", body, size))
         self._chats[id] = task
@@ -158,7 +158,7 @@ class _Connection:
         task.cancel()
 
     async def _run(self, id: str, name: str, body: InferenceBody, size: int) -> None:
-        """One chat as one request: an id and a line of the log of its own, and its bytes counted."""
+        """One chat as one request: an id and a separate log line, and its bytes counted."""
         request_id.set(name)
         state = self._socket.app.state
         started, status, reason = time.monotonic(), 499, None
@@ -235,7 +235,7 @@ async def _parse(text: str) -> dict[str, Any]:
 
 
 def _told(error: Exception) -> ApiError:
-    """Returns the ApiError for an exception; a fault of ours goes to the log."""
+    """Return the ApiError for an exception; internal errors are logged."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])

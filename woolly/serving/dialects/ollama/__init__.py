@@ -1,4 +1,4 @@
-"""OLLAMA: /api/chat, /api/generate and what clients ask before them, in Ollama's words."""
+"""OLLAMA: /api/chat, /api/generate and the routes that clients call before them, in Ollama's format."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["DIALECT", "Ollama"]
 
 
 class Ollama(ChatDialect):
-    """Ollama's own API."""
+    """Ollama's API."""
 
     name = "ollama"
     prefix = "/api"
@@ -27,7 +27,7 @@ class Ollama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Ollama's error, a text. Agents know a prompt that is too long by its first words."""
+        """Returns Ollama's error, a text. Agents detect a prompt that is too long by its first words."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded":
             message = f"input length exceeds the context length: {message}"

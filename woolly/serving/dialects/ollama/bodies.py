@@ -19,7 +19,7 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-_MAX_TOP_LOGPROBS = 20  # as Ollama has it
+_MAX_TOP_LOGPROBS = 20  # Ollama's limit
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -97,7 +97,7 @@ class AnswerBody(BaseModel):
         return self.kept == 0
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name."""
+        """Raise ApiError for unsupported values, by field name."""
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP_LOGPROBS:
             raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP_LOGPROBS} were expected")
         if self.top_logprobs and not self.logprobs:
@@ -134,7 +134,7 @@ class ChatBody(AnswerBody):
     tool_choice: str | ChoiceSpec | None = Field(None, description="As OpenAI has it.")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Returns the neutral conversation; ApiError names what it cannot say."""
+        """Returns the neutral conversation; ApiError names an unsupported field."""
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)
@@ -155,7 +155,7 @@ class GenerateBody(AnswerBody):
     context: Items[int] | None = Field(None, description="Earlier turns, as the last line of a reply gives them.")
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name."""
+        """Raise ApiError for unsupported values, by field name."""
         super().check()
         for name in ("raw", "suffix", "context"):
             if self.images and getattr(self, name):

@@ -35,7 +35,7 @@ router = APIRouter()
 
 @router.post("/api/chat", response_model=None, summary="Answer a conversation, as Ollama does")
 async def chat(body: ChatBody, request: Request) -> Response:
-    """Answers a conversation by lines of JSON; without messages, loads or unloads the model."""
+    """Answer a conversation in JSON lines; without messages, loads or unloads the model."""
     info = await find_model(request, body.model)
     form = Form(body.model, "chat")
     if not body.messages:
@@ -122,7 +122,7 @@ async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Fo
 
 
 async def _check_thinking(request: Request, body: AnswerBody, info: ModelInfo) -> None:
-    """Refuses a wish to think that the model cannot fulfil, in Ollama's words."""
+    """Raise Ollama's error if reasoning is requested of a model without it."""
     if body.think and not await can_think(request, info):
         raise ApiError(400, "invalid_request", f"{body.model[:200]!r} does not support thinking", param="think")
 

@@ -16,10 +16,10 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 async def lay_out_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: ModelSlot
 ) -> tuple[Layout, tuple[int, ...]]:
-    """Returns the layout of the next turn alone, and the ids that come context_ids it.
+    """Return the layout of the next turn only, and the ids before it.
 
-    A turn that stood alone would begin with the template's own system prompt. So it is laid out behind a marked answer,
-    and what follows the mark is taken: the end of the earlier turn, then the new one.
+    A separate turn would begin with the template's default system prompt. So it is rendered after a marked answer, and
+    the text after the mark is used: the end of the earlier turn, then the new one.
     """
     tokenizer = slot.model.tokenizer
     n_vocab = tokenizer.n_vocab
@@ -30,7 +30,7 @@ async def lay_out_turn(
     talk = (Message("user", "."), Message("assistant", mark), *chat.messages)
     layout = await lay_out_chat(generator, replace(chat, messages=talk), slot, None)
     _, found, after = layout.text.rpartition(mark)
-    if not found:  # the template shows no earlier answers
+    if not found:  # the template renders no earlier answers
         return await lay_out_chat(generator, chat, slot, None), tuple(context)
     has_ended = context[-1] in tokenizer.stop_ids  # the text after the mark ends the answer too
     return replace(layout, text=after), tuple(context[:-1] if has_ended else context)

@@ -1,4 +1,4 @@
-"""/api/create, /api/copy and /api/delete: names for a model with a system prompt and options of its own."""
+"""/api/create, /api/copy and /api/delete: names for a model with its own system prompt and options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _REJECTED = {
 
 
 class CreateBody(BaseModel):
-    """A new name, and what it stands for."""
+    """New name and its model, system prompt and options."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -81,7 +81,7 @@ class DeleteBody(BaseModel):
 
 @router.post("/api/create", response_model=None, summary="Name a model with a system prompt, with --allow-changes")
 async def create(body: CreateBody, request: Request) -> Response:
-    """Makes a name for a model with a system prompt and options, which requests can use at once."""
+    """Makes a name for a model with a system prompt and options, available to requests immediately."""
     _check_allowed(request)
     for field, why in _REJECTED.items():
         if getattr(body, field):
@@ -125,7 +125,7 @@ async def delete(body: DeleteBody, request: Request) -> Response:
 
 
 async def _make(request: Request, given: str | None, base: str, system: str | None, options: dict[str, Any]) -> None:
-    """Writes a name. What it is made from may be a derived model itself, whose prompt and parameters it inherits."""
+    """Writes a name. The base may be a derived model, whose prompt and parameters it inherits."""
     models: ModelManager = request.app.state.models
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):
@@ -147,7 +147,7 @@ async def _make(request: Request, given: str | None, base: str, system: str | No
 
 
 def _settings_of(derived: Preset) -> dict[str, Any]:
-    """Returns what a table has that loads and samples as a name does; files of adapters with their whole paths."""
+    """Return the load and sampling settings of a name as a table; files of adapters with absolute paths."""
     load = load_of(derived)
     ctx = {} if derived.ctx is None else {"ctx": derived.ctx}
     return {**derived.sampling, **ctx, **({"lora": list(load["adapters"])} if "adapters" in load else {})}

@@ -22,7 +22,7 @@ _LATER = "the operator sets it by --keep-alive"
 
 
 class ModelBody(BaseModel):
-    """Fields of both."""
+    """Fields of both bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -31,7 +31,7 @@ class ModelBody(BaseModel):
     options: dict[str, Any] | None = Field(None, description="Accepted; no option changes a vector.")
 
     def note(self) -> None:
-        """Tells which fields have no effect."""
+        """Note fields without effect."""
         if self.keep_alive is not None:
             ignore(f"keep_alive ({_LATER})")
         for name, value in (self.options or {}).items():
@@ -65,7 +65,7 @@ class EmbedReply(BaseModel):
 
 
 class EmbeddingReply(BaseModel):
-    """A vector as the model makes it."""
+    """Unnormalized vector."""
 
     embedding: list[float]
 
@@ -101,7 +101,7 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     summary="Make a vector of a text",
 )
 async def embed_prompt(body: EmbeddingBody, request: Request) -> Response:
-    """The vector of a text, not normalized; for older clients."""
+    """Embed a text, not normalized; for older clients."""
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.prompt] if body.prompt else []

@@ -30,7 +30,7 @@ router = APIRouter()
 
 _SPOKEN = "0.35.0"  # the version of Ollama's API; clients refuse lower ones
 _NEVER = 253_370_764_800  # the year 9999
-_SHORT = 5  # items of a list that a description shows
+_SHORT = 5  # maximum items of a list in a description
 
 
 class ShowBody(BaseModel):
@@ -46,21 +46,21 @@ class ShowBody(BaseModel):
 @router.head("/api/version", include_in_schema=False)
 @router.get("/api/version", summary="Tell the version")
 async def version() -> dict[str, str]:
-    """The version of Ollama's API that is spoken here, and Woolly's own."""
+    """Return the supported version of Ollama's API, and Woolly's version."""
     return {"version": _SPOKEN, "woolly": __version__}
 
 
 @router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags", summary="List the models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """Every model that can be asked for."""
+    """List all models."""
     models: ModelManager = request.app.state.models
     return {"models": [_listed(info) for info in await models.list()]}
 
 
 @router.get("/api/ps", summary="List the loaded models")
 async def list_loaded(request: Request) -> dict[str, Any]:
-    """Every model in memory that the key may use."""
+    """List loaded models that the key may use."""
     models: ModelManager = request.app.state.models
     found = []
     for slot in models.loaded_models:
@@ -115,7 +115,7 @@ async def show(body: ShowBody, request: Request) -> Response:
             "details": _details(info),
             "model_info": {
                 **{key: _plain(value, is_full=bool(body.verbose)) for key, value in metadata.items()},
-                # Clients take it for the room that they have, which is the server's, not the model's.
+                # Clients use it as the available context, which is the server's, not the model's.
                 f"{info.architecture}.context_length": info.context_length,
             },
             "capabilities": capabilities,
@@ -150,20 +150,20 @@ def _thinks(template: str) -> bool:
 
 
 def _template(request: Request, info: ModelInfo, metadata: Mapping[str, Any]) -> str:
-    """Returns the template of conversations: the operator's, or that of the file; empty if there is none."""
+    """Returns the template of conversations: the operator's, or the file's; empty if there is none."""
     template = request.app.state.settings.template_source or metadata.get("tokenizer.chat_template")
     return template if isinstance(template, str) else ""
 
 
 def _license(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the licence that the file names, and where its text is."""
+    """Returns the licence that the file names, and the address of its text."""
     found = [metadata.get(f"general.license{part}") for part in ("", ".name", ".link")]
     text = "\n".join(line for line in found if isinstance(line, str) and line)
     return {"license": text} if text else {}
 
 
 def _listed(info: ModelInfo) -> dict[str, Any]:
-    # Not the file's checksum, which takes as long as reading it: the same as long as the file is.
+    # Not the file's checksum, which requires reading it: stable while the file is unchanged.
     identity = f"{info.path.name} {info.size_bytes} {info.created}".encode("utf-8", "surrogatepass")
     return {
         "name": tagged(info.name),
@@ -195,7 +195,7 @@ def _metadata(info: ModelInfo) -> dict[str, Any]:
 
 
 def _plain(value: Any, *, is_full: bool) -> Any:
-    """Returns a value of the file as JSON can hold it; a long list is empty unless all of it is asked for."""
+    """Returns a value of the file as JSON can hold it; a long list is empty unless requested in full."""
     if isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Names of models as Ollama's clients have them: a name without a tag means `:latest`."""
+"""Model names of Ollama's clients: a name without a tag means `:latest`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from woolly.serving.model_manager.manager import ModelManager
 
 
 def tagged(name: str) -> str:
-    """Returns the name as lists show it. Clients look for the name that they ask for, or for it and a colon."""
+    """Return the name for lists. Clients look for the requested name, or for it with a colon."""
     return name if ":" in name else f"{name}:latest"
 
 
 async def find_model(request: Request, name: str | None, can: Capability = "completion") -> ModelInfo:
     """Returns the model of a name. ApiError 404 for a name that no model has: Ollama's clients then pull it.
 
-    Other dialects let the only model answer to any name, because their clients have the names of others built in.
+    Other dialects let the only model answer to any name, because their clients have other names built in.
     """
     models: ModelManager = request.app.state.models
     if not name:

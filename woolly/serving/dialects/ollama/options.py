@@ -20,7 +20,7 @@ _SAME = (
 
 
 def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
-    """Returns the options of a derived model as fields of SamplingParams, checked as those of a request are."""
+    """Returns the options of a derived model as fields of SamplingParams, checked as in a request."""
     params = read_options(options, defaults, n_ctx)
     sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
     found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}
@@ -28,9 +28,9 @@ def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n
 
 
 def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:
-    """Returns the engine's parameters. Null asks for nothing; what has no effect here is noted.
+    """Returns the engine's parameters. Null has no effect; options without effect are noted.
 
-    `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is refused.
+    `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is rejected.
     """
     sent = {name: value for name, value in (options or {}).items() if value is not None}
     limit = _as_int("num_predict", sent.pop("num_predict", -1))
@@ -41,7 +41,7 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
     for name in sent.keys() - fields.keys():
         ignore(f"options.{name}")
     try:
-        # -1 and -2 are Ollama's words for no limit.
+        # -1 and -2 mean no limit in Ollama.
         return Sampling.model_validate(fields).params(defaults, max_tokens=limit if limit >= 0 else None)
     except ValidationError as error:
         first = error.errors()[0]
@@ -49,7 +49,7 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
 
 
 def _as_int(name: str, value: Any) -> int:
-    """Returns a whole number, which some clients send as 40.0."""
+    """Return an integer, which some clients send as 40.0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         raise invalid_param(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")
     return int(value)

@@ -1,4 +1,4 @@
-"""POST /api/pull: answers for models that are here, and fetches others if the operator allows it."""
+"""POST /api/pull: reports success for available models, and downloads others if the operator allows it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PullBody(BaseModel):
 
 @router.post("/api/pull", response_model=None, summary="Fetch a model, with --allow-pull")
 async def pull(body: PullBody, request: Request) -> Response:
-    """Reports success for a model that is here. Downloads another only if --allow-pull is set."""
+    """Report success for an available model. Download another only if --allow-pull is set."""
     name = body.model or body.name
     if not name:
         raise ApiError(400, "invalid_request", "model: it is missing", param="model")
@@ -63,7 +63,7 @@ async def _is_here(request: Request, name: str) -> bool:
 
 
 def _allowed(request: Request, name: str) -> str:
-    """Returns the name for the store. ApiError 403 or 400 if it is not fetched for a client."""
+    """Returns the name for the store. ApiError 403 or 400 if the client may not download it."""
     settings: Settings = request.app.state.settings
     if not settings.allow_pull:
         raise ApiError(
@@ -82,7 +82,7 @@ def _allowed(request: Request, name: str) -> str:
 
 
 def _is_public(name: str) -> bool:
-    """Return True if a name is one of the catalogue or the hub: not a local path or an address."""
+    """Return True if a name is in the catalogue or on the hub: not a local path or an address."""
     try:
         return is_in_catalogue(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
     except StoreError:
@@ -95,7 +95,7 @@ async def _nothing() -> AsyncIterator[dict[str, Any]]:
 
 
 async def _download(name: str) -> AsyncIterator[dict[str, Any]]:
-    """Yields the progress of a download, which goes on if the client leaves."""
+    """Yields the progress of a download, which continues if the client leaves."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 

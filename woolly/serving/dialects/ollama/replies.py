@@ -1,4 +1,4 @@
-"""Replies in Ollama's words: lines of JSON, and the object that they make."""
+"""Replies in Ollama's format: JSON lines, and the complete object."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """Fields that the reply repeats from the request, and which of the two forms it has."""
+    """Fields that the reply repeats from the request, and its form: chat or generate."""
 
-    model: str  # as the client named it
+    model: str  # name from the request
     kind: Literal["chat", "generate"]
     has_context: bool = False  # the last line has the ids of the conversation so far
 
 
 class Lines:
-    """Turns the events of an answer into lines; a call comes whole, when its last character is there."""
+    """Converter from events of an answer to lines; a call is sent when it is complete."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._head = head
@@ -41,7 +41,7 @@ class Lines:
         self._arguments: list[str] = []
 
     def read(self, chunk: ChatChunk) -> list[Data]:
-        """Returns the lines that a chunk makes; the first one has the log-probabilities of its tokens."""
+        """Return the lines of a chunk; the first one has the log-probabilities of its tokens."""
         lines = [data for event in chunk.events for data in self._push(event)]
         if self._track is not None and (placed := self._track.push(chunk.raw, chunk.logprobs)):
             if not lines:
@@ -77,7 +77,7 @@ class Lines:
         waited, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
         load = min(waited, round(1e9 * self._head.load_seconds))  # the time of the prompt begins before the load
         first = self._head.running.requests[0]
-        # The tokens of an image are fillers, by which no later turn would see it.
+        # The tokens of an image are placeholders: later turns could not use them.
         context = {"context": list(first.context)} if self._form.has_context and first.multimodal is None else {}
         return {
             **_line(self._form),
@@ -100,7 +100,7 @@ def line(data: Data) -> bytes:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields the lines, and empty ones while there are none."""
+    """Yield the lines, and empty ones as heartbeats."""
     return with_heartbeats(_frames(chunks, head), lambda: line(_line(head.form)))
 
 
@@ -112,7 +112,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Returns the last line with what all lines say."""
+    """Return the last line, merged with all lines."""
     lines = Lines(head)
     texts: list[str] = []
     thoughts: list[str] = []

@@ -1,4 +1,4 @@
-"""Routes of Ollama that this server refuses, and why."""
+"""Routes of Ollama that this server does not support, with the reason."""
 
 from __future__ import annotations
 

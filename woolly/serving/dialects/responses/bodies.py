@@ -1,4 +1,4 @@
-"""Bodies as clients of OpenAI's responses send them: every field is honoured, harmless, or refused by its name."""
+"""Bodies of OpenAI's Responses API: every field is supported, ignored without harm, or rejected by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _HARMLESS = "Accepted; nothing depends on it."
-_MAX_TOP = 20  # alternatives to a token, as OpenAI has it
+_MAX_TOP = 20  # alternatives per token, OpenAI's limit
 _LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 
@@ -118,7 +118,7 @@ class ResponseBody(Sampling):
         return _LOGPROBS in (self.include or ()) or self.top_logprobs is not None
 
     def check(self) -> None:
-        """Refuses what cannot be done, by its name; notes what has no effect."""
+        """Raise ApiError for unsupported values, by field name; note fields without effect."""
         if self.background and self.store is False:
             raise invalid_param("background", "a response that nobody waits for must be stored; leave store out")
         if self.conversation is not None and self.previous_response_id is not None:

@@ -57,7 +57,7 @@ class _Talk:
 
 
 def read_items(items: Sequence[Item]) -> list[Message]:
-    """Returns the messages; ApiError names what they cannot say."""
+    """Returns the messages; ApiError names an unsupported field."""
     talk = _Talk()
     for i, item in enumerate(items):
         _read(item, f"input.{i}", talk)
@@ -163,7 +163,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def _result(output: Any, where: str) -> str:
-    """Returns the text of a call's result. Images and files in it become notes, so that an agent can go on."""
+    """Returns the text of a call's result. Images and files in it become notes, so that an agent can continue."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):

@@ -103,7 +103,7 @@ def _check_compaction(body: ResponseBody, names: Sequence[str]) -> None:
 
 
 async def count(body: ResponseBody, request: Request) -> Data:
-    """Counts the tokens of the prompt that the model's template makes, tools included."""
+    """Count the tokens of the rendered prompt, tools included."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     items = [*_earlier(body, request), *_own(body, request)]
