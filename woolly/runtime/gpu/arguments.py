@@ -1,7 +1,7 @@
-"""PushedArguments: the arguments of launches as drivers that take command buffers get them.
+"""PushedArguments: kernel arguments as push constants, for Vulkan and Metal.
 
-A launch pushes its arguments, at most 128 bytes. Behind an address, each kernel would first wait for memory: a token of
-an 8B model took 4.6 ms in place of 4.2 on an H200. What few launches have lies in structs on the device.
+A launch pushes at most 128 bytes. Arguments in device memory would delay each kernel by a load: 4.6 ms instead of
+4.2 per token of an 8B model on an H200. Rarely used arguments (tuples) are structs in device memory.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Number
 
-MAX_PUSH_BYTES = 128  # bytes of arguments, which every driver of Vulkan takes
-_ROOM = 1 << 14  # bytes of structs that are allocated at once: more than most models have
+MAX_PUSH_BYTES = 128  # minimum of Vulkan's maxPushConstantsSize
+_ROOM = 1 << 14  # bytes per allocation for structs: enough for most models
 
 
 class PushedArguments:
-    """The arguments of one queue, each packed once."""
+    """Packed arguments of one queue, cached."""
 
     def __init__(self, allocate: Callable[[int], Address], write: Callable[[int, npt.NDArray[np.uint8]], None]) -> None:
         self._allocate, self._write = allocate, write
-        self._kept: dict[int, tuple[Sequence[Argument], bytes]] = {}  # by the id of their tuple
-        self._structs: dict[bytes, Address] = {}  # by their bytes
-        self._room: tuple[Address, int] = (Address(0), 0)  # for structs to come
-        self.blocks: list[Address] = []  # of structs, which their owner frees
+        self._kept: dict[int, tuple[Sequence[Argument], bytes]] = {}  # by id of the tuple
+        self._structs: dict[bytes, Address] = {}  # by content
+        self._room: tuple[Address, int] = (Address(0), 0)  # free space: address and bytes
+        self.blocks: list[Address] = []  # allocations for structs; the owner frees them
 
     def of(self, args: Sequence[Argument]) -> tuple[bytes, bool]:
-        """What a launch pushes, and whether a struct of it is written now. Kept, because most come again."""
+        """Return the packed arguments (cached), and whether a new struct was written for them."""
         kept = self._kept.get(id(args))
         if kept is not None and kept[0] is args:
             return kept[1], False
@@ -40,7 +40,7 @@ class PushedArguments:
         return pushed, len(self._structs) > n_structs
 
     def _struct_of(self, numbers: tuple[Number, ...]) -> Address:
-        """Where a struct of these numbers is on the device: one for all launches that have the same."""
+        """Return the device address of a struct with these members; equal structs are shared."""
         packed = _packed(numbers)
         if (found := self._structs.get(packed)) is not None:
             return found
@@ -56,6 +56,6 @@ class PushedArguments:
 
 
 def _packed(numbers: Sequence[Number]) -> bytes:
-    """The numbers as the members of a struct lie."""
+    """Pack numbers as members of a C struct."""
     words = "".join("Q" if isinstance(n, Address) else "f" if isinstance(n, float) else "i" for n in numbers)
     return struct.pack(f"@{words}0Q", *numbers)

@@ -219,7 +219,7 @@ class BatchSlot:
     def _rope_rows_of(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
         """Return cosines, sines and the table row of each row with rope positions; () without them.
 
-        A tower runs its batch again and again, some steps at a time, and images of one size share rope positions.
+        Cached: an encoder runs a batch in several slices, and images of one size share rope positions.
         """
         if batch.rope_positions is None:
             return ()

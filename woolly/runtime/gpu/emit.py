@@ -1,7 +1,7 @@
-"""The Emitter: a placed plan turned into launches of kernels, step by step.
+"""Emitter: lowers a placed plan to kernel launches, step by step.
 
-Lowering is data: for each op the device's `Kernels` have an emitter, a function that turns a step into `Launch` rows.
-The program then walks the rows or captures them in a graph.
+For each op, the device's `Kernels` have an emitter, a function that lowers a step to `Launch` rows. The program
+queues the rows or captures them in a graph.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from woolly.runtime.views import Views
 
 @dataclass(frozen=True)
 class GridRows:
-    """A dimension of a grid: the rows of a run divided by `per`, rounded up, times `times`."""
+    """A grid dimension: ceil(rows / per) * times."""
 
-    # 0: rows of the batch, 1: rows of output. If tiles of `per` rows leave those in front to other kernels: 2: as many
-    # rows in front as no tile has, 3: the tiles.
+    # 0: batch rows, 1: output rows. With tiled attention, which skips `n_front` leading rows: 2: rows before the
+    # first tile, 3: tiles of `per` rows.
     kind: int = 0
     per: int = 1
     times: int = 1
 
     def count(self, n_rows: int, n_output: int, n_front: int) -> int:
-        """The dimension for that many rows of a batch, of output and in front."""
+        """Return the dimension for these counts of batch, output and front rows."""
         tiles, before = (-(-n // self.per) for n in ((n_rows, n_output, n_rows, n_rows)[self.kind], n_front))
         if self.kind == 2:
             return before * self.per
@@ -41,32 +41,32 @@ class GridRows:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a step."""
+    """A kernel launch of a step."""
 
     kernel: str
     grid: tuple[int | GridRows, ...]  # blocks along up to three axes
     block: int  # threads of a block
     args: tuple[Argument, ...]
     shared: int = 0  # bytes of dynamic shared memory
-    # Only for runs of this many rows of the kind: variants of a kernel for few and for many rows.
+    # Range of row counts (of `kind`) that this kernel variant is for.
     least: int = 0
     most: int = 1 << 30
     kind: int = 0
-    early: bool = False  # may begin while the kernel before it ends: it waits itself before it reads
-    # One kernel may compute two steps: this says where the other is, one before or after (-1 or 1). What is `joined` is
-    # launched in runs that have both, the rest in runs that have one of them.
+    early: bool = False  # may start before the previous kernel ends; synchronizes itself
+    # Offset of the other step (-1 or 1) if a kernel can compute both. `joined` launches are for runs with both steps,
+    # the others for runs with one of them.
     other: int = 0
     joined: bool = False
-    group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
-    # Only for runs whose attention takes another way (`Kernels.is_far`), or only for all others.
+    group: int = 1  # blocks per cooperating group; if above 1, only resident groups are launched
+    # True: only if `Kernels.is_far`; False: only otherwise; None: always.
     far: bool | None = None
-    # The kernel of two steps is for runs whose sequences have one row each and see no page that is written for another.
+    # `joined` applies only if each sequence has one row and no row reads a page that another row writes.
     apart: bool = False
 
     def is_of(self, step: int, first: int, last: int, is_far: bool = False, is_apart: bool = False) -> bool:
-        """Whether it is launched for its step in a run of the steps from `first` to `last`.
+        """Check that this launch is used for its step in a run of steps `first` to `last`.
 
-        `is_apart`: of one row of each sequence, none of which sees a page that is written for another.
+        `is_apart`: each sequence has one row and no row reads a page that another row writes.
         """
         if self.far not in (None, is_far):
             return False
@@ -74,9 +74,9 @@ class Launch:
         return self.other == 0 or is_one == self.joined
 
     def dimensions(self, n_rows: int, n_output: int, n_front: int = 0) -> tuple[int, ...] | None:
-        """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch.
+        """Return the grid for these row counts; None if the launch is not used.
 
-        Tiles leave `n_front` rows in front to other kernels.
+        `n_front`: leading rows that tiled attention skips.
         """
         rows = (n_rows, n_output, n_front)
         if not max(1, self.least) <= rows[self.kind] <= self.most:
@@ -85,23 +85,23 @@ class Launch:
         return grid if math.prod(grid) else None
 
 
-# Queues the work that turns staged bytes of a tensor into a part of a weight: device, the weight, the staged bytes,
-# the first row that they hold, how many rows they hold. Rows are counted over all experts.
+# Queues repacking of staged rows: device, address of the weight, address of the staged rows, first row, number of
+# rows. Rows are counted over all experts.
 Pack = Callable[[Device, Address, Address, int, int], None]
 
 
 @dataclass(frozen=True)
 class TensorPart:
-    """A tensor of the file that a weight on the device is made of."""
+    """A tensor of the file that is a source of a device weight."""
 
-    name: str  # of the tensor, or of a range of its rows
-    pack: Pack | None = None  # None: the file's bytes as they are, from the weight's first byte on
-    rows: int = 16  # staged bytes begin at a multiple of this row; 0: the whole tensor is staged at once
+    name: str  # of the tensor, or of a row range of it
+    pack: Pack | None = None  # None: bytes are copied unchanged to the start of the weight
+    rows: int = 16  # staging granularity in rows; 0: the complete tensor
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A weight on the device and the tensors that fill it: as many rows of one as of another, packed in this order."""
+    """A device weight and its source tensors, which have equal row counts and are packed in this order."""
 
     address: Address
     n_bytes: int
@@ -110,18 +110,18 @@ class Fill:
 
 @dataclass(frozen=True)
 class Array:
-    """A weight on the device that the host makes, when it is uploaded."""
+    """A device weight computed on the host at upload."""
 
     address: Address
     n_bytes: int
     make: Callable[[], npt.NDArray[np.generic]]
-    is_first: bool = False  # packing later weights reads it
+    is_first: bool = False  # packing of later weights reads it
 
 
 class Emitter:
-    """What an op's emitter asks for addresses and gives launches to.
+    """Passed to op emitters: resolves addresses and collects launches.
 
-    All steps are emitted twice: the first time tells how much scratch memory they share.
+    All steps are emitted twice; the first pass computes the size of shared scratch memory.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Emitter:
         arena: Address,
         batch: Address,
         rope_tables: RopeTables,
-        draft: Plan | None = None,  # the plan's last steps are those of this one, over a state of its own
+        draft: Plan | None = None,  # the last steps of the plan, which use a separate state
     ) -> None:
         self.plan = plan
         self._all = plan
@@ -144,18 +144,18 @@ class Emitter:
         self.max_rows = max_rows  # of a batch
         self.kv_type = kv_type
         self.views = views
-        self.batch = batch  # of struct Batch
+        self.batch = batch  # address of struct Batch
         self._placement = placement
         self._arena = arena
         self._rope_tables = rope_tables
-        self._scratch: dict[str, int] = {}  # bytes asked for
-        self._addresses: dict[str, Address] = {}  # of scratch memory, once its size is known
+        self._scratch: dict[str, int] = {}  # requested bytes
+        self._addresses: dict[str, Address] = {}  # of scratch memory, allocated after the first pass
         self.weights: dict[str, Fill | Array] = {}  # in order of first use
         self.launches: list[list[Launch]] = []  # of each step
-        self.uses: list[list[str]] = []  # of each step: keys of the weights that it asked for
+        self.uses: list[list[str]] = []  # weight keys of each step
 
     def emit(self) -> None:
-        """Fills `launches` with those of all steps. UnsupportedError names the model's line of a step."""
+        """Emit all steps into `launches`. UnsupportedError names the step's source line in the model."""
         self._walk()
         self._addresses = {name: self.device.allocate(n_bytes) for name, n_bytes in self._scratch.items()}
         self._walk()
@@ -181,19 +181,19 @@ class Emitter:
                 raise UnsupportedError(f"{step.source}: {error}") from None
 
     def value(self, id: int) -> Address:
-        """Where the value is: f32 [rows, width]."""
+        """Return the address of a value: f32 [rows, width]."""
         return self._arena + self._placement.offsets[id]
 
     def width(self, id: int) -> int:
-        """Columns of the value."""
+        """Return the columns of a value."""
         return self.plan.values[id].width
 
     def kind(self, id: int) -> int:
-        """1 if the value has rows of output alone, else 0."""
+        """Return 1 if the value has output rows only, else 0 (all batch rows)."""
         return int(self.plan.values[id].rows == "output")
 
     def vector(self, weight: Weight | str) -> Address:
-        """A weight as f32 numbers."""
+        """Return the address of a weight dequantized to f32."""
         name = weight if isinstance(weight, str) else weight.name
         tensor = self.views[name]
         return self.array(
@@ -201,7 +201,7 @@ class Emitter:
         )
 
     def raw(self, weight: Weight | str) -> Address:
-        """The file's bytes of a weight, row after row."""
+        """Return the address of a weight in its file format, row-major."""
         name = weight if isinstance(weight, str) else weight.name
         tensor = self.views[name]
         n_bytes = tensor.type.row_bytes(tensor.shape[-1]) * math.prod(tensor.shape[:-1])
@@ -210,9 +210,9 @@ class Emitter:
     def array(
         self, key: str, n_bytes: int, make: Callable[[], npt.NDArray[np.generic]], is_first: bool = False
     ) -> Address:
-        """Memory that the loader fills with an array of the host, once for each key.
+        """Return memory that the loader fills with a host array; shared by equal keys.
 
-        One that packing of later weights reads is there first.
+        `is_first`: uploaded first, because packing of later weights reads it.
         """
         if key not in self.weights:
             self.weights[key] = Array(self.device.allocate(max(n_bytes, 1)), n_bytes, make, is_first)
@@ -220,27 +220,27 @@ class Emitter:
         return self.weights[key].address
 
     def weight(self, key: str, n_bytes: int, *parts: TensorPart) -> Address:
-        """Memory that the loader fills from tensors of the file, once for each key."""
+        """Return memory that the loader fills from tensors of the file; shared by equal keys."""
         if key not in self.weights:
             self.weights[key] = Fill(self.device.allocate(n_bytes), n_bytes, parts)
         self.uses[-1].append(key)
         return self.weights[key].address
 
     def scratch(self, name: str, n_bytes: int) -> Address:
-        """Memory that steps share: one piece for each name, as large as the largest that is asked for."""
+        """Return scratch memory shared by all steps, by name, sized by the largest request."""
         self._scratch[name] = max(n_bytes, self._scratch.get(name, 0))
         return self._addresses.get(name, Address(0))
 
     def column(self, step: Step) -> int:
-        """The first column of the step's rotary embedding in the rope tables."""
+        """Return the first column of the step's rotary embedding in the rope tables."""
         return self._rope_tables.column(step)
 
     def rotations_of(self, columns: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.float32]:
-        """Cosines, then sines, of each of these columns of the rope tables for the first n positions."""
+        """Return cosines, then sines, of these rope table columns for the first n positions."""
         return self._rope_tables.plain(columns, n)
 
     def beside(self, offset: int) -> Step | None:
-        """The step that many places after the one that is emitted; None if there is none."""
+        """Return the step at an offset from the current one, or None."""
         index = len(self.launches) - 1 + offset
         return self._all.steps[index] if 0 <= index < len(self._all.steps) else None
 
@@ -261,7 +261,7 @@ class Emitter:
         far: bool | None = None,
         apart: bool = False,
     ) -> None:
-        """Adds a kernel to the step. Its first argument, the batch, is added here."""
+        """Add a kernel launch to the current step, with struct Batch as the first argument."""
         axes = grid if isinstance(grid, tuple) else (grid,)
         arguments = (self.batch, *args)
         when = (least, most, kind, early, other, joined, group, far, apart)
@@ -270,13 +270,13 @@ class Emitter:
 
 
 def _chosen(step: Step) -> int:
-    """How many positions an index chooses for a row, if the step is such a choice or sees nothing else; else 0."""
+    """Return the number of positions that a sparse attention step or its indexer selects per row; 0 otherwise."""
     if step.op == "index_topk":
         each = step.integer("every") if step.integer("whole") else step.integer("block")
         return step.integer("n") * each
     if step.op != "attend" or len(step.inputs) < 2:
         return 0
-    block = max(1, step.integer("block"))  # a choice of whole blocks has the last one, as far as it goes, beside them
+    block = max(1, step.integer("block"))  # block selection adds the last, partial block
     return step.integer("chosen") // block * block
 
 

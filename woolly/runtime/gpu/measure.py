@@ -1,4 +1,4 @@
-"""What a plan takes on a device, counted by its own emitters without the memory."""
+"""Memory requirements of a plan, computed by running its emitters without allocating."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 ALIGNMENT = 256  # of values and of memory
-# Bytes for what is allocated later: staging of weights, tables of angles, graphs.
+# Bytes reserved for later allocations: weight staging, rope tables, graphs.
 RESERVE = 512 << 20
-# Most rows of a batch, unless someone says: weights are read once for all of a prompt's rows, which 2,048 make up for.
+# Default maximum rows of a batch: 2,048 rows amortize reading the weights.
 USUAL_ROWS = 2048
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes on a device."""
+    """Device memory requirements in bytes."""
 
-    weights: Mapping[str, int]  # of each weight as the device keeps it, by a name of its own
-    ranges: tuple[frozenset[str], ...]  # names of the weights of each range of `part`; the last has those of the draft
-    values: int  # what steps share: values, scratch memory
+    weights: Mapping[str, int]  # of each weight as packed on the device, by key
+    ranges: tuple[frozenset[str], ...]  # weight keys of each pipeline range (`part`); the last includes the draft
+    values: int  # activations and scratch memory
 
 
 class _Counter:
-    """A device that counts what is allocated."""
+    """Device proxy that counts allocations."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.n_bytes = 0
 
     def __getattr__(self, name: str) -> Any:
-        """The properties of the device."""
+        """Forward other attributes to the device."""
         return getattr(self._device, name)
 
     def allocate(self, n_bytes: int) -> Address:
-        """An address that is never used."""
+        """Count an allocation and return a placeholder address."""
         self.n_bytes += -(-max(n_bytes, 1) // ALIGNMENT) * ALIGNMENT
         return Address(ALIGNMENT)
 
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
-    """What the plan, and its draft, would take on the device. UnsupportedError if the device cannot run it."""
+    """Compute the memory for a plan and its draft. UnsupportedError if the device cannot run it."""
     from woolly.runtime.gpu.emit import Emitter  # as in core.py
 
     check_heads(plan)
@@ -76,7 +76,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     )
     emitter.emit()
     weights = {name: -(-max(w.n_bytes, 1) // ALIGNMENT) * ALIGNMENT for name, w in emitter.weights.items()}
-    # All ranges but one that begins with the plan begin with an entrance.
+    # Every range except the first begins with a `hidden` step.
     starts = [0, *(i for i, step in enumerate(running.steps) if i and step.op == "hidden"), len(emitter.uses)]
     return Needs(
         weights,

@@ -1,4 +1,4 @@
-"""BlockMemory: buffers of a GPU in large blocks, of which parts are handed out: drivers grant few allocations."""
+"""BlockMemory: suballocator over large GPU buffers, because drivers limit the number of allocations."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-_ALIGNMENT = 256  # the most that Vulkan lets a driver ask for (minStorageBufferOffsetAlignment)
+_ALIGNMENT = 256  # upper limit of Vulkan's minStorageBufferOffsetAlignment
 
 
 class Block:
-    """A buffer over memory of its own."""
+    """A buffer with dedicated memory."""
 
     def __init__(self, buffer: Any, memory: Any, address: int, size: int, host: int) -> None:
         self.buffer, self.memory, self.address, self.size = buffer, memory, address, size
-        self.host = host  # where the host sees it; 0: nowhere
-        self.gaps: list[tuple[int, int]] = [(0, size)]  # begin and end of each, in order
+        self.host = host  # mapped host address; 0: not mapped
+        self.gaps: list[tuple[int, int]] = [(0, size)]  # sorted (begin, end) of free ranges
 
     def take(self, size: int) -> int | None:
-        """The offset of a part; None if no gap is large enough."""
+        """Allocate a range and return its offset; None if no gap is large enough."""
         for i, (begin, end) in enumerate(self.gaps):
             if end - begin >= size:
                 self.gaps[i : i + 1] = [(begin + size, end)] if end - begin > size else []
@@ -29,7 +29,7 @@ class Block:
         return None
 
     def give_back(self, offset: int, size: int) -> None:
-        """Makes a part a gap again, one with its neighbours."""
+        """Free a range and merge it with adjacent gaps."""
         i = bisect.bisect(self.gaps, (offset, offset))
         begin, end = offset, offset + size
         if i < len(self.gaps) and self.gaps[i][0] == end:
@@ -41,36 +41,36 @@ class Block:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it is in use."""
+        """Check that no range is in use."""
         return self.gaps == [(0, self.size)]
 
 
 class BlockMemory(ABC):
-    """All blocks of a device. Its users hold a lock. A kind of GPU makes and ends blocks."""
+    """All blocks of a device; subclasses create and destroy blocks. Callers must hold the device's lock."""
 
     def __init__(self, n_bytes: int) -> None:
-        """`n_bytes`: of a block, unless what is asked for is larger."""
+        """`n_bytes`: block size, except for larger allocations."""
         self._n_bytes = n_bytes
         self._blocks: list[Block] = []  # by address
         self._starts: list[int] = []
-        self._sizes: dict[int, int] = {}  # of parts that are in use, by address
-        self.n_changes = 0  # of the list of blocks
+        self._sizes: dict[int, int] = {}  # of ranges in use, by address
+        self.n_changes = 0  # version of the list of blocks
 
     @abstractmethod
     def make(self, size: int) -> Block:
-        """A new block of the device. RequestError if there is not enough memory."""
+        """Create a block. RequestError if there is not enough memory."""
 
     @abstractmethod
     def drop(self, block: Block) -> None:
-        """Ends a block."""
+        """Destroy a block."""
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """All of them."""
+        """Blocks, sorted by address."""
         return self._blocks
 
     def allocate(self, n_bytes: int) -> int:
-        """The address of new memory. RequestError if there is not enough."""
+        """Allocate memory and return its address. RequestError if there is not enough."""
         size = -(-max(n_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         for block in self._blocks:
             if (at := block.take(size)) is not None:
@@ -86,7 +86,7 @@ class BlockMemory(ABC):
     def _new(self, size: int) -> Block:
         try:
             block = self.make(max(size, self._n_bytes))
-        except RequestError:  # a smaller one may fit
+        except RequestError:  # retry with the exact size
             block = self.make(size)
         i = bisect.bisect(self._starts, block.address)
         self._blocks.insert(i, block)
@@ -95,7 +95,7 @@ class BlockMemory(ABC):
         return block
 
     def free(self, address: int) -> None:
-        """Gives a part back, and its block if that is empty then. No work that uses it may be under way."""
+        """Free an allocation, and its block if it is then empty. No pending work may use it."""
         size = self._sizes.pop(address, None)
         if size is None:
             return
@@ -108,14 +108,14 @@ class BlockMemory(ABC):
             self.drop(block)
 
     def find(self, address: int) -> tuple[Block, int]:
-        """The block of an address, and the offset in it."""
+        """Return the block of an address and the offset in it."""
         i = bisect.bisect(self._starts, address) - 1
         if i < 0 or address >= self._starts[i] + self._blocks[i].size:
             raise ValueError(f"{address:#x} is in no memory of this device")
         return self._blocks[i], address - self._starts[i]
 
     def close(self) -> None:
-        """Ends all blocks."""
+        """Destroy all blocks."""
         while self._blocks:
             self.drop(self._blocks.pop())
         self._starts.clear()

@@ -1,4 +1,4 @@
-"""What a plan asks of a batch with rows of images: checked before kernels read it."""
+"""Bounds checks of multimodal batches, before kernels read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.runtime.batch import Batch
 
 
 class MultimodalChecks:
-    """Steps of a plan that read places, shares, rows in place of tokens, or what rows see."""
+    """Checks a batch against the steps that read gather rows, injected embeddings or attention ranges."""
 
     def __init__(self, plan: Plan, is_supported: bool) -> None:
         """`is_supported`: whether the backend has kernels for such batches."""
@@ -23,7 +23,7 @@ class MultimodalChecks:
         self._has_chosen = any(len(step.inputs) > 1 for step in attends)
         self._has_chosen |= any(step.op == "attend_compressed" for step in plan.steps)
         self._sees_block = any(step.text("mask") == "block" for step in attends)
-        # What the batch says adds to what these see: it must lie within the shortest window.
+        # Attention ranges of the batch extend these masks, and must fit the shortest window.
         free = [step for step in attends if step.text("mask") in ("", "chunked")]
         self._sees_more = bool(free)
         self._window = min((step.integer("window") for step in free if step.integer("window")), default=0)
@@ -31,7 +31,7 @@ class MultimodalChecks:
         self._is_any = bool(self._blends or self._filters or self._folded or self._sees_block)
 
     def check(self, batch: Batch) -> None:
-        """Raises ValueError if kernels would leave their memory, or a row would see what is not there."""
+        """Raise ValueError if kernels would access memory out of bounds or attend to missing positions."""
         if not (self._is_any or batch.is_multimodal):
             return
         if not self._is_supported:
@@ -84,7 +84,7 @@ class MultimodalChecks:
                 raise ValueError(f"a place is outside its table of {n}")
 
     def _check_matrices(self, batch: Batch) -> None:
-        """Each row names the first or the second of two matrices."""
+        """Check that each row selects matrix 0 or 1."""
         gather_rows = batch.gather_rows
         assert gather_rows is not None
         if len(gather_rows) != batch.n_rows or gather_rows.shape[1] < 1 or not np.isin(gather_rows[:, 0], (0, 1)).all():
@@ -106,7 +106,7 @@ class MultimodalChecks:
                 raise ValueError("a filter reads a row outside its text")
 
     def _check_attn_ranges(self, batch: Batch) -> None:
-        """What rows see begins and ends no earlier than for the row before, and ends within the batch."""
+        """Check that attention ranges are monotonic within a sequence and end within the batch."""
         assert batch.attn_ranges is not None
         if batch.attn_ranges.shape != (batch.n_rows, 2):
             raise ValueError("what rows see does not fit the batch")
@@ -127,5 +127,5 @@ class MultimodalChecks:
 
 
 def _end(plan: Plan, step: Step) -> int:
-    """Columns of a row of embeddings that a step reads, up to its last."""
+    """Return the number of leading embedding columns that a step reads."""
     return (step.integer("part") + 1) * plan.values[step.output].width

@@ -1,7 +1,7 @@
-"""The probe: what a driver makes of an fma, a division, a half and tiny numbers, asked by a kernel before all others.
+"""Arithmetic probe: tests FMA, division, square root, f16 conversion and subnormals of a driver with a kernel.
 
-The arithmetic is that of the cpu backend, bit for bit. Vulkan lets a driver round a fused multiply-add twice and be off
-in a division, Metal lets one take numbers below 1.2e-38 for zero; most of Vulkan do neither.
+Results must match the cpu backend bit for bit. Vulkan allows FMA with two roundings and inexact division, and Metal
+allows flushing subnormals (below 1.2e-38) to zero; most Vulkan drivers do neither.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import numpy.typing as npt
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address, Argument, Device
 
-_N = 4096  # a guess: enough random numbers to meet each way of rounding
+_N = 4096  # enough random numbers to cover each rounding case (estimate)
 TINY = "numbers next to zero"
-OWN_HALVES = "halves by the driver"  # kernels convert them by whole numbers if it is not exact
+OWN_HALVES = "halves by the driver"  # if not exact, kernels convert with integer operations
 NAMES = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves", OWN_HALVES)
-_N_HALVES = 1 << 16  # all that there are; the driver converts them alone, and within a multiply-add
+_N_HALVES = 1 << 16  # all f16 values; converted alone and within a multiply-add
 _GROUP = 64
 
 
 def differences(device: Device) -> list[str]:
-    """Names of what the device computes in another way than the CPU; none of most."""
+    """Return the names of operations that differ from the CPU; empty on most devices."""
     found, wanted = results(device)
     return [name for name, mine, its in zip(NAMES, found, wanted, strict=True) if not np.array_equal(mine, its)]
 
 
 def refusal(device: Device, wrong: list[str]) -> DeviceError:
-    """What to raise if these differ."""
+    """Return the error for operations that differ."""
     return DeviceError(
         f"{device.name} computes {' and '.join(wrong)} in another way than the CPU: its answers would differ",
         code="old_device",
@@ -36,13 +36,13 @@ def refusal(device: Device, wrong: list[str]) -> DeviceError:
 
 
 def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
-    """What to raise if a device of that name is lost before a program is on it: another opening may succeed."""
+    """Return the error for a device lost during the probe; opening it again may succeed."""
     text = f"{name} failed while its arithmetic was tried: {error.fault}"
     return DeviceError(text, code="refused", remedy="try it again, or use backend='cpu'")
 
 
 def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDArray[np.uint32]]]:
-    """Bits of what the device makes of the numbers, and of what the CPU does: an array for each of `NAMES`."""
+    """Return the bits of the results on the device and on the CPU, an array for each of `NAMES`."""
     a, b, c = _numbers()
     sizes = [_N] * (len(NAMES) - 2) + [_N_HALVES, 2 * _N_HALVES]
     at = device.allocate(4 * (3 * _N + sum(sizes)))
@@ -60,12 +60,12 @@ def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDAr
 
 
 def _bits(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """The bits of numbers, with one NaN for all: which of them comes out does not matter."""
+    """Return the bits of floats with a canonical NaN, because NaN payloads do not matter."""
     return np.where(np.isnan(x), np.float32(np.nan), x).view(np.uint32)
 
 
 def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
-    """Numbers of many sizes; the sum of a product and the third often cancels, which a second rounding spoils."""
+    """Random a, b, c of many magnitudes; a * b + c often cancels, which reveals double rounding."""
     random = np.random.default_rng(7)
     a, b = (random.standard_normal(_N) * 2.0 ** random.integers(-20, 20, _N) for _ in range(2))
     a, b = a.astype(np.float32), b.astype(np.float32)
@@ -77,17 +77,17 @@ def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
 def _expected(
     a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]
 ) -> list[npt.NDArray[np.float32]]:
-    """What the CPU makes of them."""
+    """Return the results of the CPU."""
     halves = np.arange(_N_HALVES, dtype=np.uint16).view(np.float16).astype(np.float32)
     tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
-    with np.errstate(invalid="ignore"):  # of what is not a number
+    with np.errstate(invalid="ignore"):  # of NaN
         multiplied = (halves.astype(np.float64) * 3 + 2.0**-30).astype(np.float32)  # exact in f64
     own = np.concatenate([halves, multiplied])
     return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, own]
 
 
 def _fma(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """a * b + c, rounded once: the sum in f64 is rounded to odd, so that the second rounding does no harm."""
+    """Fused a * b + c: the f64 sum is rounded to odd, so that rounding to f32 is exact."""
     p, d = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
     s = p + d
     t = s - p

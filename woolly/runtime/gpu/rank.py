@@ -1,4 +1,4 @@
-"""The Ranker: the kernels that find the largest logits of each row, and what they leave."""
+"""Ranker: top-k kernels for logits, and the layout of their results."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from woolly.runtime.ranking import MAX_RANKED
 _PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64
 _PART_BYTES = 16
 _KEY_BYTES = 8
-# Most rows that are ranked at once: what lies between the two kernels stays small.
+# Maximum rows ranked per launch; bounds the memory between the two kernels.
 _ROWS = 128
-# How many are ranked: one kernel sorts as long for 2 as for all of these.
+# Supported k: sorting takes the same time for all values up to each size.
 _SIZES = (1, 64, MAX_RANKED)
-# Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
+# Host result buffers: one being read, one in flight, and possibly a dropped run between them.
 _SIDES = 3
 
 
 @lru_cache
 def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
-    """A row of the result: struct Head, then ids and logits."""
+    """Return the dtype of a result row: struct Head, then ids and logits."""
     return np.dtype(
         [
             ("sum", np.float64),
@@ -37,7 +37,7 @@ def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
 
 
 class Ranker:
-    """Ranks one value, of `width` columns, of the rows of output."""
+    """Top-k of a value of `width` columns, for each output row."""
 
     def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
         self._device = device
@@ -52,7 +52,7 @@ class Ranker:
         self._out = device.allocate(max_rows * Head(max_ranked).itemsize)
         self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
         self._side = 0
-        self._n = 0  # ranked by the last call
+        self._n = 0  # k of the last call
         self._feeds: dict[tuple[Address, int], tuple[Argument, ...]] = {}
         self._args: dict[tuple[int, int], tuple[tuple[Argument, ...], tuple[Argument, ...]]] = {}
 
@@ -60,7 +60,7 @@ class Ranker:
         """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
         self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
         n_keys = self._n_parts * n
-        # Keys of as many threads as are kept, as the kernel says.
+        # Shared memory for the keys of a block, as in rank_rows.
         most = n * -(-n_keys // _ROW_THREADS)
         shared = _KEY_BYTES * max(1 << (most - 1).bit_length(), self._n_parts)
         for first in range(0, n_output, _ROWS):
@@ -84,7 +84,7 @@ class Ranker:
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
 
     def _arguments(self, first: int, n: int) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """Those of the two kernels: the same tuples each time, because a device keeps what it made of each."""
+        """Return the arguments of both kernels; cached tuples, because a device caches packed arguments by tuple."""
         if (first, n) not in self._args:
             tail = (self._width, first, n)
             args = (self._batch, self._logits, self._keys, self._parts)

@@ -1,8 +1,8 @@
-"""The GpuState: keys and values of past tokens in pages on the device, and slots.
+"""GpuState: paged KV cache and recurrent states (slots) on the device.
 
-A page of an entry holds 32 positions of every KV head, head after head, position after position; its V lies in memory
-of its own. Heads are filled up to whole pieces that kernels read at once. q8_0 keeps, behind the whole numbers of a
-head's page, an f32 scale for each position and 32 columns; q4 keeps one in bf16 behind its codes.
+A page of an entry holds [KV heads][32 positions][columns]; K and V are separate allocations. Columns are padded to
+the blocks that kernels read at once. q8_0 stores an f32 scale per position and 32 columns after the int8 values of a
+head's page; q4 stores a bf16 scale after its codes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 _MAX_HEAD_DIM = 576
-_STEP = 256  # tokens; rounds what would fit
+_STEP = 256  # tokens; granularity of the suggested cache size
 
 # struct Entry of native/cuda/primitives/common.cuh
 ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("window", np.int32), ("pad", np.int32)])
 
 
 def room(columns: int, kv_type: str) -> int:
-    """Columns that a head takes in the cache."""
+    """Return the padded columns of a head in the cache."""
     piece = max(16, *(KV_TYPES[part].block for part in kept_as(kv_type)))
     return -(-columns // piece) * piece
 
 
 def head_bytes(columns: int, kv_type: str, is_value: bool = False) -> int:
-    """Bytes of one head of K, or of V, in a page."""
+    """Return the bytes of one K or V head in a page."""
     return int(PAGE_SIZE * room(columns, kv_type) * KV_TYPES[kept_as(kv_type)[is_value]].bits) // 8
 
 
 @dataclass(frozen=True)
 class _Part:
-    """K or V of an entry, or the numbers of one in slots: pieces of one size."""
+    """Allocation for K, V or the slots of an entry."""
 
     address: Address
     n_bytes: int  # of a page or slot
@@ -53,7 +53,7 @@ class _Part:
 
 
 class GpuState:
-    """K and V of every paged entry in pages of `kv_type`, and slots in f32. The last reference frees it."""
+    """KV cache pages of `kv_type` and f32 slots. The last reference frees them."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class GpuState:
         self.slot_bytes = plan.bytes_per_sequence
         self._device = device
         self._entries = len(plan.state)
-        self._windows: dict[int, int] = {}  # of a paged entry: 0 sees all, else 1 + its index in Plan.windows
-        self._paged: dict[int, tuple[_Part, _Part | None]] = {}  # K, and V unless it is a part of K
+        self._windows: dict[int, int] = {}  # by paged entry: 0 for full attention, else 1 + index in Plan.windows
+        self._paged: dict[int, tuple[_Part, _Part | None]] = {}  # K, and V unless it is stored in K
         self._slots: dict[int, _Part] = {}
         sizes: dict[int, tuple[int, int, int]] = {}  # pages, and bytes of a page of K and of V
         for i, entry in plan.paged.items():
@@ -117,9 +117,9 @@ class GpuState:
         return _Part(address, n_bytes, n)
 
     def entries(self, tables: Sequence[Address]) -> npt.NDArray[np.void]:
-        """Rows of struct Entry by index in `Plan.state`.
+        """Return struct Entry for each index in `Plan.state`.
 
-        `tables` are the page tables of a batch: for entries that see all tokens, then for each of `Plan.windows`.
+        `tables`: page tables of a batch, for full attention, then for each of `Plan.windows`.
         """
         rows = np.zeros(self._entries, ENTRY)
         for i, (k, v) in self._paged.items():
@@ -127,23 +127,23 @@ class GpuState:
         return rows
 
     def slots(self) -> npt.NDArray[np.uint64]:
-        """Addresses of slots by index in `Plan.state`; 0 for entries in pages."""
+        """Return slot addresses by index in `Plan.state`; 0 for paged entries."""
         return np.array([self._slots[i].address if i in self._slots else 0 for i in range(self._entries)], np.uint64)
 
     def read_page(self, page: int, table: int = 0) -> Bytes:
-        """A copy of a page of one table."""
+        """Return a copy of a page of one table."""
         return self._read(self._parts(table), page)
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
-        """Overwrites a page of one table with a copy."""
+        """Overwrite a page of one table."""
         self._write(self._parts(table), page, data)
 
     def read_slot(self, slot: int) -> Bytes:
-        """A copy of a slot."""
+        """Return a copy of a slot."""
         return self._read(list(self._slots.values()), slot)
 
     def write_slot(self, slot: int, data: Bytes) -> None:
-        """Overwrites a slot with a copy."""
+        """Overwrite a slot."""
         self._write(list(self._slots.values()), slot, data)
 
     def _parts(self, table: int) -> list[_Part]:
@@ -168,7 +168,7 @@ class GpuState:
 
 
 def check_heads(plan: Plan) -> None:
-    """Refuses a plan whose heads are longer than the kernels take."""
+    """Raise UnsupportedError if head dimensions exceed the limit of the kernels."""
     for entry in plan.paged.values():
         widest = max(entry.k_dim, entry.v_dim)
         if widest > _MAX_HEAD_DIM:
@@ -179,7 +179,7 @@ def check_heads(plan: Plan) -> None:
 
 
 def page_bytes(entry: Paged, kv_type: str) -> tuple[int, int]:
-    """Bytes of a page of K, and of V."""
+    """Return the bytes of a K page and of a V page."""
     v = 0 if entry.v_in_k else entry.heads * head_bytes(entry.v_dim, kv_type, is_value=True)
     return entry.heads * head_bytes(entry.k_dim, kv_type), v
 

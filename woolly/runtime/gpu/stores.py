@@ -1,4 +1,4 @@
-"""Arguments of kernels that put keys and values into the cache, the same for all kinds of GPUs."""
+"""Arguments of the KV cache store kernels, shared by all GPU backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NONE = Address(0)
 
 
 def store_arguments(e: Emitter, step: Step) -> tuple[Number, ...]:
-    """The arguments of a `store` step: values, norms, its entry, heads of q and of k, columns, and its rope."""
+    """Return the arguments of a `store` step: values, q/k norms, entry, q and KV heads, columns, rope."""
     q, k, *v = step.inputs
     index = step.integer("entry")
     entry = e.plan.paged[index]

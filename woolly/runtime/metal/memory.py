@@ -1,4 +1,4 @@
-"""MetalMemory: blocks of a GPU by Metal. The CPU sees all of them, because both share the machine's memory."""
+"""MetalMemory: Metal buffers in shared storage mode, which the CPU can access directly (unified memory)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SHARED = 0  # storage mode
 
 
 class MetalMemory(BlockMemory):
-    """All blocks of a device. Its users hold a lock."""
+    """All blocks of a device. Callers must hold the device's lock."""
 
-    # A list of all blocks goes with every command buffer, so they are few; a buffer has at least 3.5 GiB on all chips.
+    # Every command buffer lists all blocks, so they are few. All chips allow buffers of 3.5 GiB.
     BLOCK = 256 << 20
 
     def __init__(self, driver: ObjectiveC, device: int) -> None:
@@ -22,7 +22,7 @@ class MetalMemory(BlockMemory):
         self._driver, self._device = driver, device
 
     def make(self, size: int) -> Block:
-        """A new block."""
+        """Create a block."""
         options = c.c_uint64(size), c.c_uint64(_SHARED)
         buffer = self._driver.send(self._device, "newBufferWithLength:options:", *options)
         if not buffer:
@@ -31,5 +31,5 @@ class MetalMemory(BlockMemory):
         return Block(buffer, None, address, size, self._driver.send(buffer, "contents"))
 
     def drop(self, block: Block) -> None:
-        """Ends a block."""
+        """Destroy a block."""
         self._driver.send(block.buffer, "release", result=None)

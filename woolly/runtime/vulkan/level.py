@@ -1,4 +1,4 @@
-"""The level of a GPU, and whether `auto` may take it: asked at every start, so that it imports little."""
+"""Level of a GPU, and whether `auto` may use it. Runs at every start, so it imports little."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from woolly.errors import DeviceError
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.libvulkan import open_driver
 
-# One arithmetic: that of the cpu backend, whatever the GPU.
+# One level for all GPUs: results match the cpu backend.
 LEVEL = "vulkan"
 
 
 def find_level(index: int = 0) -> str:
-    """The level of a GPU, without opening it. DeviceError if there is none that `auto` may take.
+    """Return the level of a GPU without opening it. DeviceError if `auto` may not use the GPU.
 
-    The CPU that stands in for a GPU is taken by name alone, because the cpu backend is faster; so is a GPU that shares
-    the CPU's memory, as long as nobody has measured that it is not slower.
+    A CPU driver (llvmpipe) must be selected explicitly, because the cpu backend is faster; so must an integrated GPU,
+    until measurements show that it is not slower.
     """
-    driver = open_driver()  # most machines are refused here
+    driver = open_driver()  # fails here on most machines
     from woolly.runtime.vulkan.physical import find_physical
 
     physical = find_physical(driver, index)

@@ -1,4 +1,4 @@
-"""Memory: blocks of a GPU by Vulkan, of the device's own memory or of the host's."""
+"""Memory: Vulkan buffers in device-local or host-visible memory."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.physical import Physical
 from woolly.runtime.vulkan.structs import AddressInfo, AllocateFlags, AllocateInfo, BufferInfo, Requirements, reference
 
-# Drivers grant 4096 allocations in all, and one has at most 2 to 4 GiB: 1 TB in blocks of this size.
+# Drivers allow 4,096 allocations of at most 2 to 4 GiB each: 1 TB in blocks of this size.
 _BLOCK = 256 << 20
-_SMALL_BLOCK = 32 << 20  # of software devices, whose memory is the machine's: tests open many
-_STORAGE = 0x20000 | 0x20 | 1 | 2  # addresses, storage, both ends of copies
+_SMALL_BLOCK = 32 << 20  # of CPU devices, which use system memory: tests open many
+_STORAGE = 0x20000 | 0x20 | 1 | 2  # usage: device address, storage, copy source and target
 _ADDRESSED = 2
-# Flags of types of memory.
+# Memory property flags: device-local, host-visible, -coherent, -cached.
 _OWN, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
 
 
 class Memory(BlockMemory):
-    """All blocks of a device of Vulkan. Its users hold a lock."""
+    """All blocks of a Vulkan device. Callers must hold the device's lock."""
 
     def __init__(self, driver: VulkanLibrary, physical: Physical, device: Any) -> None:
         super().__init__(_SMALL_BLOCK if physical.is_software else _BLOCK)
         self._driver, self._physical, self._device = driver, physical, device
 
     def make(self, size: int) -> Block:
-        """A new block of the device."""
+        """Create a device-local block."""
         return self.block(size, is_host=False)
 
     def block(self, size: int, is_host: bool, is_read: bool = False) -> Block:
-        """A new block of the device, or one that the host sees; `is_read`: and reads."""
+        """Create a device-local block, or a mapped one with `is_host`; `is_read`: the host reads it."""
         buffer, memory, host = c.c_void_p(), c.c_void_p(), c.c_void_p()
         info = BufferInfo(0, size, _STORAGE, 0, 0, None)
         self._driver.call("vkCreateBuffer", self._device, c.byref(info), None, c.byref(buffer))
@@ -49,18 +49,18 @@ class Memory(BlockMemory):
                 self._driver.call("vkMapMemory", self._device, memory, c.c_uint64(0), whole, 0, c.byref(host))
         except BaseException:
             self._driver.result("vkDestroyBuffer", self._device, buffer, None)
-            self._driver.result("vkFreeMemory", self._device, memory, None)  # which may be none
+            self._driver.result("vkFreeMemory", self._device, memory, None)  # may be null
             raise
         asked = AddressInfo(buffer)
         address = self._driver.result("vkGetBufferDeviceAddress", self._device, c.byref(asked))
         return Block(buffer, memory, address, size, host.value or 0)
 
     def _kind(self, fitting: int, is_host: bool, is_read: bool) -> int:
-        """The type of memory: the GPU's own, or the host's, cached if it is read."""
+        """Return the memory type: device-local, or host-visible (cached if read by the host)."""
         types: Any = self._physical.memory
         kinds = [(i, types.types[i].flags) for i in range(types.n_types) if fitting >> i & 1]
         if not is_host:
-            # Best is memory of the GPU that the host does not see: the part that it sees may be small.
+            # Prefer memory that is not host-visible: the visible part (BAR) may be small.
             best = sorted(kinds, key=lambda kind: (not kind[1] & _OWN, bool(kind[1] & _VISIBLE)))
             return best[0][0]
         seen = [kind for kind in kinds if kind[1] & _VISIBLE and kind[1] & _COHERENT]
@@ -69,6 +69,6 @@ class Memory(BlockMemory):
         return min(seen, key=lambda kind: (bool(kind[1] & _CACHED) != is_read, bool(kind[1] & _OWN)))[0]
 
     def drop(self, block: Block) -> None:
-        """Ends a block."""
+        """Destroy a block."""
         self._driver.result("vkDestroyBuffer", self._device, block.buffer, None)
         self._driver.result("vkFreeMemory", self._device, block.memory, None)

@@ -1,4 +1,4 @@
-"""The KeyRanker: kernels of native/gpu/rows/rank.slang, which find the largest logits of each row."""
+"""KeyRanker: top-k of logits with the kernels of native/gpu/rows/rank.slang."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from woolly.runtime.ranking import MAX_RANKED
 # Sizes of native/gpu/rows/rank.slang.
 _SIZE, _THREADS, _FEED_THREADS = 1024, 256, 64
 _KEY_BYTES = 8
-_ROWS = 32  # ranked at once: 16 MB for what groups leave of a vocabulary of 256k
-# How many are ranked: groups sort as long for 2 as for all of them, and leave as many.
+_ROWS = 32  # rows per launch: 16 MB of candidates for a vocabulary of 256k
+# Supported k: sorting takes the same time for all values up to each size.
 _SIZES = (1, 64, MAX_RANKED)
-# Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
+# Host result buffers: one being read, one in flight, and possibly a dropped run between them.
 _SIDES = 3
 _NONE = Address(0)
 
 
 class KeyRanker:
-    """Ranks one value, of `width` columns, of the rows of output. Groups of logits leave their best to fewer groups."""
+    """Multi-level top-k of a value of `width` columns: each group reduces 1,024 logits to k candidates."""
 
     def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
         self._device, self._batch, self._logits, self._width = device, batch, logits, width
@@ -33,7 +33,7 @@ class KeyRanker:
         self._out = device.allocate(max_rows * Head(max_ranked).itemsize)
         self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
         self._side = 0
-        self._n = 0  # ranked by the last call
+        self._n = 0  # k of the last call
         self._feeds: dict[tuple[Address, int], tuple[Argument, ...]] = {}
         self._args: dict[tuple[int, int], list[tuple[int, tuple[Argument, ...]]]] = {}
 
@@ -61,7 +61,7 @@ class KeyRanker:
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
 
     def _levels(self, first: int, n: int) -> list[tuple[int, tuple[Argument, ...]]]:
-        """Groups of each launch and its arguments: the same tuples each time, because a device keeps them."""
+        """Return group count and arguments of each launch; cached, because a device caches arguments by tuple."""
         if (first, n) not in self._args:
             levels, n_in, source = list[tuple[int, tuple[Argument, ...]]](), self._width, _NONE
             while not levels or levels[-1][0] > 1:

@@ -1,4 +1,4 @@
-"""Emitters, one file for each family of ops. Importing this package enters them all."""
+"""Emitters, one module per family of ops. Importing this package registers all of them."""
 
 import importlib
 import pkgutil

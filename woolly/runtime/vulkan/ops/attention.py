@@ -1,4 +1,4 @@
-"""Attention: keys and values put into the cache, and softmax over it: native/gpu/attention."""
+"""KV cache stores and attention. Kernels: native/gpu/attention."""
 
 from __future__ import annotations
 
@@ -24,49 +24,48 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-# "causal": never later rows, which rows of an image see with ""; "block": those alone that the batch says.
+# "": causal, but rows of an image may attend to later rows; "causal": strictly; "block": only ranges in the batch.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
-_COLUMNS = (128, 256, 640)  # of V that kernels take
-# Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
+_COLUMNS = (128, 256, 640)  # V columns of the kernel variants
+# Positions per split, groups that share the splits of a row (as in attend.slang), maximum splits.
 _SPLIT, _SHARERS, _MAX_SPLITS = 128, 32, 256
-# Splits of rows that choose their positions, up to which those of a few rows are computed side by side.
+# Sparse attention: maximum splits per row for split attention of several rows.
 _MAX_CHOSEN = 96
-# Rows whose splits are shared so, too, and splits of each: twice the memory of one row.
+# Splits per row in batches of a few rows: twice the memory of a single row.
 _FEW_SPLITS = 2 * _MAX_SPLITS // MAX_SPLIT_ROWS
-_MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
-# Queries of a group of native/gpu/attention/tile.slang, and rows of a batch from which on it is faster.
+_MERGED = 256  # columns per group of native/gpu/attention/merge.slang
+# Queries per group of native/gpu/attention/tile.slang, and minimum batch rows at which it is faster.
 _TILE, _MIN_TILED_ROWS = 32, 256
-_MIN_SEQUENCE_ROWS = 32  # rows that each of its sequences has
-# Columns of heads that native/gpu/attention/staged.slang takes, and rows up to which it is faster: an H200 takes 8.9 ms
-# in place of 9.2 for a token of each of eight rows without it.
+_MIN_SEQUENCE_ROWS = 32  # minimum rows of a sequence for tiled attention
+# Maximum head columns of native/gpu/attention/staged.slang, and maximum rows at which it is faster: with eight rows an
+# H200 takes 8.9 ms per step without it and 9.2 with it.
 _STAGED, _MAX_STAGED_ROWS = 128, 4
-_TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
-KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
-_TEAM = 4  # heads of a group, which read the same keys and values
-_MAX_COLUMNS = 576  # columns of a head: native/gpu/attention/cache.slang
+_TILE_SHARED = 30720  # bytes of shared memory of the tiled and staged kernels, with a margin
+KINDS = ("f32", "f16", "q8_0", "q4")  # ids in native/gpu/attention/any.slang
+_TEAM = 4  # query heads per group, which share keys and values
+_MAX_COLUMNS = 576  # maximum head columns, as in native/gpu/attention/cache.slang
 _NONE = Address(0)
-_MAX_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
+_MAX_PAIRS = 128  # column pairs of keys stored without bias: one thread each
 
 
 def is_far(batch: Batch) -> bool:
-    """Whether attention takes the way of one row after another.
+    """Check whether attention processes rows sequentially.
 
-    That is for few rows, one of which has more positions before it than are computed side by side, and for many rows
-    with short sequences behind most of them.
+    True for few rows with a context beyond the maximum splits, and for large batches with short sequences near the end.
     """
     if batch.n_rows >= _MIN_TILED_ROWS:
         return n_front(batch) == batch.n_rows
     if not 1 <= batch.n_rows <= MAX_SPLIT_ROWS:
         return False
-    # A row may see those behind it.
+    # A row may attend to later rows of the batch.
     n_seen = int(batch.positions.max()) + batch.n_rows
     return n_seen > _SPLIT * (_MAX_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
 
 
 def n_front(batch: Batch) -> int:
-    """Rows up to the last short sequence, which tiles leave to kernels of single rows; all, if few come after it.
+    """Return the rows up to the last short sequence, which tiled attention skips; all rows if few follow.
 
-    A tile computes all its queries for each sequence that it has a row of. The engine puts answers before prompts.
+    A tile computes all its queries once per sequence in it. The engine orders decode rows before prefill rows.
     """
     if batch.n_rows < _MIN_TILED_ROWS:
         return 0
@@ -74,17 +73,17 @@ def n_front(batch: Batch) -> int:
     n = int(batch.offsets[short[-1] + 1]) if len(short) else 0
     farthest = int(batch.positions[:MAX_SPLIT_ROWS].max()) + batch.n_rows
     if 1 <= n <= MAX_SPLIT_ROWS and farthest > _SPLIT * _FEW_SPLITS:
-        n = MAX_SPLIT_ROWS + 1  # so that their splits are computed one after another
+        n = MAX_SPLIT_ROWS + 1  # forces sequential splits
     return n if batch.n_rows - n >= _MIN_TILED_ROWS else batch.n_rows
 
 
 def _is_plain(step: Step) -> bool:
-    """Whether scores are products of queries and keys times a number, and nothing else."""
+    """Check that scores are scaled q*k products without softcap, temperature, ALiBi or distance bias."""
     return not (any(map(step.number, ("softcap", "temper", "alibi"))) or step.by_role("distances"))
 
 
 def joined(plan: Plan, kv_type: str) -> frozenset[int]:
-    """Steps that keep k and v whose next step is the attention over them: of few rows a kernel computes both."""
+    """Return `store` steps followed by their attention: small batches fuse both in one kernel."""
     pairs = zip(plan.steps, plan.steps[1:], strict=False)
     return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(kv_type, step, after))
 
@@ -93,21 +92,21 @@ def _are_joined(kv_type: str, step: Step | None, after: Step | None) -> bool:
     if step is None or after is None or (step.op, after.op) != ("store", "attend") or not is_plain_cache(kv_type):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
-    is_own &= after.text("mask") != "block"  # by which the batch may say that a row does not see itself
+    is_own &= after.text("mask") != "block"  # block ranges may exclude a row's own position
     return is_own and len(step.inputs) == 3 and len(after.inputs) == 1
 
 
 @dataclass(frozen=True)
 class _Cache:
-    """The kernels of an entry's cache."""
+    """Kernel names for the cache types of an entry."""
 
-    name: str  # in those of attention
-    other: str  # in those that store, merge and turn
-    kinds: tuple[int, ...] = ()  # of K and V, for kernels that read any; none: heads are kept as they come
+    name: str  # in names of attention kernels
+    other: str  # in names of store, merge and Hadamard kernels
+    kinds: tuple[int, ...] = ()  # type ids of K and V for generic kernels; empty: one type, stored unrotated
 
     @staticmethod
     def of(e: Emitter, entry: Paged, has_chosen: bool = False) -> _Cache:
-        """The kernels of types that are the same, or those for any two, which alone read positions that rows chose."""
+        """Select kernels of one type for K and V, or generic ones; sparse attention needs generic kernels."""
         k, v = kept_as(e.kv_type)
         if entry.v_in_k:
             v = k
@@ -119,7 +118,7 @@ class _Cache:
 
 
 def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
-    """The bias that keys are kept without, the turns of its pairs of columns in a split, and the pairs."""
+    """Return the key bias omitted from the cache, rope factors of its column pairs in a split, pairs, pair count."""
     if not (found := step.by_role("k_bias")):
         return _NONE, _NONE, _NONE, 0
     rope = step.rope()
@@ -149,7 +148,7 @@ def _sinks(e: Emitter, step: Step) -> Address:
 
 
 def _tempers(e: Emitter, step: Step) -> Address:
-    """What q is multiplied by, for each length of the positions that a context may have."""
+    """Return the query scales of temperature tuning, by position // temper_length."""
     temper = float(np.float32(step.number("temper")))  # as C++ gets it
     length, offset = step.integer("temper_length"), step.integer("temper_offset")
     if not temper:
@@ -169,7 +168,7 @@ def _slopes(e: Emitter, step: Step, heads: int) -> Address:
 
 
 def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
-    """What few models do to scores: struct Weighing of native/gpu/attention/seen.slang."""
+    """Return rare score modifiers: struct Weighing of native/gpu/attention/seen.slang."""
     return (
         *(_tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
         *(
@@ -182,12 +181,12 @@ def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
 
 
 def _max_context(e: Emitter) -> int:
-    """The longest distance between rows that see each other by it: they come together."""
+    """Return the maximum distance for relative position bias; such sequences are processed in one batch."""
     return e.max_rows
 
 
 def _distances(e: Emitter, step: Step, heads: int) -> Address:
-    """What is added to scores of each head for each distance, later positions after earlier ones."""
+    """Return the relative position bias [heads, distance], from negative to positive distances."""
     if not (found := step.by_role("distances")):
         return _NONE
     longest, name = _max_context(e), found[0].name
@@ -243,7 +242,7 @@ def _attend(e: Emitter, step: Step) -> None:
         rotated = e.scratch("rotated queries", n_bytes) if is_tiled else _NONE
         last = (*last, (rotated, *_centers(e, step), *cache.kinds, *_choice(e, step)))
     kind = f"{cache.name}_{columns}"
-    # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
+    # Splits of few rows run in parallel; beyond the allocated memory, sequentially.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     if has_chosen:
         _attend_chosen(e, kind, heads, entry.heads, shares, first, last)
@@ -278,7 +277,7 @@ def _attend(e: Emitter, step: Step) -> None:
         plain = "plain_" if _is_plain(step) and not cache.kinds else ""
         kernel = f"attend_tile_{plain}{cache.name}"
         e.launch(kernel, (entry.heads, tiles), 128, *args, least=_MIN_TILED_ROWS, far=False)
-        # Rows in front need nothing of the tiles. A few share their splits, as all rows of small batches do.
+        # Front rows are independent of the tiles. Up to MAX_SPLIT_ROWS use split attention, as in small batches.
         launch, few = partial(e.launch, kind=2, far=False), 0 if MAX_SPLIT_ROWS % per else MAX_SPLIT_ROWS
         launch(f"attend_{kind}", (teams, front), 128, *args, least=few + 1, early=True)
         if few:
@@ -296,7 +295,7 @@ def _attend_newest(
     least: int,
     most: int,
 ) -> None:
-    """Attention of rows of which none sees another, which puts their keys and values into the cache itself."""
+    """Launch attention fused with the KV store, for rows that do not attend to each other."""
     q, k, v, _, q_norm, k_norm, _, _, _, _, _, *rooms, n_rot, column, is_adjacent, eps = store_arguments(e, store)
     given = (q, *args[1:], (k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps))
     launch = partial(e.launch, other=-1, joined=True, apart=True, far=False)
@@ -308,9 +307,9 @@ def _attend_newest(
 
 
 def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
-    """The positions that rows have chosen, numbers of a row, how many they are at most, and how many go together.
+    """Return the selected positions: address, columns per row, maximum count and block size,
 
-    Then what is said of blocks.
+    then zeros for the fields of `attend_compressed`.
     """
     if len(step.inputs) == 1:
         return _NONE, 0, 0, 1, 0, 0, 0
@@ -320,7 +319,7 @@ def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
 
 @emits("cache_rows")
 def _cache_rows(e: Emitter, step: Step) -> None:
-    """A row as the only head of q, which comes out as it is, and of k."""
+    """Store a row as a single K head; the output equals the input."""
     x, index = step.inputs[0], step.integer("entry")
     width, place = e.width(x), e.value(x)
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
@@ -333,14 +332,14 @@ def _cache_rows(e: Emitter, step: Step) -> None:
 
 @emits("attend_compressed")
 def _attend_compressed(e: Emitter, step: Step) -> None:
-    """The latest rows, then blocks: as positions that are chosen, of which some are in another entry."""
+    """Attend to the latest rows and to compressed blocks, as selected positions partly in another entry."""
     q, latest, _, *chosen = step.inputs
     width, window, every = e.width(latest), step.integer("window"), step.integer("every")
     heads, cache = e.width(q) // width, _Cache.of(e, e.plan.paged[step.integer("entry")], has_chosen=True)
     columns, n_chosen = room(width, e.kv_type), e.width(chosen[0]) if chosen else 0
     kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
     shares = _shares(window + (n_chosen or MAX_CONTEXT // every))
-    if is_near := not shares[1]:  # as many splits as those of rows that are not far
+    if is_near := not shares[1]:  # memory only for rows with a short context
         shares = _shares(window + _SPLIT * _MAX_SPLITS // every)
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
     first = (
@@ -365,9 +364,9 @@ def _attend_chosen(
     last: tuple[Argument, ...],
     is_near: bool = False,
 ) -> None:
-    """Rows that see no more positions than they choose: few of them share their splits.
+    """Launch sparse attention over selected positions; small batches use split attention.
 
-    `is_near`: there is memory for the splits of rows that are not far, else for those of all.
+    `is_near`: memory for splits suffices only for rows with a short context, else for all.
     """
     (n_splits, most), teams = shares, n_kv * -(-(heads // n_kv) // _TEAM)
     args = (*first, n_splits, *last)
@@ -381,6 +380,6 @@ def _attend_chosen(
 
 
 def _shares(n_seen: int) -> tuple[int, int]:
-    """Splits of a row that sees at most `n_seen` positions, and up to how many rows there is memory for all of them."""
+    """Return the splits of a row with `n_seen` positions, and the maximum rows whose splits fit in memory."""
     n = -(-n_seen // _SPLIT)
     return n, MAX_SPLIT_ROWS if n <= _MAX_CHOSEN else int(n <= _MAX_SPLITS)

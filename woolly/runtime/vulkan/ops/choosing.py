@@ -1,4 +1,4 @@
-"""The positions that an index chooses: native/gpu/attention/index_topk.slang."""
+"""Indexer of sparse attention. Kernel: native/gpu/attention/index_topk.slang."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.attention import KINDS
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS
 
-# As in pick.slang: threads, groups that share the candidates of a row, and columns of a head.
+# As in pick.slang: threads, groups that share the candidates of a row, maximum columns of a head.
 _THREADS, _SHARERS, _MAX_COLUMNS = 256, 128, 256
-_SCORES = 16 << 20  # for many rows at once: 64 MB, as the cpu backend has
-_SCORE, _CHOOSE, _BOTH = 0, 1, 2  # parts of the kernel
+_SCORES = 16 << 20  # scores of a batch: 64 MB, as in the cpu backend
+_SCORE, _CHOOSE, _BOTH = 0, 1, 2  # phases of the kernel
 
 
 @emits("index_topk")

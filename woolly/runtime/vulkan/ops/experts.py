@@ -1,4 +1,4 @@
-"""Experts: rows to the best, products slot by slot or expert by expert, and their sum: native/gpu/experts."""
+"""Mixture of experts: routing, expert products and the weighted sum. Kernels: native/gpu/experts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.runtime.vulkan.ops.rows import activation, elements
 
 _SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrt_softplus")
 _NONE = Address(0)
-# Experts, those of a row, and threads, as in native/gpu/experts.
+# Maximum experts and experts per row, and threads per group, as in native/gpu/experts.
 _MAX_EXPERTS, _MAX_USED = 1024, 64
 _THREADS, _ORDER_THREADS = 64, 256
 
@@ -47,7 +47,7 @@ def _moe(e: Emitter, step: Step) -> None:
         kind=kind,
     )
     is_weighed = step.text("weigh") == "input"
-    n_alike = max(1, step.integer("shared"))  # experts in turn may share a matrix
+    n_alike = max(1, step.integer("shared"))  # consecutive experts may share a matrix
     routes = Routes(chosen, order, firsts, n_used, n_used, shares if is_weighed else _NONE, n_alike)
 
     def product(role: str, y: Address) -> Product:
@@ -58,7 +58,7 @@ def _moe(e: Emitter, step: Step) -> None:
     gate = e.scratch("experts gate", 4 * n_slots * ffn) if "gate" in weights else None
     pairs = [("up", up)] if gate is None else [("gate", gate), ("up", up)]
     products(e, rows, [product(role, y) for role, y in pairs], routes)
-    # A row's slots side by side are a row.
+    # The slots of a row are contiguous, so they form one row of n_used * ffn columns.
     numbers = (n_used * ffn, kind, activation(step.text("act")), 0, 0, step.number("limit"))
     if gate is None:
         elements(e, "act", kind, n_used * ffn, up, _NONE, up, *numbers)
@@ -74,7 +74,7 @@ def _moe(e: Emitter, step: Step) -> None:
 
 
 def _table(e: Emitter, weight: Weight, n_experts: int) -> Address:
-    """The experts of each token, all of which are there."""
+    """Return the address of the expert ids of each token, after checking that all ids exist."""
     experts = e.views[weight.name].dequantize()
     if weight.shape[0] < e.plan.n_tokens or not ((experts >= 0) & (experts < n_experts)).all():
         raise UnsupportedError(f"Vulkan and Metal have no table of experts such as {weight.name}: some are not there")
@@ -82,7 +82,7 @@ def _table(e: Emitter, weight: Weight, n_experts: int) -> Address:
 
 
 def _route(e: Emitter, step: Step, kind: int, n_experts: int, table: Address, *places: Address) -> None:
-    """The experts of each row, and their weights: `places` are logits, select, chosen and shares."""
+    """Route rows to experts. `places`: logits, selection bias, output ids and output weights."""
     args = (
         *(*places, kind, n_experts, step.integer("n_used")),
         *(step.integer(name) for name in ("groups", "groups_used", "group_top")),

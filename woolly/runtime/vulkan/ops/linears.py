@@ -1,4 +1,4 @@
-"""Products of rows and matrices: native/gpu/linears."""
+"""Matrix products. Kernels: native/gpu/linears."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
 _NONE = Address(0)
-# GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
+# Tile sizes as in the kernels (weight rows and x rows per group), and maximum rows of the small-batch kernels.
 _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
 MAX_FEW_ROWS = 16
-MAX_SPLIT_ROWS = 8  # rows whose attention is shared by groups
-_QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
-_MIN_GROUP_ROWS = 64  # rows from which on a group has all columns of one that is normed
-# With matrix units: forms of native/gpu/linears/tiles.slang, each with its rows of x and the rows up to which it is
-# faster than the next. Matrices of few rows have squares for tiles. On an H200 4,096 x 4,096 of Q4_K take 36 us for 32
-# rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
+MAX_SPLIT_ROWS = 8  # maximum rows for split (flash-decoding) attention
+_QUANTIZED = 256  # columns per group of native/gpu/linears/quantize.slang
+_MIN_GROUP_ROWS = 64  # minimum rows for a norm with one group per row
+# Matrix unit kernels of native/gpu/linears/tiles.slang: name, x rows per tile, maximum rows at which the kernel is
+# fastest. Matrices with few rows use squares instead of tiles. H200, Q4_K 4,096 x 4,096: 36 us for 32 rows (strips),
+# 50 us for 64 (squares), 124 us for 512 (tiles).
 _UNIT_OUTS, _SMALL = 64, 2048
 _UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("tiles", 128, 1 << 30))
-# Rows up to which dots are faster: a token of 8 rows of an 8B model takes 10.2 ms by dots and 11.9 by slips.
+# Maximum rows at which dot products are faster: 8 rows of an 8B model take 10.2 ms, with slips 11.9.
 _MAX_BEFORE_UNITS = 8
-# The kernel of one row with weights in small blocks, as `_supers` has those of others.
+# Single-row kernel for types with small blocks; `_supers` has the kernels of K-quants.
 _MIN_SUPERS = (("one", 1, 4, 1),)
 _ORDER_THREADS = 256  # of native/gpu/experts/order.slang
-_MAX_GROUPS = 65535  # along an axis of a grid: no device has to take more
+_MAX_GROUPS = 65535  # groups along a grid axis: Vulkan's guaranteed minimum
 
 
 @dataclass(frozen=True)
 class InputRows:
-    """The rows that matrices are multiplied with."""
+    """Input of matrix products."""
 
     value: Address  # f32
     kind: int
     width: int
-    norm: Address = _NONE  # the weight of a norm that comes before all products, none of which takes floats
+    norm: Address = _NONE  # weight of a norm fused into quantization; only if no product takes floats
     eps: float = 0.0
-    quantized: int = 0  # columns of blocks of the only form that products take, if the step before has left it
-    merged: bool = False  # whether attention has left it, of few rows that have not many positions before them
+    quantized: int = 0  # block columns if the previous step has already quantized the value
+    merged: bool = False  # quantized by the attention merge, for few rows with a short context
 
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix of a step: its bias, what is added to its rows, and where they go."""
+    """One matrix product of a step, with bias, residual and output."""
 
     weight: Weight
     y: Address
@@ -61,18 +61,18 @@ class Product:
 
 @dataclass(frozen=True)
 class Routes:
-    """Which experts rows go to, as native/gpu/experts leaves it. A slot is a row in one of its experts."""
+    """Expert routing, as computed by native/gpu/experts. A slot is a (row, expert) pair."""
 
-    chosen: Address  # the expert of each slot
-    order: Address  # slots by expert
-    firsts: Address  # of each expert, in that order
-    n_used: int  # slots of a row of the batch
-    n_shared: int  # slots that share a row of the input
-    shares: Address = _NONE  # what inputs are times
-    n_alike: int = 1  # slots of a row that may go to one matrix
+    chosen: Address  # expert of each slot
+    order: Address  # slots sorted by expert
+    firsts: Address  # offset of each expert in `order`
+    n_used: int  # slots per batch row
+    n_shared: int  # slots per input row
+    shares: Address = _NONE  # factors of the inputs
+    n_alike: int = 1  # maximum slots of a row that use the same matrix
 
     def struct(self, product: Product) -> tuple[Number, ...]:
-        """Experts of a product, as the kernels have them."""
+        """Return the routing struct of a product for the kernels."""
         return self.chosen, self.order, self.firsts, product.scales, self.shares, self.n_used, self.n_shared
 
 
@@ -97,7 +97,7 @@ def _linears(e: Emitter, step: Step) -> None:
 
 
 def _input(e: Emitter, step: Step) -> InputRows:
-    """The input of the step. Its norm is computed as it is quantized, if no product takes floats."""
+    """Return the input of the step, with the norm fused into quantization if no product takes floats."""
     columns = _forms(step)
     if not (weight := step.by_role("norm")):
         x, before = step.inputs[0], e.beside(-1)
@@ -111,31 +111,31 @@ def _input(e: Emitter, step: Step) -> InputRows:
 
 
 def _forms(step: Step) -> set[int]:
-    """Columns of blocks of the forms of input that a step takes; 0: floats."""
+    """Return the block columns of all input formats of a step; 0: floats."""
     return {columns_of(weight) for weight, role in zip(step.weights, step.roles, strict=True) if role == "weight"}
 
 
 def _leaves_bytes(step: Step, after: Step) -> bool:
-    """Whether a step with gates also leaves its value as bytes, for products of the step after it."""
+    """Check whether a gated step also quantizes its output for the next step."""
     is_gated = step.op == "linears" and str(dict(step.attributes).get("epilogue")).startswith("glu:")
     return is_gated and _form_of(step, after) > 0
 
 
 def is_plain_cache(kv_type: str) -> bool:
-    """Whether K and V have one type whose heads are kept as they come: kernels of few rows do more at once there."""
+    """Check that K and V have the same type, stored unrotated (not q4), which fused small-batch kernels require."""
     k, v = kept_as(kv_type)
     return k == v != "q4"
 
 
 def merged_form(e: Emitter, step: Step, after: Step | None) -> int:
-    """Columns of blocks of the bytes that attention leaves for products of the step after it; 0: it leaves none."""
+    """Return the block columns of attention output quantized for the next step; 0: not quantized."""
     if step.op != "attend" or len(step.inputs) > 1 or after is None or not is_plain_cache(e.kv_type):
         return 0
     return _form_of(step, after)
 
 
 def _form_of(step: Step, after: Step) -> int:
-    """Columns of blocks of the only form of a step's value that the products after it take; 0 if there is another."""
+    """Return the block columns if the next step's products all take the same quantized format; else 0."""
     if after.op not in ("linear", "linears") or after.inputs[0] != step.output or after.by_role("norm"):
         return 0
     forms = _forms(after)
@@ -143,7 +143,7 @@ def _form_of(step: Step, after: Step) -> int:
 
 
 def normed(e: Emitter, step: Step) -> InputRows:
-    """The input of the step, normed if it has a norm."""
+    """Return the input of the step, after its norm if it has one."""
     x = step.inputs[0]
     rows, width = InputRows(e.value(x), e.kind(x), e.width(x)), e.width(x)
     if not (weight := step.by_role("norm")):
@@ -154,7 +154,7 @@ def normed(e: Emitter, step: Step) -> InputRows:
 
 
 def _gated(e: Emitter, step: Step, rows: InputRows, pairs: list[tuple[Weight, Address]], name: str) -> None:
-    """Gate and up to memory of their own, then together."""
+    """Compute gate and up in scratch memory, then the gated activation."""
     n = pairs[0][0].shape[0]
     gate, up = (e.scratch(f"linears {one}", 4 * n * e.max_rows) for one in ("gate", "up"))
     products(e, rows, [Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])
@@ -173,7 +173,7 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     (weight,) = step.weights
     x = step.inputs[0]
     *_, n, columns = weight.shape
-    if len(weight.shape) == 2:  # one matrix has the rows of all heads
+    if len(weight.shape) == 2:  # one matrix with the rows of all heads
         heads = e.width(x) // columns
         weight = replace(weight, shape=(heads, n // heads, columns))
     products(e, InputRows(e.value(x), e.kind(x), e.width(x)), [Product(weight, e.value(step.output))])
@@ -181,19 +181,19 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
 
 @emits("linear_id")
 def _linear_id(e: Emitter, step: Step) -> None:
-    """All rows times the first matrix, then those that the batch names times the second."""
+    """Multiply all rows by the first matrix, then the rows selected by the batch by the second."""
     x, y = step.inputs[0], e.value(step.output)
     rows, (weight, other) = InputRows(e.value(x), e.kind(x), e.width(x)), step.weights
     products(e, rows, [Product(weight, y)])
     chosen, order, firsts = (e.scratch(f"rows {name}", 4 * (e.max_rows + 2)) for name in ("chosen", "order", "firsts"))
     e.launch("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, rows.kind, 1, 0, kind=rows.kind)
     if columns_of(weight) == columns_of(other):
-        rows = replace(rows, quantized=columns_of(other))  # the first left it
+        rows = replace(rows, quantized=columns_of(other))  # quantized by the first product
     products(e, rows, [Product(other, y)], Routes(chosen, order, firsts, 1, 1))
 
 
 def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes | None = None) -> None:
-    """The input as bytes in each form that a matrix takes, then all products, none of which needs another."""
+    """Quantize the input to each required format, then queue all products, which are independent."""
     found = [(blocks_of(e, product.weight), product) for product in wanted]
     forms: dict[int, tuple[Address, Address, Address]] = {0: (rows.value, _NONE, _NONE)}
     for columns in sorted({blocks.columns for blocks, _ in found} - {0}):
@@ -205,7 +205,7 @@ def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes 
 
 
 def _quantized(e: Emitter, rows: InputRows, columns: int, early: bool) -> tuple[Address, Address, Address]:
-    """Bytes, scales and sums of the rows."""
+    """Return addresses of int8 values, scales and block sums of the rows, quantizing them if needed."""
     if rows.quantized:
         return quantized_places(e, rows.width, columns)
     kernel = "norm_quantize" if rows.norm else "quantize"
@@ -213,7 +213,7 @@ def _quantized(e: Emitter, rows: InputRows, columns: int, early: bool) -> tuple[
 
 
 def quantized_places(e: Emitter, width: int, columns: int) -> tuple[Address, Address, Address]:
-    """Where bytes, scales and sums of rows are left."""
+    """Return scratch addresses for int8 values, scales and block sums of rows."""
     n = e.max_rows * width
     sizes = (("bytes", n), ("scales", 4 * n // columns), ("sums", n // 4))
     a, b, c = (e.scratch(f"quantized {columns} {name}", size) for name, size in sizes)
@@ -223,7 +223,7 @@ def quantized_places(e: Emitter, width: int, columns: int) -> tuple[Address, Add
 def _quantize(
     e: Emitter, kernel: str, rows: InputRows, columns: int, *last: Argument, early: bool = False
 ) -> tuple[Address, Address, Address]:
-    """Launches a kernel of native/gpu/linears/quantize.slang; `last` are its last arguments."""
+    """Launch a kernel of native/gpu/linears/quantize.slang; `last`: trailing arguments."""
     to = quantized_places(e, rows.width, columns)
     grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
     args = (rows.value, *to, rows.width, rows.kind, *last)
@@ -254,7 +254,7 @@ def _product(
         *(n, columns, blocks.stride, total, width, kind, product.factor),
         routes.struct(product) if routes else _NONE,
     )
-    # A slot of an expert takes the place of a row until many rows come expert by expert.
+    # Small batches process experts slot by slot, larger ones expert by expert.
     each, times = (1, routes.n_used) if routes else (n_matrices, 1)
     if blocks.columns == 0:
         if routes and e.max_rows * times > _MAX_GROUPS:
@@ -267,7 +267,7 @@ def _product(
         return
     tiled = blocks.name in TILED_TYPES and bool(e.device.architecture)
     least, fewest = 1, _supers(tiled) if blocks.columns == 256 else _MIN_SUPERS
-    # A grid that is too long, as of a large vocabulary, leaves rows to the kernels after it, which have the same bits.
+    # If a grid is too long (large vocabulary), a later kernel takes over; results are bit-identical.
     for name, of_x, of_weights, most in fewest[:1] if routes else fewest:
         grid, last = (
             (-(-n // of_weights), GridRows(kind, per=of_x, times=times), each),
@@ -284,15 +284,15 @@ def _product(
 
 
 def _supers(tiled: bool) -> tuple[tuple[str, int, int, int], ...]:
-    """Kernels of native/gpu/linears/supers.slang: rows of x and of weights of a group, and the most rows."""
+    """Return kernels of native/gpu/linears/supers.slang: name, x rows and weight rows per group, maximum rows."""
     return ("one", 1, 8, 1), ("two", 2, 8, 2), ("four", 4, 4, _MAX_BEFORE_UNITS if tiled else MAX_FEW_ROWS)
 
 
 def _forms_of_many(tiled: bool, n: int, is_routed: bool) -> list[tuple[str, int, int, int, int]]:
-    """Kernels of more rows than those: the name, rows of weights and of x of a group, up to how many, threads."""
+    """Return kernels of larger batches: name, weight rows and x rows per group, maximum rows, threads."""
     if not tiled:
         few = [] if is_routed else [("linear_few", _ROWS, _FEW, MAX_FEW_ROWS, 128)]
         return [*few, ("linear_many", _TILE, _TILE, 1 << 30, 256)]
-    # Rows of a batch are divided among experts.
+    # Batch rows are divided among experts, so smaller tiles suffice.
     forms = _UNIT_FORMS if n > _SMALL and not is_routed else (*_UNIT_FORMS[:2], ("squares", 64, 1 << 30))
     return [(f"linear_{name}", _UNIT_OUTS, per, most, 128) for name, per, most in forms]

@@ -1,4 +1,4 @@
-"""Emitters of ops of rows and elements: native/gpu/rows and native/gpu/weights/embed.slang."""
+"""Row-wise and element-wise ops. Kernels: native/gpu/rows and native/gpu/weights/embed.slang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import blocks_of
 from woolly.runtime.vulkan.emitters import emits
 
-# Numbers of native/gpu/primitives/activations.slang, in order; "clamped" and "clipped" are gates alone.
+# Ids of native/gpu/primitives/activations.slang, in order; "clamped" and "clipped" are for gates only.
 _ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
     *("clipped", "root"),
@@ -22,12 +22,12 @@ _ACTIVATIONS = (
 _MAX_STREAMS = 16
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
-_MAX_ROWS = 65535  # groups along an axis of a grid: no device has to take more
+_MAX_ROWS = 65535  # groups along a grid axis: Vulkan's guaranteed minimum
 _NONE = Address(0)
 
 
 def activation(name: str) -> int:
-    """Its number."""
+    """Return the id of an activation in the kernels."""
     if name not in _ACTIVATIONS:
         raise UnsupportedError(f"Vulkan and Metal have no activation {name}")
     return _ACTIVATIONS.index(name)
@@ -36,7 +36,7 @@ def activation(name: str) -> int:
 def elements(
     e: Emitter, kernel: str, kind: int, width: int, *args: Argument, g: float = 0.0, more: Address = _NONE
 ) -> None:
-    """A kernel over elements: a, b, y, its width and kind, three whole numbers and one that is not, then two more."""
+    """Launch an element-wise kernel; `args`: a, b, y, width, kind, three integers and a float."""
     e.launch(kernel, (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, float(g), more, kind=kind)
 
 
@@ -52,7 +52,7 @@ def _elements(
     more: Address = _NONE,
     kernel: str = "",
 ) -> None:
-    """The op of the step over the elements of its value, by a kernel of its name if no other is given."""
+    """Launch the element-wise kernel of a step; `kernel` defaults to the name of the op."""
     value = step.output
     width, kind = e.width(value), e.kind(value)
     a = e.value(step.inputs[0])
@@ -71,7 +71,7 @@ def _embed_position(e: Emitter, step: Step) -> None:
 
 
 def _table(e: Emitter, step: Step, x: Address) -> None:
-    """Rows of a table, for tokens, or for positions if they are added to x."""
+    """Look up table rows by token, or by position if they are added to x."""
     table = blocks_of(e, step.weights[0])
     width, kind = e.width(step.output), e.kind(step.output)
     args = (table.address, table.points, x, e.value(step.output), width, table.stride, kind, step.weights[0].shape[0])
@@ -81,7 +81,7 @@ def _table(e: Emitter, step: Step, x: Address) -> None:
 
 @emits("ngrams")
 def _ngrams(e: Emitter, step: Step) -> None:
-    """The rows of a table that hashes of tokens name, side by side."""
+    """Look up the table rows of hashed n-grams, concatenated."""
     table, columns = blocks_of(e, step.weights[0]), step.weights[0].shape[1]
     numbers = [np.array(step.text(name).split(), np.uint64) for name in ("factors", "sizes", "firsts")]
     n = len(numbers[1])
@@ -172,7 +172,7 @@ def _concat(e: Emitter, step: Step) -> None:
 def _rope(e: Emitter, step: Step) -> None:
     rope = step.rope()
     assert rope is not None
-    # n_rot is even: one less says that pairs are side by side.
+    # n_rot is even; n_rot - 1 encodes adjacent pairs.
     rotated = rope.n_rot - int(rope.style == "adjacent")
     _elements(e, step, i=rope.head_dim, j=rotated, k=e.column(step))
 
@@ -239,7 +239,7 @@ def norm(
     bias: Address = _NONE,
     apart: bool = False,
 ) -> None:
-    """A kernel over groups of n columns of rows of `width`, with a number of its own."""
+    """Launch a norm kernel over groups of n columns in rows of `width`; `number` is its parameter, such as eps."""
     args = (x, weight, bias, y, kind, n, width, int(apart), float(number))
     e.launch(kernel, (GridRows(kind), width // n), _THREADS, *args, kind=kind)
 

@@ -1,4 +1,4 @@
-"""Emitters of the ops over slots: native/gpu/scans."""
+"""Recurrent ops over slots. Kernels: native/gpu/scans."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 
-# As in native/gpu/scans: threads, each a column, keys of a state, and sequences that have groups of their own.
+# As in native/gpu/scans: threads (one column each), maximum keys of a state, sequences with separate groups.
 _THREADS, _MAX_KEYS, _N_SEQUENCES = 64, 512, 16
 _NONE = Address(0)
 
 
 def _columns(e: Emitter, kernel: str, n_columns: int, heads: int, *args: Argument) -> None:
-    """A kernel whose threads carry columns of states from row to row. A single row is a single sequence."""
+    """Launch a scan kernel, in which each thread keeps a column of the state. One row is always one sequence."""
     for n, least, most in ((1, 0, 1), (_N_SEQUENCES, 2, 1 << 30)):
         e.launch(kernel, (-(-n_columns // _THREADS), heads, n), _THREADS, *args, least=least, most=most)
 
@@ -34,7 +34,7 @@ def _scan(
     is_wide: bool = False,
     eps: float = 0.0,
 ) -> None:
-    """A state of [n_keys][columns of v] for each head; `given` are what the op reads besides v, by scan.slang."""
+    """Launch a scan with a state of [n_keys][columns of v] per head; `given`: inputs besides v, as in scan.slang."""
     if n_keys > _MAX_KEYS:
         raise UnsupportedError(f"Vulkan and Metal have no {step.op} of {n_keys} keys: up to {_MAX_KEYS}")
     n_columns = e.width(v) // heads
@@ -110,7 +110,7 @@ def _compress(e: Emitter, step: Step) -> None:
 
 
 def _each(e: Emitter, step: Step, *weights: Address, args: tuple[Argument, ...]) -> None:
-    """A kernel with a thread for each element: x, weights, y, its width, then `args`."""
+    """Launch a kernel with a thread per element; arguments: x, weights, y, width, `args`."""
     width = e.width(step.output)
     grid = (-(-width // _THREADS), GridRows(0))
     e.launch(step.op, grid, _THREADS, e.value(step.inputs[0]), *weights, e.value(step.output), width, *args)
