@@ -1,4 +1,4 @@
-"""What kernels of the Vulkan backend take on GPUs of AMD, by Mesa's compiler, on a machine without one.
+"""Instructions and registers of the Vulkan kernels on AMD GPUs, from Mesa's compiler, without such a GPU.
 
     python benchmarks/amd.py [PREFIX ...] [--family navi21]
 

@@ -1,4 +1,4 @@
-"""What the engine adds to the program's own time, and how soon a short request is answered beside a long prompt.
+"""Overhead of the engine over the program, and time to first token of a short request next to a long prompt.
 
     python -m benchmarks.engine smollm2 --batch 8
 

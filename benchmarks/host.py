@@ -1,4 +1,4 @@
-"""What the host takes of a step: all but the model, which answers at once with rows that were made before.
+"""Host time of a step: a stand-in for the model returns prepared rows immediately.
 
     python -m benchmarks.host smollm2
 
@@ -71,7 +71,7 @@ class Instant:
 
 
 class InstantRanks(Instant):
-    """The same, with heads that were ranked before."""
+    """Model stand-in whose top logits are ranked in advance."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

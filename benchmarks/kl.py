@@ -1,4 +1,4 @@
-"""How far quantized arithmetic strays from f32: mean KL divergence and top-1 agreement on a real text.
+"""KL divergence and top-1 agreement of quantized arithmetic with f32, on real text.
 
     python -m benchmarks.kl MODEL TEXT [--tokens 2048] [--chunk 512] [--levels scalar,neon,cuda] [--peer-python PYTHON]
 
@@ -44,7 +44,7 @@ BLOCK = 64
 
 @dataclass
 class Divergence:
-    """What was seen of one engine, position by position."""
+    """Measurements of one engine, position by position."""
 
     name: str
     kl: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Divergence:
 
 
 def log_softmax(logits: npt.NDArray[Any]) -> Float64:
-    """Of each row, in f64."""
+    """Log-softmax of each row, in f64."""
     x = logits.astype(np.float64)
     x -= x.max(1, keepdims=True)
     x -= np.log(np.exp(x).sum(1, keepdims=True))
@@ -83,13 +83,13 @@ def log_softmax(logits: npt.NDArray[Any]) -> Float64:
 
 
 def kl_divergence(p: Float64, q: Float64) -> Float64:
-    """Of each row, of q from p, both given as logarithms; in nats."""
+    """KL divergence of q from p per row, both given as logarithms; in nats."""
     out: Float64 = (np.exp(p) * (p - q)).sum(1)
     return out
 
 
 def standard_error(values: Float64) -> float:
-    """Of the mean."""
+    """Standard error of the mean."""
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 

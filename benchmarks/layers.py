@@ -8,7 +8,7 @@ Tensors = dict[str, tuple[int, ...]]
 
 
 class Numbers(Protocol):
-    """What a layer is made from."""
+    """Sizes and types of a layer."""
 
     width: int
     ffn: int

@@ -1,4 +1,4 @@
-"""What guesses gain: the same answers with and without them, in turns, and the ratio of their medians.
+"""Speedup by speculation: the same answers with and without drafts, interleaved, and the ratio of their medians.
 
     python -m benchmarks.speculation smollm2 [--draft prompt_lookup|FILE] [--rounds 5] [--tokens 96]
 

@@ -1,4 +1,4 @@
-"""How long towers of real shape take for an image: CLIP-L at 336 and SigLIP at 896 pixels, Qwen 2.5 VL at a megapixel.
+"""Time of vision towers of real shape: CLIP-L at 336 and SigLIP at 896 pixels, Qwen 2.5 VL at a megapixel.
 
     python benchmarks/towers.py [--threads 2] [--types F16,Q8_0] [--rounds 3] [--layers N] [--only siglip]
                                 [--backend cuda] [--peer PYTHON] [--torch PYTHON]
@@ -137,7 +137,7 @@ def write(shape: Shape, path: Path, type: GGMLType) -> Path:
 
 
 def timed(work: Callable[[], object]) -> Took:
-    """What a call takes, in this process."""
+    """Return the seconds of a call, in this process."""
     begin, used = time.perf_counter(), _used()
     work()
     return time.perf_counter() - begin, _used() - used

@@ -53,14 +53,14 @@ class Timed:
 
 
 class Ranked(Timed):
-    """The same, with logits ranked."""
+    """Program whose logits are ranked on the device."""
 
     def rank(self, *arguments: Any, **options: Any) -> Any:
         return self._timed(self._program.rank, *arguments, **options)  # type: ignore[attr-defined]
 
 
 class Async(Ranked):
-    """The same, with a GPU that goes on before the host has chosen: its program's time is what the host waits."""
+    """Program with async scheduling: its time is the time that the host waits."""
 
     def has_queued(self, batch: Batch) -> bool:
         return bool(self._program.has_queued(batch))  # type: ignore[attr-defined]

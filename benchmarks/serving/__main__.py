@@ -34,7 +34,7 @@ Ask = Callable[[int], Awaitable[tuple[float, int]]]
 
 
 def peer_command(options: argparse.Namespace, port: int) -> list[str]:
-    """How the peer is started on a port."""
+    """Return the command that starts the peer on a port."""
     model, ctx, threads = options.model, options.ctx, str(options.threads)
     if options.llama_server is not None:
         slots = max(options.clients)

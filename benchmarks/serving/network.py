@@ -33,7 +33,7 @@ def enter() -> None:
 
 
 def address(number: int) -> str:
-    """Where a machine is."""
+    """Return the address of a machine."""
     return f"10.99.0.{number + 2}"
 
 

@@ -48,14 +48,14 @@ def random_model(folder: Path) -> str:
 
 
 def health(port: int) -> dict[str, Any]:
-    """What the server says of its replicas."""
+    """Return the server's report on its replicas."""
     with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=60) as reply:
         found: dict[str, Any] = json.load(reply)
     return found
 
 
 def counts(port: int) -> dict[str, float]:
-    """What the front counted."""
+    """Return the counters of the front."""
     with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=60) as reply:
         lines = [line for line in reply.read().decode().splitlines() if line.startswith("woolly_replicas_")]
     return {line.partition("{")[0].removesuffix("_total"): float(line.rpartition(" ")[2]) for line in lines}
@@ -117,7 +117,7 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_seconds(processes: list[int]) -> float:
-    """What processes have computed so far: the one figure that a busy machine hardly changes."""
+    """Return the CPU seconds of processes so far: the one number that a busy machine hardly changes."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes]
     return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")
 

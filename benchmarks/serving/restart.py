@@ -1,4 +1,4 @@
-"""What the first turn of each agent finds in the cache after a restart: share of its tokens, and seconds.
+"""Cache hits of each agent's first turn after a restart: share of its tokens, and seconds.
 
     python -m benchmarks.serving.restart MODEL.gguf FOLDER [--ctx 32768]
 

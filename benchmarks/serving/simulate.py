@@ -1,4 +1,4 @@
-"""What a fleet would do with a trace of requests: the very Router that serves, over machines that are not there.
+"""Simulation of a fleet on a trace of requests: the Router of the server over simulated machines.
 
     python -m benchmarks.serving.simulate [--trace FILE] [--machines 100,1000] [--svg FILE]
 
@@ -92,7 +92,7 @@ class _Machine:
 
 @dataclass(frozen=True)
 class Result:
-    """What the clients saw."""
+    """Latencies and errors that the clients saw."""
 
     first: list[float]  # seconds to the first token of each request
     gaps: list[float]  # seconds that an answer stood still because its machine was lost

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """What a stream gave, and when."""
+    """Chunks of a stream, with their times."""
 
     status: int = 0
     text: str = ""

@@ -1,4 +1,4 @@
-"""How much of the engine's own speed reaches many clients that stream at once.
+"""Throughput of many concurrent streams, as a share of the engine's own speed.
 
     python -m benchmarks.serving.streams MODEL.gguf --clients 64 256
 

@@ -71,7 +71,7 @@ ctx = 1536
 
 @dataclass
 class Tally:
-    """What the clients have seen."""
+    """Replies that the clients received."""
 
     counts: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)  # that were answered, by key
@@ -269,6 +269,6 @@ def _wrong_usage(tally: Tally, before: dict[str, Data], after: dict[str, Data]) 
 
 
 def is_sound(report: Data) -> bool:
-    """Whether every reply was right, and memory did not grow."""
+    """Return True if every reply was right, and memory did not grow."""
     wrong = report["incomplete"] or report["different"] or report["usage_wrong"] or report["faults"]
     return not wrong and report["memory_grown_mb"] < 64

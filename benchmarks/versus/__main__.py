@@ -172,7 +172,7 @@ class Versus:
         return out
 
     def shares(self, rates: list[Comparison]) -> dict[str, dict[str, float]]:
-        """Of the read bandwidth, what weights and cache take in generation; the same bytes are counted for both."""
+        """Return the share of the read bandwidth that weights and cache take in generation."""
         bandwidth = statistics.median(self.bandwidths)
         shares = {}
         for figure, rate in zip(self.figures, rates, strict=True):

@@ -1,4 +1,4 @@
-"""What two engines measured in turn say about each other: medians, their ratio, and how far the rounds spread."""
+"""Comparison of two engines measured in turn: medians, their ratio, and the spread of the rounds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Of the medians; above 1 where ours is better, whichever direction is good."""
+        """Ratio of the medians; above 1 where ours is better, in either direction."""
         return self._ratio(statistics.median(self.ours), statistics.median(self.theirs))
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Of each round, whose two values were measured one right after the other."""
+        """Ratios of each round, whose two values were measured one right after the other."""
         return tuple(self._ratio(a, b) for a, b in zip(self.ours, self.theirs, strict=True))
 
     def _ratio(self, ours: float, theirs: float) -> float:

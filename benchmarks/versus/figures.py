@@ -1,4 +1,4 @@
-"""What versus.py measures: figures by name, and the settings of llama.cpp that are worth trying for each."""
+"""Workloads that versus.py measures, and the settings of llama.cpp that are worth trying for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UnknownTestError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """How llama.cpp is to compute."""
+    """Settings of llama.cpp."""
 
     flash: str
     unified: bool  # one cache for all sequences, or one for each
@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """As llama-bench calls it; x8 says that 8 sequences generate at once."""
+        """Name as in llama-bench; x8 stands for 8 concurrent sequences."""
         if self.do == "first_token":
             return f"first token, {self.n} words"
         name = f"{'pp' if self.do == 'prompt' else 'tg'}{self.n}" + (f"x{self.sequences}" if self.sequences > 1 else "")
@@ -63,7 +63,7 @@ class Figure:
 
     @property
     def settings(self) -> list[Setting]:
-        """What is worth trying on llama.cpp: one sequence has nothing to share or split, a short prompt no pieces."""
+        """Return the settings of llama.cpp worth trying: one sequence has nothing to share."""
         sizes = (512, 2048) if self.do == "prompt" and self.n > 512 else (512,)
         shared = (True, False)[: self.sequences]
         return [Setting(flash, unified, size) for unified in shared for size in sizes for flash in ("on", "off")]

@@ -22,7 +22,7 @@ FLASH_ATTENTION = {"off": 0, "on": 1}
 
 
 class Key(NamedTuple):
-    """What a context is made for."""
+    """Options that identify a context."""
 
     tokens: int  # of each sequence
     sequences: int
@@ -189,7 +189,7 @@ class Peer:
 
 
 def token_at(position: int, sequence: int) -> int:
-    """The same token as in woolly/measure/bench.py, which cannot be imported here."""
+    """Return the token of woolly/measure/bench.py, which cannot be imported here."""
     return 10 + (position + 31 * sequence) % 1000
 
 

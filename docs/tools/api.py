@@ -77,7 +77,7 @@ def _class(thing: type) -> str:
 
 
 def _is_given(thing: type) -> bool:
-    """Whether callers get such objects and do not make them: the engine's own are asked for."""
+    """Return True if callers receive such objects and do not create them: the engine's own are excluded."""
     text = str(inspect.signature(thing.__init__))
     return any(word in text for word in ("Driver", "FileMap", "Vocabulary"))
 
@@ -87,7 +87,7 @@ def _function(name: str, thing: Any, level: int = 3) -> str:
 
 
 def _signature(name: str, thing: Any) -> str:
-    """As it is written in the source, on one line where it fits."""
+    """Return the signature as in the source, on one line where it fits."""
     node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
     assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     arguments = node.args

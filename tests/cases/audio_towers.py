@@ -38,7 +38,7 @@ class TinyAudioTower:
 
 
 def conv1d(n_mels: int) -> dict[str, tuple[int, ...]]:
-    """As converters write them: a bias is a column."""
+    """Return a convolution as converters write it: a bias is a column."""
     return {
         "a.conv1d.1.weight": (WIDTH, n_mels, 3),
         "a.conv1d.1.bias": (WIDTH, 1),
@@ -100,7 +100,7 @@ def gemma_block() -> dict[str, tuple[int, ...]]:
 
 
 def usm_block() -> dict[str, tuple[int, ...]]:
-    """As converters write it: the filter has an axis of one, the scale no ending."""
+    """Return a block as converters write it: the filter has an axis of one, the scale no suffix."""
     out = {"conv_dw.weight": (WIDTH, 1, 5), "per_dim_scale": (WIDTH // 2,), "linear_pos.weight": (WIDTH, WIDTH)}
     norms = ("ln1", "ln2", "layer_pre_norm", "conv_norm", "norm_conv")
     for one in (*norms, "ffn_norm", "ffn_post_norm", "ffn_norm_1", "ffn_post_norm_1"):

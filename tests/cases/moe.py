@@ -143,7 +143,7 @@ def moe_bound(
 
 
 def _inexact_linear_bound(x: np.ndarray, d_x: np.ndarray, weight: Raw) -> np.ndarray:
-    """As linear_bound, where x itself is off by at most d_x."""
+    """Return the bound of linear_bound for an x that is off by at most d_x."""
     w = np.abs(weight.values().astype(np.float64))
     bound = SLACK * ((np.abs(x) + d_x) @ w.T) + d_x @ w.T
     if weight.type in FLOATS:

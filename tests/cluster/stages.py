@@ -23,7 +23,7 @@ def wait_for(condition):
 
 @contextmanager
 def on_threads(path, n, **options):
-    """Some stages of a model on threads of this process."""
+    """Run stages of a model on threads of this process."""
     stages = [Stage(path, TOKEN, threads=1, **options) for _ in range(n)]
     threads = [threading.Thread(target=stage.serve) for stage in stages]
     for thread in threads:

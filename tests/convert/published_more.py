@@ -209,7 +209,7 @@ def rwkv6qwen2(file):
 
 
 def rwkv7(file):
-    """As fla saves it."""
+    """Return RWKV-7 as fla saves it."""
     each = lambda name, x: x.reshape(2, 64) if name.endswith("r_k.weight") else x  # noqa: E731
     table = {
         "token_embd_norm": "model.layers.0.pre_norm",

@@ -193,7 +193,7 @@ def test_quantized_towers_run(tmp_path):
 
 
 def test_old_files_with_swapped_names_are_read(tmp_path):
-    """As converters wrote llava's: the matrix that widens is called down."""
+    """Converters of llava wrote swapped names: the matrix that widens is called down."""
     tower = TOWERS["llava"]
     plain = open_tower(write_tower(tower, tmp_path / "plain.gguf"), "cpu", Options())
     swapped = {}

@@ -50,7 +50,7 @@ WHOLE = (
 
 
 def rows(spread):
-    """Some rows are peaked, some flat; tokens with equal logits, and impossible ones."""
+    """Rows of logits: peaked, flat, with ties, and with impossible tokens."""
     random = np.random.RandomState(int(10 * spread))
     made = random.standard_exponential((N_STEPS, N_VOCAB)).astype(np.float32) * np.float32(spread)
     made[1::4] = np.round(made[1::4])

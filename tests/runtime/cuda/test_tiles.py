@@ -20,7 +20,7 @@ HALF = 2.0**-11
 
 
 class Loader:
-    """As much of an Emitter as tiles_of asks for. Tensors are filled in as the loader would, in chunks of rows."""
+    """Subset of an Emitter that tiles_of needs. Tensors are filled in as by the loader, in chunks of rows."""
 
     def __init__(self, device, tensors, chunk):
         self.device, self.tensors, self.chunk = device, tensors, chunk

@@ -80,7 +80,7 @@ def test_query_tiles_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["Q8_0-96", "Q2_K-512"])
 def test_rows_normed_by_one_workgroup_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
-    """As they are in batches of more rows than the cases have."""
+    """Batches of more rows than the cases have are normed by one workgroup per row."""
     monkeypatch.setattr(linears, "_MIN_GROUP_ROWS", 2)
     check(ALL[f"linears-norm-{name}"], vulkan, tmp_path)
 

@@ -20,7 +20,7 @@ def part(value):
 
 
 def signed(header, claims, hash=hashlib.sha256):
-    """As any library for JSON Web Tokens signs (RFC 7515, RFC 7518 section 3.2)."""
+    """Sign like any JWT library (RFC 7515, RFC 7518 section 3.2)."""
     body = f"{part(header)}.{part(claims)}"
     return f"{body}.{part(hmac.new(SECRET.encode(), body.encode(), hash).digest())}"
 
