@@ -19,7 +19,7 @@ import numpy as np
 from woolly._native import quantize_rows
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.plan import Plan, Step, Value, Weight
-from woolly.plan.passes.place import ArenaLayout
+from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.quant import GGMLType
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.driver import CudaDevice, open_device
@@ -91,8 +91,8 @@ class Bench:
         self.batch = device.allocate(_BATCH_BYTES)
         with open_gguf(writer.path) as file:
             views = Views(file.tensors)
-            placement = ArenaLayout({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
-            arguments = (placement, Address(0), self.batch, RopeTables(plan, views))
+            layout = ArenaLayout({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
+            arguments = (layout, Address(0), self.batch, RopeTables(plan, views))
             self.emitter = Emitter(plan, device, _MAX_ROWS, "f16", views, *arguments)
             self.emitter.emit()
             for weight in self.emitter.weights.values():

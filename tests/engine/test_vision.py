@@ -21,7 +21,7 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, make_replacement
-from woolly.plan.passes import bring
+from woolly.plan.passes import inject_embeddings
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
 
@@ -294,7 +294,7 @@ def test_unusable_images_are_rejected(opened, tmp_path):
 def test_gemma_4_image_rows_are_bidirectional_only_in_sliding_window_layers(tmp_path):
     for name, has_inputs in (("gemma4", False), ("gemma4-e", True)):
         with open_gguf(write_tiny(FAMILIES[name], tmp_path / f"{name}.gguf")) as file:
-            plan = bring(trace(file), 64)
+            plan = inject_embeddings(trace(file), 64)
         masks = {(step.integer("window") > 0, step.text("mask")) for step in plan.steps if step.op == "attention"}
         assert masks == {(True, "causal" if has_inputs else ""), (False, "causal")}
 

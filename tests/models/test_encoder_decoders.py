@@ -16,7 +16,7 @@ from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder
-from woolly.plan.passes import bring
+from woolly.plan.passes import inject_embeddings
 from woolly.runtime import Batch, Gpu, Options, choose, pages_for
 from woolly.runtime.cpu.program import CpuBackend
 from woolly.serving import Settings, create_app
@@ -34,7 +34,7 @@ class Halves:
     def __init__(self, file, backend, **options):
         plan = trace(file)
         self.encoder = trace_encoder(file, plan)
-        both = (self.encoder.plan, bring(plan, 64))
+        both = (self.encoder.plan, inject_embeddings(plan, 64))
         reads, self.writes = (choose(backend).compile(one, file.tensors, Options(**options)) for one in both)
         self.pages = list(range(pages_for(self.n_all)))
         state = reads.new_state(pages_for(self.n))

@@ -11,7 +11,7 @@ from tests.cases.tiny import write_tiny
 from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
-from woolly.plan.passes import bring
+from woolly.plan.passes import inject_embeddings
 
 
 def traced(tiny, folder):
@@ -71,7 +71,7 @@ def test_invalid_flash_next_file_gives_a_one_line_error(wrong, sentence, tmp_pat
 
 def test_ngrams_take_no_images(tmp_path):
     with pytest.raises(UnsupportedError, match="qwen4exp models take no rows of images yet"):
-        bring(traced(NEWEST["qwen4exp"], tmp_path), 64)
+        inject_embeddings(traced(NEWEST["qwen4exp"], tmp_path), 64)
 
 
 def test_hunyuan_4_clamps_only_the_routed_experts(tmp_path):

@@ -12,8 +12,8 @@ from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Rope, Tracer
-from woolly.plan.passes import FUSIONS, fuse, narrow
-from woolly.plan.passes.bring import bring
+from woolly.plan.passes import FUSIONS, fuse, prune_rows
+from woolly.plan.passes.inject_embeddings import inject_embeddings
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 
@@ -32,9 +32,9 @@ def logits(file, plan):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_fused_plans_compute_the_same_bits(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
-        plain = fused = narrow(
+        plain = fused = prune_rows(
             trace(file)
-        )  # other tests are of `narrow`: rows of NumPy's products depend on each other
+        )  # test_prune_rows.py tests `prune_rows`: rows of NumPy's products depend on each other
         expected = logits(file, plain)
         for n_passes, one_pass in enumerate(FUSIONS[1:], 1):
             fused = one_pass(fused)
@@ -69,4 +69,4 @@ def test_alibi_plan_rejects_image_rows(tmp_path):
         plan = trace(file)
     width = plan.values[plan.steps[0].output].width
     with pytest.raises(UnsupportedError, match="bloom models with ALiBi take no rows of images"):
-        bring(plan, width)
+        inject_embeddings(plan, width)

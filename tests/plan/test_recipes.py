@@ -12,7 +12,7 @@ from tests.docs.blocks import ROOT, blocks_of
 from woolly.errors import UnsupportedError
 from woolly.plan import OPS, Cost, Load, Tracer, show
 from woolly.plan.ops.table import op
-from woolly.plan.passes.place import barriers, place
+from woolly.plan.passes.plan_memory import barriers, plan_memory
 from woolly.plan.recorder import Handle
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
@@ -58,7 +58,7 @@ def test_row_and_reference_make_an_op(shifted):
     np.testing.assert_array_equal(y, TABLE[[2, 0]] + 2.5)
     assert (step.part, step.matrices, step.roles) == ("shifts", [], [])
     assert step.cost(plan, Load(1, 0, 2)) == Cost(0, 0)
-    assert barriers(plan, place(plan, 2)) == (False, True, True)
+    assert barriers(plan, plan_memory(plan, 2)) == (False, True, True)
     assert "by=2" in show(plan) and "floor" not in show(plan)
     with pytest.raises(UnsupportedError, match=r"test_recipes\.py:\d+: op 'nudge' has no native form"):
         choose("cpu").compile(plan, TENSORS, Options(threads=1))

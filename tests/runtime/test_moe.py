@@ -19,7 +19,7 @@ from woolly.measure.bench import Bench, Workload
 from woolly.measure.bounds import Bounds
 from woolly.plan import Plan, show
 from woolly.plan.passes import FUSIONS, fuse
-from woolly.plan.passes.place import barriers, place
+from woolly.plan.passes.plan_memory import barriers, plan_memory
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 from woolly.runtime.reference.moe import expert_weights
@@ -295,7 +295,7 @@ def test_steps_that_share_scratch_memory_wait_for_each_other(tmp_path):
         plan = plan_of(file, build)
         fused = fuse(plan)
         assert [step.op for step in fused.steps] == ["embed", "moe", "moe"]
-        assert barriers(fused, place(fused, 150))[1:] == (True, True)
+        assert barriers(fused, plan_memory(fused, 150))[1:] == (True, True)
         results = [
             run(choose(backend).compile(plan, file.tensors, Options(threads=threads)), TOKENS)
             for backend, threads in (("reference", 1), ("cpu", 1), ("cpu", 3))

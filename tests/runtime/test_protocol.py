@@ -14,7 +14,7 @@ from woolly import LLM, SamplingParams
 from woolly.errors import DeviceError, PlanError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.plan.passes import possible_cuts
+from woolly.plan.passes import layer_split_points
 from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, choose, pages_for
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
@@ -48,7 +48,7 @@ class HalvesBackend(CpuBackend):
         def half(own):
             return CpuBackend().compile(own, tensors, options)
 
-        edges = [0, *list(possible_cuts(plan).values())[1:], len(plan.steps) - 3, len(plan.steps)]
+        edges = [0, *list(layer_split_points(plan).values())[1:], len(plan.steps) - 3, len(plan.steps)]
         segments = [Segment(i % 2, *edge) for i, edge in enumerate(itertools.pairwise(edges))]
         program = SplitProgram(plan, segments, [half, half])
         program.about = replace(program.about, backend=self.name)

@@ -17,8 +17,8 @@ from woolly.errors import DeviceError, RequestError, StageError
 from woolly.gguf import open_gguf
 from woolly.machine.memory import available_memory
 from woolly.models import trace
-from woolly.plan.carry import plan_digest, steps_to_data
-from woolly.plan.passes import cut
+from woolly.plan.passes import slice_layers
+from woolly.plan.serialize import plan_digest, steps_to_data
 from woolly.runtime import (
     ARITHMETIC,
     Batch,
@@ -150,7 +150,7 @@ class Stage:
             )
         plan = trace(self.file, ctx=wanted["ctx"])
         first, last = wanted["layers"]
-        plan = cut(plan, first, last)
+        plan = slice_layers(plan, first, last)
         if plan_digest(plan) != wanted["plan"]:
             raise StageError(
                 "the stage's Woolly makes other steps of this model: both must be one version", code="refused"

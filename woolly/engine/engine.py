@@ -77,7 +77,7 @@ class Engine:
         `adapters` are the adapters in the program's plan. `disk` keeps evicted pages, if the state
         can be copied (`has_disk`); `compute_rate` is a first measurement of prefill, in tokens per second.
         `salt` is prepended to the salt of each request. With a `tower` prompts may have images (`Prompt`), if the
-        program's plan takes embeddings (`bring`). `source` is the encoder of an encoder-decoder model.
+        program's plan takes embeddings (`inject_embeddings`). `source` is the encoder of an encoder-decoder model.
         """
         self.program = program
         self.tokenizer = tokenizer

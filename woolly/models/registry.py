@@ -18,7 +18,7 @@ from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models.metadata import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
-from woolly.plan.passes import feed
+from woolly.plan.passes import tap_hidden
 
 if TYPE_CHECKING:
     from woolly.gguf import Described, GGUFFile, Tensor
@@ -160,7 +160,7 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
         features, draft = plans[0].plan("head.fc"), plans[1].plan("head")
         if hasattr(params, "block"):
             draft = replace(draft, mask=_mask(other, draft.n_tokens), n_masks=params.block - 1)
-        return replace(feed(plan, features, params.layers), draft=draft)
+        return replace(tap_hidden(plan, features, params.layers), draft=draft)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{other.path}: the head {name} cannot be built from these keys: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.plan.passes.place import ArenaLayout
+from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.ops.attention import is_far
@@ -65,9 +65,9 @@ class CaseProgram:
         made = [value for step in plan.steps for value in step.outputs]
         self._sizes = {value: 4 * plan.values[value].width * max_rows for value in made}
         offsets = {value: int(device.allocate(n_bytes)) for value, n_bytes in self._sizes.items()}
-        placement = ArenaLayout(offsets, self._sizes, 0)
+        layout = ArenaLayout(offsets, self._sizes, 0)
         self.emitter = Emitter(
-            plan, device, max_rows, kv_type, views, placement, Address(0), self._batch, self._rope_tables
+            plan, device, max_rows, kv_type, views, layout, Address(0), self._batch, self._rope_tables
         )
         self.emitter.emit()
         for weight in self.emitter.weights.values():

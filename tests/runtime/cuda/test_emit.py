@@ -12,7 +12,7 @@ from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import fuse
-from woolly.plan.passes.place import place
+from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows, Launch
 from woolly.runtime.gpu.kernels import Kernels
@@ -40,10 +40,10 @@ class Counting:
 def emitter_of(file, left_out=""):
     """Emitter of a file's plan, without the steps of an op."""
     plan, views = fuse(trace(file)), Views(file.tensors)
-    placement = place(plan, 8)
+    layout = plan_memory(plan, 8)
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.op != left_out))
     return Emitter(
-        *(plan, Counting(), 8, "f16", views, placement),
+        *(plan, Counting(), 8, "f16", views, layout),
         *(Address(1 << 40), Address(64), RopeTables(plan, views)),
     )
 

@@ -19,7 +19,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.identity import identity_of
 from woolly.models import trace
-from woolly.plan.passes import bring
+from woolly.plan.passes import inject_embeddings
 from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
 from woolly.runtime.gpu import probe
@@ -78,7 +78,7 @@ def test_injected_rows_match_the_cpu_backend(tiny, metal, fake):
         attn_ranges=np.stack([np.zeros(20), ends], axis=1).astype(np.int32),
     )
     with open_gguf(tiny) as file:
-        plan, options = bring(trace(file), 256), Options(kv_type="f16", threads=1, max_rows=32)
+        plan, options = inject_embeddings(trace(file), 256), Options(kv_type="f16", threads=1, max_rows=32)
         programs = [one.compile(plan, file.tensors, options) for one in (metal, choose("cpu"))]
         found, wanted = (one.run(batch, one.new_state(4)).copy() for one in programs)
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))

@@ -16,7 +16,7 @@ from tests.runtime.cuda.models import TOKENS, logits
 from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_draft, trace_head
-from woolly.plan.passes import FUSIONS, cut_points, fuse, narrow
+from woolly.plan.passes import FUSIONS, fuse, prune_rows, split_points
 from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, choose
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.split import Segment, SplitProgram
@@ -69,7 +69,7 @@ def allowed(plan, cuts, parts):
 def test_plan_split_anywhere_gives_the_bits_of_the_complete_plan(name, opened):
     file = opened(FAMILIES[name])
     plan = trace(file)
-    segments = segments_at(plan, allowed(plan, cut_points(plan)[1:], 2))  # one of OLMo, which has no norms to cut at
+    segments = segments_at(plan, allowed(plan, split_points(plan)[1:], 2))  # one of OLMo, which has no norms to cut at
     split = SplitProgram(plan, segments, [cpu(file), cpu(file)][: len(segments)])
     whole = cpu(file)(plan)
     np.testing.assert_array_equal(logits(split, 33, 1, 7), logits(whole, 33, 1, 7))
@@ -77,9 +77,9 @@ def test_plan_split_anywhere_gives_the_bits_of_the_complete_plan(name, opened):
 
 def test_fused_steps_of_a_split_plan_equal_those_of_the_complete_plan(opened):
     plan = trace(file := opened(MIXTURE))
-    split = SplitProgram(plan, segments_at(plan, cut_points(plan)[1:], 2), [cpu(file), cpu(file)])
+    split = SplitProgram(plan, segments_at(plan, split_points(plan)[1:], 2), [cpu(file), cpu(file)])
     assert len(split._runs) > 4
-    assert split.running_plan == fuse(plan, [one_pass for one_pass in FUSIONS if one_pass is not narrow])
+    assert split.running_plan == fuse(plan, [one_pass for one_pass in FUSIONS if one_pass is not prune_rows])
     for name in ("blk.0", "blk.1"):
         assert name in split.running_plan.layers
 
@@ -87,14 +87,14 @@ def test_fused_steps_of_a_split_plan_equal_those_of_the_complete_plan(opened):
 def test_parts_on_gpus_match_one_gpu(opened):
     plan = trace(file := opened(replace(MIXTURE, n_layers=2)))
     whole = logits(emulated(file)(plan), 8, 1, 2)
-    split = SplitProgram(plan, segments_at(plan, cut_points(plan)[1:], 2), [emulated(file), emulated(file)])
+    split = SplitProgram(plan, segments_at(plan, split_points(plan)[1:], 2), [emulated(file), emulated(file)])
     np.testing.assert_array_equal(logits(split, 8, 1, 2).view(np.uint32), whole.view(np.uint32))
     assert split.about.backend == "cuda" and split.about.memory is not None
 
 
 def test_experts_on_the_cpu_are_close_to_the_reference_and_deterministic(opened):
     plan = trace(file := opened(MIXTURE))
-    points = [*cut_points(plan), len(plan.steps)]
+    points = [*split_points(plan), len(plan.steps)]
     edges = [i for i, step in enumerate(plan.steps) if step.op == "moe"]
     cuts = sorted({edge for i in edges for edge in (max(p for p in points if p <= i), min(p for p in points if p > i))})
     split = SplitProgram(plan, segments_at(plan, cuts), [emulated(file), cpu(file)])
@@ -107,7 +107,7 @@ def test_experts_on_the_cpu_are_close_to_the_reference_and_deterministic(opened)
 
 def test_pages_and_slots_are_copied_between_equal_states(opened):
     plan = trace(file := opened(FAMILIES["qwen3next"]))
-    cuts = allowed(plan, cut_points(plan)[1:], 2)
+    cuts = allowed(plan, split_points(plan)[1:], 2)
     program = SplitProgram(plan, segments_at(plan, cuts), [cpu(file), cpu(file)])
     one, other = program.new_state(2, 3), program.new_state(2, 3)
     program.run(Batch.of([(TOKENS[:8], 0, [1])], slots=[(-1, 0)]), one)
@@ -128,7 +128,7 @@ def test_draft_runs_in_the_part_with_the_head(tmp_path):
         plan = trace(file)
         plan = replace(plan, draft=trace_draft(file, plan))
         whole = cpu(file)(plan)
-        split = SplitProgram(plan, segments_at(plan, [cut_points(plan)[3]]), [cpu(file), cpu(file)])
+        split = SplitProgram(plan, segments_at(plan, [split_points(plan)[3]]), [cpu(file), cpu(file)])
         assert split.draft is not None and split.draft.running_plan == whole.draft.running_plan
         hidden = np.random.RandomState(3).randn(5, plan.values[plan.steps[0].output].width).astype(np.float32)
         batch = replace(Batch.of([(TOKENS[:5], 0, [0])], range(5)), hidden=hidden)
@@ -146,7 +146,7 @@ def test_head_reads_layers_of_a_split_plan(tmp_path):
         def compiled(plan):
             return choose("cpu").compile(plan, tensors, OPTIONS)
 
-        cuts = allowed(plan, cut_points(plan)[1:], 2)
+        cuts = allowed(plan, split_points(plan)[1:], 2)
         assert len(cuts) > 3
         programs = compiled(plan), SplitProgram(plan, segments_at(plan, cuts), [compiled, compiled])
         batch, out = Batch.of([(TOKENS[:9], 0, [0])], range(9)), []
@@ -179,7 +179,7 @@ def test_run_stops_between_parts_and_rejects_a_missing_start(opened):
                 split.cancel()
             return out
 
-    segments = segments_at(plan, [cut_points(plan)[3]])
+    segments = segments_at(plan, [split_points(plan)[3]])
     split = SplitProgram(plan, segments, [lambda own: Stopping(cpu(file)(own)), cpu(file)])
     edge = split._ranges[0][1]
     with pytest.raises(PlanError, match="begin further ahead"):
@@ -199,7 +199,7 @@ def test_last_reference_frees_all_gpus(opened):
     def on(device):
         return lambda own: CudaBackend(lambda: device).compile(own, file.tensors, OPTIONS)
 
-    program = SplitProgram(plan, segments_at(plan, [cut_points(plan)[3]]), [on(device) for device in devices])
+    program = SplitProgram(plan, segments_at(plan, [split_points(plan)[3]]), [on(device) for device in devices])
     state = program.new_state(2)
     assert all(device._sizes for device in devices)
     del program, state
@@ -208,7 +208,7 @@ def test_last_reference_frees_all_gpus(opened):
 
 def test_unsplittable_plan_gives_a_one_line_error(opened):
     plan = trace(opened(TINY["llama"]))
-    impossible = next(at for at in range(len(plan.steps)) if at not in cut_points(plan))
+    impossible = next(at for at in range(len(plan.steps)) if at not in split_points(plan))
     with pytest.raises(UnsupportedError, match=r"this llama model cannot be split there: .* more than one value"):
         SplitProgram(plan, segments_at(plan, [impossible]), [])
     shared = trace(opened(FAMILIES["gemma3n"]))
@@ -231,13 +231,13 @@ def test_part_that_fails_to_compile_leaves_nothing_behind(opened):
         raise UnsupportedError("no kernel")
 
     with pytest.raises(UnsupportedError, match="no kernel"):
-        SplitProgram(plan, segments_at(plan, [cut_points(plan)[3]]), [first, fails])
+        SplitProgram(plan, segments_at(plan, [split_points(plan)[3]]), [first, fails])
     assert len(closed) == 1
 
 
 def test_part_that_computes_logits_ranks_them(opened):
     plan = trace(file := opened(TINY["llama"]))
-    points = cut_points(plan)
+    points = split_points(plan)
     split = SplitProgram(plan, segments_at(plan, [points[len(points) // 2]]), [cpu(file), emulated(file)])
     batch, state = Batch.of([(TOKENS[:5], 0, [0])], range(5)), split.new_state(1)
     whole = split.run(batch, state).copy()

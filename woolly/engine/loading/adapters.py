@@ -165,7 +165,7 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
     """Return the plan with the adapters' steps, and their tensors by name."""
     shapes = {w.tensor: _whole(plan, w) for step in plan.steps if step.op == "linear" for w in step.weights[:1]}
     tensors: dict[str, Tensor] = {}
-    from woolly.plan.passes.adapt import LowRank, adapt
+    from woolly.plan.passes.lora import LowRank, apply_lora
 
     known: list[dict[str, LowRank]] = []
     for index, adapter in enumerate(adapters):
@@ -184,10 +184,10 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
             )
         known.append(low)
         try:
-            adapt(plan, [low])
+            apply_lora(plan, [low])
         except ModelError as error:
             raise ModelError(f"{adapter.file.path}: {error}") from None
-    return adapt(plan, known), tensors
+    return apply_lora(plan, known), tensors
 
 
 def _whole(plan: Plan, weight: Weight) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from woolly.engine.loading.adapters import scaled_file
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFFile, MemoryMap, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
-from woolly.plan.passes.steer import steer
+from woolly.plan.passes.control_vectors import add_control_vectors
 from woolly.quant import GGMLType
 from woolly.store import resolve
 
@@ -78,13 +78,13 @@ def steered(plan: Plan, files: Scaled, layers: tuple[int, int] | None) -> tuple[
                 if first <= layer <= last:
                     total[layer] = total.get(layer, np.float32(0)) + direction * np.float32(scale)
             try:
-                steer(plan, {f"blk.{n}": _weight(n, one) for n, one in _directions(file).items()})
+                add_control_vectors(plan, {f"blk.{n}": _weight(n, one) for n, one in _directions(file).items()})
             except ModelError as error:
                 raise ModelError(f"{file.path}: {error}") from None
     digest = hashlib.sha256()
     for layer, direction in sorted(total.items()):
         digest.update(b"%d:" % layer + direction.tobytes())
-    plan = steer(plan, {f"blk.{n}": _weight(n, one) for n, one in total.items()})
+    plan = add_control_vectors(plan, {f"blk.{n}": _weight(n, one) for n, one in total.items()})
     return plan, {_name(n): _tensor(n, one) for n, one in total.items()}, digest.digest()
 
 

@@ -24,7 +24,7 @@ from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
 from woolly.models import draft_tensors, trace, trace_encoder
-from woolly.plan.passes import bring
+from woolly.plan.passes import inject_embeddings
 from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, choose, pages_for
 from woolly.store import resolve
 from woolly.store.digest import digest_of
@@ -162,7 +162,7 @@ def load_model(
             traced = trace_encoder(file, plan, ctx)
             its, options = _divided(options, traced.plans, plan)
             source = multimodal.open_encoder(file, traced, backend, its, most)
-            plan = bring(plan, source.width)
+            plan = inject_embeddings(plan, source.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
@@ -253,7 +253,7 @@ def _with_tower(
     tower: multimodal.Tower | None = None
     try:
         tower = multimodal.open_tower(projector, backend, options)
-        return bring(plan, tower.width), tower
+        return inject_embeddings(plan, tower.width), tower
     except BaseException as error:
         if tower is not None:
             tower.close()

@@ -8,7 +8,7 @@ from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.models.towers import TracedTower, trace_towers
 from woolly.plan.passes import fuse
-from woolly.plan.passes.place import place
+from woolly.plan.passes.plan_memory import plan_memory
 
 _FLOAT = 4
 
@@ -36,5 +36,5 @@ def traced_bytes(traced: TracedTower, min_rows: int = 0) -> int:
         # The widest input of a product, in floats; and the input, in its original order and in the order of rows.
         widest = max((weight.shape[-1] for step in plan.steps for weight in step.matrices), default=0)
         brought = max(traced.params.patch, plan.values[plan.steps[0].output].width)
-        total += weights + place(plan, n_rows).n_bytes + kept + _FLOAT * n_rows * (widest + 2 * brought)
+        total += weights + plan_memory(plan, n_rows).n_bytes + kept + _FLOAT * n_rows * (widest + 2 * brought)
     return round(total)

@@ -20,7 +20,7 @@ from woolly.measure.pick.groups import Types
 from woolly.measure.slots import SlotTurns
 from woolly.models import trace
 from woolly.plan import Plan, Weight
-from woolly.plan.passes import cut, possible_cuts
+from woolly.plan.passes import layer_split_points, slice_layers
 from woolly.quant import GGMLType
 from woolly.quantize import ImportanceMatrix
 from woolly.quantize.files import encode_slab
@@ -75,7 +75,7 @@ class KlMeter:
         self._rests: dict[int, Program] = {}  # by their first layer
         self._pages = range(pages_for(self._ctx))
         self._slots = SlotTurns(self._plan)
-        self._layers = [] if self._slots.n_slots else sorted(possible_cuts(self._plan))
+        self._layers = [] if self._slots.n_slots else sorted(layer_split_points(self._plan))
         program = self._backend.compile(self._plan, file.tensors, self._options)
         try:
             self._windows = [self._observe(program, window) for window in windows]
@@ -89,7 +89,7 @@ class KlMeter:
             return Loss(0.0, 1.0)
         first, then = self._first_layer(changed), self._layer_after(changed)
         last = self._n_layers - 1 if then is None else then - 1
-        plan = self._plan if first is None and then is None else cut(self._plan, first or 0, last)
+        plan = self._plan if first is None and then is None else slice_layers(self._plan, first or 0, last)
         plan = _retyped(plan, changed)
         tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
         if then is None:
@@ -150,7 +150,7 @@ class KlMeter:
         """The original from a layer on; kept, since preparing its weights again is a sixth of the time (SmolLM2)."""
         if first not in self._rests:
             self.close()  # that of another place: one at a time, for its memory
-            plan = cut(self._plan, first, self._n_layers - 1)
+            plan = slice_layers(self._plan, first, self._n_layers - 1)
             self._rests = {first: self._backend.compile(plan, self._file.tensors, self._options)}
         return self._rests[first]
 
@@ -162,7 +162,7 @@ class KlMeter:
         state = program.new_state(len(self._pages), self._slots.n_slots)
         hidden: dict[int, Float32] = {}
         running, done = program.running_plan, 0
-        for layer, at in possible_cuts(running).items() if self._layers else ():
+        for layer, at in layer_split_points(running).items() if self._layers else ():
             made = {value for step in running.steps[:at] for value in step.outputs}
             needed = {value for step in running.steps[at:] for value in step.inputs} & made
             if layer not in self._layers or not layer or needed != {running.steps[at - 1].outputs[-1]}:

@@ -3,17 +3,24 @@
 from collections.abc import Callable, Sequence
 
 from woolly.plan.passes.append import append
-from woolly.plan.passes.bring import bring
 from woolly.plan.passes.center_keys import center_keys, keeps_biases
-from woolly.plan.passes.cut import cut, cut_points, join, part, possible_cuts, shares
-from woolly.plan.passes.feed import feed
 from woolly.plan.passes.fuse_attention import fuse_attention
 from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
 from woolly.plan.passes.fuse_residual import fuse_residual
+from woolly.plan.passes.inject_embeddings import inject_embeddings
 from woolly.plan.passes.merge_linears import merge_linears
-from woolly.plan.passes.narrow import narrow
-from woolly.plan.passes.place import ArenaLayout, barriers, place
+from woolly.plan.passes.partition import (
+    balance_layers,
+    layer_split_points,
+    merge_parts,
+    slice_layers,
+    slice_steps,
+    split_points,
+)
+from woolly.plan.passes.plan_memory import ArenaLayout, barriers, plan_memory
+from woolly.plan.passes.prune_rows import prune_rows
+from woolly.plan.passes.tap_hidden import tap_hidden
 from woolly.plan.plan import Plan
 
 __all__ = [
@@ -21,32 +28,32 @@ __all__ = [
     "ArenaLayout",
     "Pass",
     "append",
+    "balance_layers",
     "barriers",
-    "bring",
     "center_keys",
-    "cut",
-    "cut_points",
-    "feed",
     "fuse",
     "fuse_attention",
     "fuse_glu",
     "fuse_norm",
     "fuse_residual",
     "fusions_for",
-    "join",
+    "inject_embeddings",
     "keeps_biases",
+    "layer_split_points",
     "merge_linears",
-    "narrow",
-    "part",
-    "place",
-    "possible_cuts",
-    "shares",
+    "merge_parts",
+    "plan_memory",
+    "prune_rows",
+    "slice_layers",
+    "slice_steps",
+    "split_points",
+    "tap_hidden",
 ]
 
 Pass = Callable[[Plan], Plan]
 
 # In this order: later passes look for what earlier ones made.
-FUSIONS: tuple[Pass, ...] = (narrow, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
+FUSIONS: tuple[Pass, ...] = (prune_rows, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
 def fusions_for(k_type: str) -> tuple[Pass, ...]:

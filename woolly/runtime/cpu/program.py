@@ -17,7 +17,7 @@ from woolly import _native
 from woolly.errors import PlanError, RequestError
 from woolly.machine.cores import default_threads
 from woolly.plan.passes import Pass, append, fuse, fusions_for
-from woolly.plan.passes.place import place
+from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.cpu.state import CpuState, check_heads
 from woolly.runtime.cpu.steps import NativeSteps
@@ -86,20 +86,20 @@ class CpuProgram:
         self._lock = threading.Lock()
         draft = None if plan.draft is None else fuse(plan.draft, passes)
         self._all = self.running_plan if draft is None else append(self.running_plan, draft)
-        placement = place(self._all, self.max_rows)
-        self.about = About("cpu", level, threads, placement.n_bytes, self.kv_type)
+        layout = plan_memory(self._all, self.max_rows)
+        self.about = About("cpu", level, threads, layout.n_bytes, self.kv_type)
         try:
-            self._native = _native.Program(level, threads, self.max_rows, placement.n_bytes, _MAX_CONTEXT)
+            self._native = _native.Program(level, threads, self.max_rows, layout.n_bytes, _MAX_CONTEXT)
         except MemoryError:
             raise RequestError(
-                f"max_rows is {self.max_rows}; that many rows need {placement.n_bytes / 1e9:,.2f} GB,"
+                f"max_rows is {self.max_rows}; that many rows need {layout.n_bytes / 1e9:,.2f} GB,"
                 " more than the system gives: lower it, or leave this process more memory"
             ) from None
         views = Views(tensors)
         check_weights(self._all, views)
         self._rope_tables = RopeTables(self._all, views)
         self._rope_rows: tuple[Batch, tuple[Float32, Float32, npt.NDArray[np.int32] | None]] | None = None
-        self._steps = NativeSteps(self._native, self._all, placement, views, self._rope_tables)
+        self._steps = NativeSteps(self._native, self._all, layout, views, self._rope_tables)
         self._native.finish()
         self._packed = PackedWeights(self._native, views, self._steps.uses(), options.weight_memory)
         self.draft = None if plan.draft is None or draft is None else CpuDraft(self, plan.draft, draft)

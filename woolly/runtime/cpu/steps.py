@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
-from woolly.plan.passes.place import ArenaLayout, barriers
+from woolly.plan.passes.plan_memory import ArenaLayout, barriers
 from woolly.runtime.cpu.age import advice_if_old
 from woolly.runtime.views import RowView, Views
 
@@ -27,7 +27,7 @@ class NativeSteps:
     """Steps registered with a native program: ids of values and matrices, and the arrays they reference."""
 
     def __init__(
-        self, native: _native.Program, plan: Plan, placement: ArenaLayout, tensors: Views, rope_tables: RopeTables
+        self, native: _native.Program, plan: Plan, layout: ArenaLayout, tensors: Views, rope_tables: RopeTables
     ) -> None:
         self._native = native
         self._plan = plan
@@ -37,10 +37,10 @@ class NativeSteps:
         self._vectors: dict[str, int] = {}
         self.matrices: dict[str, list[int]] = {}  # by tensor: one, or one for each expert
         self.values: dict[int, int] = {}
-        for value in sorted(placement.offsets):
+        for value in sorted(layout.offsets):
             shape = plan.values[value]
-            self.values[value] = native.add_value(placement.offsets[value], shape.width, shape.rows == "output")
-        for step, wait in zip(plan.steps, barriers(plan, placement), strict=True):
+            self.values[value] = native.add_value(layout.offsets[value], shape.width, shape.rows == "output")
+        for step, wait in zip(plan.steps, barriers(plan, layout), strict=True):
             self._add(step, wait)
 
     def uses(self) -> list[tuple[int, str, list[int]]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from woolly.errors import DeviceError, PlanError, RequestError
 from woolly.plan import Plan, Value
 from woolly.plan.passes import append
-from woolly.plan.passes.place import place
+from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
@@ -81,10 +81,10 @@ class Core:
         self._multimodal_checks = MultimodalChecks(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         check_weights(self.plan, views)
-        placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
-        self.arena_bytes = placement.n_bytes
+        layout = plan_memory(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
+        self.arena_bytes = layout.n_bytes
         rope_tables = RopeTables(self.plan, views)
-        arena = device.allocate(placement.n_bytes)
+        arena = device.allocate(layout.n_bytes)
         self._slot = BatchSlot(device, rope_tables)
         self._emitter = Emitter(
             self.plan,
@@ -92,7 +92,7 @@ class Core:
             self.max_rows,
             self.kv_type,
             views,
-            placement,
+            layout,
             arena,
             self._slot.address,
             rope_tables,

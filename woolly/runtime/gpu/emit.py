@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Plan, Step, Weight
-from woolly.plan.passes.place import ArenaLayout
+from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.views import Views
@@ -131,7 +131,7 @@ class Emitter:
         max_rows: int,
         kv_type: str,
         views: Views,
-        placement: ArenaLayout,
+        layout: ArenaLayout,
         arena: Address,
         batch: Address,
         rope_tables: RopeTables,
@@ -145,7 +145,7 @@ class Emitter:
         self.kv_type = kv_type
         self.views = views
         self.batch = batch  # address of struct Batch
-        self._placement = placement
+        self._layout = layout
         self._arena = arena
         self._rope_tables = rope_tables
         self._scratch: dict[str, int] = {}  # requested bytes
@@ -182,7 +182,7 @@ class Emitter:
 
     def value(self, id: int) -> Address:
         """Return the address of a value: f32 [rows, width]."""
-        return self._arena + self._placement.offsets[id]
+        return self._arena + self._layout.offsets[id]
 
     def width(self, id: int) -> int:
         """Return the columns of a value."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from woolly.plan.passes import append, fuse
-from woolly.plan.passes.place import place
+from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.state import check_heads
 from woolly.runtime.rope_tables import RopeTables
@@ -60,7 +60,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     running = fuse(plan, passes)
     draft = None if plan.draft is None else fuse(plan.draft, passes)
     whole = running if draft is None else append(running, draft)
-    placement = place(whole, max_rows, ALIGNMENT, device.kernels.joined(whole, kv_type))
+    layout = plan_memory(whole, max_rows, ALIGNMENT, device.kernels.joined(whole, kv_type))
     views, counter = Views(tensors), _Counter(device)
     emitter = Emitter(
         whole,
@@ -68,7 +68,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
         max_rows,
         kv_type,
         views,
-        placement,
+        layout,
         Address(0),
         Address(0),
         RopeTables(whole, views),
@@ -81,5 +81,5 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     return Needs(
         weights,
         tuple(frozenset(name for names in emitter.uses[a:b] for name in names) for a, b in pairwise(starts)),
-        placement.n_bytes + counter.n_bytes - sum(weights.values()),
+        layout.n_bytes + counter.n_bytes - sum(weights.values()),
     )

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from woolly import errors
 from woolly.errors import RequestError, StageError, WoollyError
-from woolly.plan.carry import steps_from_data
 from woolly.plan.plan import Step
+from woolly.plan.serialize import steps_from_data
 from woolly.runtime.program import About, CancelledRun, WeightStats
 from woolly.runtime.stages import Address
 from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessage

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from woolly.errors import PlanError, RequestError, StageError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
-from woolly.plan.carry import plan_digest
-from woolly.plan.passes import cut, join, shares
+from woolly.plan.passes import balance_layers, merge_parts, slice_layers
+from woolly.plan.serialize import plan_digest
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
@@ -117,14 +117,14 @@ class PipelineProgram:
         try:
             for place in self._places:
                 self._keep_trying(partial(place.dial, self._go_on))
-            layers = shares(plan, [place.memory for place in self._places])
+            layers = balance_layers(plan, [place.memory for place in self._places])
             self._open: list[dict[str, Any]] = [
                 {
                     "arithmetic": ARITHMETIC,
                     "model": stages.model,
                     "ctx": stages.ctx,
                     "layers": [first, last],
-                    "plan": plan_digest(cut(plan, first, last)),
+                    "plan": plan_digest(slice_layers(plan, first, last)),
                     "backend": backend,
                     "kv_type": options.kv_type,
                     "level": options.level,
@@ -133,12 +133,12 @@ class PipelineProgram:
                 for first, last in layers
             ]
             for place, fields in zip(self._places, self._open, strict=True):
-                self._warn_if_small(place, cut(plan, *fields["layers"]))
+                self._warn_if_small(place, slice_layers(plan, *fields["layers"]))
                 self._keep_trying(partial(self._connect, place, fields))
         except BaseException:
             self.close()
             raise
-        self.running_plan = join(plan, [place.steps for place in self._places])
+        self.running_plan = merge_parts(plan, [place.steps for place in self._places])
         ends = list(itertools.accumulate(len(p.steps) - bool(i) for i, p in enumerate(self._places)))
         self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by place
 

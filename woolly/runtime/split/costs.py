@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from woolly.plan.passes import cut_points, part, possible_cuts
+from woolly.plan.passes import layer_split_points, slice_steps, split_points
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS, measure
 from woolly.runtime.gpu.state import page_bytes
 from woolly.runtime.state import pages_for, pages_for_window
@@ -31,10 +31,10 @@ class Atom:
 
 def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
     """The atoms of a plan, and how many layers each unit has: 0 for what comes after the last layer."""
-    points, layers = cut_points(plan), plan.layers
+    points, layers = split_points(plan), plan.layers
     last_layered = max((i for i, layer in enumerate(layers) if layer), default=-1)
     head = [at for at in points if at > last_layered][:1]
-    starts = sorted({0, *sorted(possible_cuts(plan).values())[1:], *head})
+    starts = sorted({0, *sorted(layer_split_points(plan).values())[1:], *head})
     units = list(pairwise([*starts, len(plan.steps)]))
     atoms: list[Atom] = []
     for unit, (first, last) in enumerate(units):
@@ -73,7 +73,7 @@ class Costs:
     ) -> None:
         """UnsupportedError if the GPU has no kernels for the plan."""
         ranges = [(atom.first, atom.last) for atom in atoms]
-        cut = replace(part(plan, ranges), draft=plan.draft)
+        cut = replace(slice_steps(plan, ranges), draft=plan.draft)
         needs = measure(device, cut, tensors, kv_type_of(plan, options), options.rows(USUAL_ROWS))
         self._plan, self._options, self._needs = plan, options, needs
         self._names = dict(zip(atoms, needs.ranges, strict=True))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.errors import PlanError, UnsupportedError
 from woolly.machine.memory import available_memory
-from woolly.plan.passes import cut_points, part
+from woolly.plan.passes import slice_steps, split_points
 from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
 from woolly.runtime.ranking import Ranking, Ranks, as_ranks
 from woolly.runtime.split.state import SplitState
@@ -67,7 +67,7 @@ class SplitProgram:
         self._carried: Float32 | None = None  # what the last run left, if it ended between two segments
         try:
             for index, compile in enumerate(compilers):
-                own = part(plan, [(one.first, one.last) for one in segments if one.part == index])
+                own = slice_steps(plan, [(one.first, one.last) for one in segments if one.part == index])
                 # A draft reads the rows that the head reads, which are where the head is.
                 own = replace(own, draft=plan.draft) if index == segments[-1].part else own
                 self._parts.append(compile(own))
@@ -209,7 +209,7 @@ def check_segments(plan: Plan, segments: Sequence[Segment]) -> None:
     edges = [(one.first, one.last) for one in segments]
     if [0, *(last for _, last in edges)] != [*(first for first, _ in edges), len(plan.steps)]:
         raise PlanError("the segments are not the steps of the plan")
-    possible = cut_points(plan)
+    possible = split_points(plan)
     owners: dict[int, int] = {}
     for one in segments:
         if one.first not in possible:

@@ -12,7 +12,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Plan, Step, Value
 from woolly.plan.passes import FUSIONS, fuse
-from woolly.plan.passes.place import barriers, place
+from woolly.plan.passes.plan_memory import barriers, plan_memory
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +45,17 @@ def lifetimes(plan):
 
 
 def check_placement(plan, rows):
-    placement = place(plan, rows)
+    layout = plan_memory(plan, rows)
     alive = lifetimes(plan)
-    assert set(placement.offsets) == set(alive)
-    regions = {
-        v: (placement.offsets[v], placement.offsets[v] + 4 * rows * plan.values[v].width) for v in placement.offsets
-    }
+    assert set(layout.offsets) == set(alive)
+    regions = {v: (layout.offsets[v], layout.offsets[v] + 4 * rows * plan.values[v].width) for v in layout.offsets}
     for value, (start, end) in regions.items():
         assert start % 64 == 0
-        assert 0 <= start < end <= placement.n_bytes
+        assert 0 <= start < end <= layout.n_bytes
         for other, (other_start, other_end) in regions.items():
             if value < other and alive[value][0] <= alive[other][1] and alive[other][0] <= alive[value][1]:
                 assert end <= other_start or other_end <= start, f"v{value} and v{other} are needed at the same time"
-    return placement
+    return layout
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,13 +79,13 @@ def random_plans(draw):
 @settings(deadline=None)
 @given(plan=random_plans(), rows=st.integers(1, 9))
 def test_any_plan_is_placed_with_the_needed_barriers(plan, rows):
-    placement = check_placement(plan, rows)
-    check_barriers(plan, placement)
+    layout = check_placement(plan, rows)
+    check_barriers(plan, layout)
 
 
-def memory(plan, placement, step):
+def memory(plan, layout, step):
     """(reads, writes) of a step as sets of ranges: bytes of the arena, caches and shared scratch by name."""
-    span = lambda v: ("arena", placement.offsets[v], placement.offsets[v] + placement.sizes[v])  # noqa: E731
+    span = lambda v: ("arena", layout.offsets[v], layout.offsets[v] + layout.sizes[v])  # noqa: E731
     reads, writes = [span(v) for v in step.inputs], [span(v) for v in step.outputs]
     if step.op == "linears":  # the prepared input
         writes.append(("activations", 0, 1))
@@ -103,10 +101,10 @@ def collide(these, those):
     return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in these for b in those)
 
 
-def check_barriers(plan, placement):
-    waits = barriers(plan, placement)
+def check_barriers(plan, layout):
+    waits = barriers(plan, layout)
     assert len(waits) == len(plan.steps)
-    accesses = [memory(plan, placement, step) for step in plan.steps]
+    accesses = [memory(plan, layout, step) for step in plan.steps]
     for early, (reads, writes) in enumerate(accesses):
         for late in range(early + 1, len(plan.steps)):
             if waits[late]:
@@ -121,12 +119,12 @@ def check_barriers(plan, placement):
 @pytest.mark.parametrize("key", NAMES, ids=str)
 @pytest.mark.parametrize("rows", [1, 7, 512])
 def test_steps_without_a_barrier_share_no_written_memory(key, rows, plans):
-    check_barriers(plans[key], place(plans[key], rows))
+    check_barriers(plans[key], plan_memory(plans[key], rows))
 
 
 def test_layer_has_at_most_six_barriers(plans):
     plan = plans["llama", len(FUSIONS)]
-    waits = barriers(plan, place(plan, 512))
+    waits = barriers(plan, plan_memory(plan, 512))
     stores = [index for index, step in enumerate(plan.steps) if step.op == "store"]
     for this, following in pairwise(stores):
         assert sum(waits[this:following]) <= 6
@@ -136,16 +134,16 @@ def test_values_of_different_layers_share_memory(plans):
     short = plans["llama", len(FUSIONS)]
     values = {value for step in short.steps for value in step.outputs}
     result = short.steps[-1].outputs[-1]
-    apart = sum(place(short, 64).sizes[v] for v in values - {result})
-    assert place(short, 64).offsets[result] < apart / 3
+    apart = sum(plan_memory(short, 64).sizes[v] for v in values - {result})
+    assert plan_memory(short, 64).offsets[result] < apart / 3
 
 
 def test_result_is_placed_after_all_others(plans):
     for plan in plans.values():
-        placement = place(plan, 16)
+        layout = plan_memory(plan, 16)
         result = plan.steps[-1].outputs[-1]
-        others = [placement.offsets[v] + placement.sizes[v] for v in placement.offsets if v != result]
-        assert placement.offsets[result] >= max(others)
+        others = [layout.offsets[v] + layout.sizes[v] for v in layout.offsets if v != result]
+        assert layout.offsets[result] >= max(others)
 
 
 def test_fusing_all_together_equals_fusing_one_by_one(plans):
@@ -157,7 +155,7 @@ def test_fusing_all_together_equals_fusing_one_by_one(plans):
 def test_inputs_of_a_joined_step_do_not_overlap_the_next_output(plans, name):
     plan = plans[name, len(FUSIONS)]
     joined = [i for i, step in enumerate(plan.steps[:-1]) if step.op == "store"]
-    placement = place(plan, 5, joined=joined)
+    layout = plan_memory(plan, 5, joined=joined)
     for index in joined:
         for read in plan.steps[index].inputs:
-            assert not any(placement.overlap(read, written) for written in plan.steps[index + 1].outputs)
+            assert not any(layout.overlap(read, written) for written in plan.steps[index + 1].outputs)

@@ -8,7 +8,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.plan.plan import Plan, Step, Value
 
 
-def bring(plan: Plan, width: int) -> Plan:
+def inject_embeddings(plan: Plan, width: int) -> Plan:
     """The plan with `scatter_rows` after its embedding, for rows of `width` columns.
 
     A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,

@@ -10,7 +10,7 @@ from woolly.plan.plan import Plan, Step, Weight
 from woolly.plan.state import Paged, Slot
 
 
-def cut_points(plan: Plan) -> list[int]:
+def split_points(plan: Plan) -> list[int]:
     """Indices of the steps before which a plan may be cut: exactly one value, of all rows, is then needed from before.
 
     0 is one of them: a part may begin with the plan. A part leaves what its last step makes, so that step makes the
@@ -37,7 +37,7 @@ def cut_points(plan: Plan) -> list[int]:
     return [0, *(at for at in range(1, len(plan.steps)) if is_possible(at))]
 
 
-def possible_cuts(plan: Plan) -> dict[int, int]:
+def layer_split_points(plan: Plan) -> dict[int, int]:
     """The index of the first step of each layer that a part may begin with, by the layer's number.
 
     Exactly one value of all rows is then needed from before, and no entry of the state is used on both sides.
@@ -45,7 +45,7 @@ def possible_cuts(plan: Plan) -> dict[int, int]:
     uses = [index for index, step in enumerate(plan.steps) if "entry" in dict(step.attributes)]
     layers = plan.layers
     out: dict[int, int] = {}
-    for at in cut_points(plan)[1:]:
+    for at in split_points(plan)[1:]:
         if not layers[at] or layers[at] == layers[at - 1] or layers[at] in layers[:at]:
             continue
         before, after = ({plan.steps[i].integer("entry") for i in uses if (i < at) is side} for side in (True, False))
@@ -68,12 +68,12 @@ def layer_bytes(plan: Plan) -> list[int]:
     return out
 
 
-def shares(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
+def balance_layers(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and last layer of each part, with weights in proportion to `memory`.
 
     RequestError if the plan has fewer layers to begin a part with.
     """
-    possible = sorted(possible_cuts(plan).keys() - {0})
+    possible = sorted(layer_split_points(plan).keys() - {0})
     n_parts = len(memory)
     if len(possible) < n_parts - 1:
         what = f"can be cut into at most {len(possible) + 1} parts" if possible else "cannot be cut"
@@ -95,20 +95,20 @@ def shares(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
     return [(a, b - 1) for a, b in zip(edges, [*edges[1:], _count(plan)], strict=True)]
 
 
-def cut(plan: Plan, first: int, last: int) -> Plan:
+def slice_layers(plan: Plan, first: int, last: int) -> Plan:
     """The part of a plan from layer `first` to `last`, with what comes before the first and after the last layer.
 
     Unless it has the first layer, it begins with the rows that the batch brings (`hidden`). Values keep their numbers
     and the state its entries; those of other parts take no memory.
     """
     n_layers = _count(plan)
-    possible = possible_cuts(plan) | {0: 0, n_layers: len(plan.steps)}
+    possible = layer_split_points(plan) | {0: 0, n_layers: len(plan.steps)}
     if not 0 <= first <= last < n_layers or first not in possible or last + 1 not in possible:
         raise RequestError(f"layers {first} to {last} of {n_layers} are no part of a {plan.architecture} model")
-    return part(plan, [(possible[first], possible[last + 1])])
+    return slice_steps(plan, [(possible[first], possible[last + 1])])
 
 
-def part(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
+def slice_steps(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
     """The steps of some ranges, first and last (exclusive), each of which begins at one of `cut_points`.
 
     A range that does not begin with the plan begins with the rows that the batch brings (`hidden`): one step more.
@@ -123,7 +123,7 @@ def part(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
     return replace(plan, steps=tuple(steps), state=state, draft=None, is_part=True)
 
 
-def join(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:
+def merge_parts(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:
     """Return the plan with the fused steps of all parts, without their entrance steps."""
     steps = [step for i, part in enumerate(parts) for step in part[1 if i else 0 :]]
     return replace(plan, steps=tuple(steps), draft=None)

@@ -8,7 +8,7 @@ from woolly.plan.passes.rewrite import users
 from woolly.plan.plan import Plan, Step
 
 
-def narrow(plan: Plan) -> Plan:
+def prune_rows(plan: Plan) -> Plan:
     """The plan with `output_rows` moved to behind the last step that mixes rows: attention, a scan, a convolution.
 
     What comes after is computed for one row of a prompt of 512 tokens instead of 512, to the same bits. The plan stays
@@ -18,14 +18,14 @@ def narrow(plan: Plan) -> Plan:
     has_readers = plan.is_part or plan.draft is not None or plan.features is not None
     if has_readers or not plan.n_tokens or any(step.op == "hidden" for step in plan.steps):
         return plan
-    cut = _cut(plan)
-    if not any(plan.steps[index].matrices for index in cut):
+    pruned = _prunable(plan)
+    if not any(plan.steps[index].matrices for index in pruned):
         return plan
     values = list(plan.values)
-    for index in cut:
+    for index in pruned:
         for value in plan.steps[index].outputs:
             values[value] = replace(values[value], rows="output")
-    entering = {value for index in cut for value in plan.steps[index].inputs if values[value].rows == "batch"}
+    entering = {value for index in pruned for value in plan.steps[index].inputs if values[value].rows == "batch"}
     steps: list[Step] = []
     made: list[int] = []  # of those that enter, which are not picked from yet
     picked: dict[int, int] = {}  # values of all rows: their wanted rows
@@ -35,7 +35,7 @@ def narrow(plan: Plan) -> Plan:
             renamed[step.output] = step.inputs[0]
             continue
         inputs = tuple(renamed.get(value, value) for value in step.inputs)
-        if index in cut:
+        if index in pruned:
             # All at once, so that no pick stands between steps that other passes make one.
             for value in made:
                 picked[value] = len(values)
@@ -51,13 +51,13 @@ def narrow(plan: Plan) -> Plan:
     return replace(plan, steps=tuple(steps), values=tuple(values))
 
 
-def _cut(plan: Plan) -> set[int]:
+def _prunable(plan: Plan) -> set[int]:
     """Return the indices of the steps after the last one that mixes rows, whose other rows nobody reads."""
     readers = users(plan)
-    cut: set[int] = set()
+    pruned: set[int] = set()
 
-    def is_cut(reader: int) -> bool:
-        return reader in cut or plan.steps[reader].op == "output_rows"
+    def is_pruned(reader: int) -> bool:
+        return reader in pruned or plan.steps[reader].op == "output_rows"
 
     for index in range(len(plan.steps) - 1, -1, -1):
         step = plan.steps[index]
@@ -66,6 +66,6 @@ def _cut(plan: Plan) -> set[int]:
         # Experts that a table gives each token are looked up by the place of its row in the batch.
         if not step.kind.by_row or (step.op == "moe" and step.by_role("table")):
             break  # steps before it could be cut, too, but would no longer be one with others that read their input
-        if all(readers[value] and all(map(is_cut, readers[value])) for value in step.outputs):
-            cut.add(index)
-    return cut
+        if all(readers[value] and all(map(is_pruned, readers[value])) for value in step.outputs):
+            pruned.add(index)
+    return pruned

@@ -11,7 +11,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Tracer
-from woolly.plan.passes import FUSIONS, cut, narrow
+from woolly.plan.passes import FUSIONS, prune_rows, slice_layers
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 from woolly.runtime.cpu.program import CpuProgram
@@ -44,20 +44,20 @@ def attended(p, x):
 def test_wanted_row_has_the_bits_it_has_among_all_rows(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options, wanted = trace(file), Options(threads=1), ([5, 29, 39], [], [39])
-        plain = CpuProgram(plan, file.tensors, options, [one for one in FUSIONS if one is not narrow])
+        plain = CpuProgram(plan, file.tensors, options, [one for one in FUSIONS if one is not prune_rows])
         cut_early = CpuProgram(plan, file.tensors, options)
         np.testing.assert_array_equal(logits(cut_early, *wanted), logits(plain, *wanted))
         # NumPy's products have the same bits only if they have the same rows.
-        reference = [choose("reference").compile(one, file.tensors, options) for one in (narrow(plan), plan)]
+        reference = [choose("reference").compile(one, file.tensors, options) for one in (prune_rows(plan), plan)]
         got, expected = (logits(program, range(40))[:40] for program in reference)
         np.testing.assert_array_equal(got, expected)
-    assert narrow(narrow(plan)) == narrow(plan) != plan
+    assert prune_rows(prune_rows(plan)) == prune_rows(plan) != plan
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_steps_after_the_last_attention_compute_only_wanted_rows(name, tmp_path):
     with open_gguf(write_tiny(TINY[name], tmp_path / "tiny.gguf")) as file:
-        plan = narrow(trace(file))
+        plan = prune_rows(trace(file))
     last = max(index for index, step in enumerate(plan.steps) if step.op == "attention")
     rows = [plan.values[value].rows for step in plan.steps[last + 1 :] for value in step.outputs]
     assert set(rows) == {"output"}
@@ -68,8 +68,8 @@ def test_plans_read_by_others_in_full_are_unchanged(tmp_path):
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
     drafted = replace(plan, draft=plan)
-    for one in (drafted, *(cut(plan, layer, layer) for layer in range(2)), cut(plan, 0, 1)):
-        assert narrow(one) is one
+    for one in (drafted, *(slice_layers(plan, layer, layer) for layer in range(2)), slice_layers(plan, 0, 1)):
+        assert prune_rows(one) is one
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_plans_read_by_others_in_full_are_unchanged(tmp_path):
 )
 def test_plans_without_products_after_the_last_attention_are_unchanged(build):
     plan = traced(build)
-    assert narrow(plan) is plan
+    assert prune_rows(plan) is plan
 
 
 def test_value_read_by_all_rows_is_computed_for_all_rows():
@@ -93,7 +93,7 @@ def test_value_read_by_all_rows_is_computed_for_all_rows():
         y = p.linear(x, "w", width=8)
         return p.output_rows(p.add(p.linear(attended(p, y), "w", width=8), y))
 
-    plan = narrow(traced(build))
+    plan = prune_rows(traced(build))
     ops = [(step.op, plan.values[step.output].rows) for step in plan.steps]
     assert ops == [
         ("embed", "batch"),

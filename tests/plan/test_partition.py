@@ -11,8 +11,8 @@ from tests.cases.tiny import Tiny, write_tiny
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.plan.passes import FUSIONS, cut, fuse, join, narrow, possible_cuts, shares
-from woolly.plan.passes.cut import layer_bytes
+from woolly.plan.passes import FUSIONS, balance_layers, fuse, layer_split_points, merge_parts, prune_rows, slice_layers
+from woolly.plan.passes.partition import layer_bytes
 from woolly.runtime import Batch, Options, choose
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 40)
@@ -32,14 +32,14 @@ def in_parts(programs, batch, states):
 
 def parts_of(plan):
     """The plan cut at each layer where it can be, or at two of many."""
-    layers = sorted(possible_cuts(plan).keys() - {0})
+    layers = sorted(layer_split_points(plan).keys() - {0})
     edges = [0, *(layers if len(layers) < 8 else layers[:2]), len(layer_bytes(plan))]
-    return [cut(plan, a, b - 1) for a, b in itertools.pairwise(edges)]
+    return [slice_layers(plan, a, b - 1) for a, b in itertools.pairwise(edges)]
 
 
 def test_passes_fuse_the_same_in_parts_and_in_the_complete_plan(tmp_path):
     uncut = set()
-    passes = [one_pass for one_pass in FUSIONS if one_pass is not narrow]  # parts keep all rows of their values
+    passes = [one_pass for one_pass in FUSIONS if one_pass is not prune_rows]  # parts keep all rows of their values
     for name, tiny in FAMILIES.items():
         with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
             plan = trace(file)
@@ -47,7 +47,9 @@ def test_passes_fuse_the_same_in_parts_and_in_the_complete_plan(tmp_path):
         if len(parts) == 1:
             uncut.add(name)
         else:
-            assert join(plan, [fuse(part).steps for part in parts]) == replace(fuse(plan, passes), draft=None), name
+            assert merge_parts(plan, [fuse(part).steps for part in parts]) == replace(fuse(plan, passes), draft=None), (
+                name
+            )
             assert sum(part.bytes_per_token(1) for part in parts) == plan.bytes_per_token(1)
             assert sum(part.bytes_per_sequence for part in parts) == plan.bytes_per_sequence
     assert uncut == WHOLE
@@ -69,7 +71,7 @@ def test_parts_of_a_model_give_its_bits(name, tmp_path):
 def test_part_takes_its_share_of_weights_and_state(tmp_path):
     with open_gguf(write_tiny(Tiny("six", "llama", n_layers=6), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
-        a, b = cut(plan, 0, 1), cut(plan, 2, 5)
+        a, b = slice_layers(plan, 0, 1), slice_layers(plan, 2, 5)
         assert not {name for name in a.weights if name.startswith("blk.")} & set(b.weights)
         assert [entry.heads for entry in a.state] == [2, 2, 0, 0, 0, 0]
         program, whole = (choose("cpu").compile(part, file.tensors, Options(threads=1)) for part in (a, plan))
@@ -80,17 +82,17 @@ def test_part_takes_its_share_of_weights_and_state(tmp_path):
 def test_shares_follow_memory_and_each_part_has_a_layer(tmp_path):
     with open_gguf(write_tiny(Tiny("eight", "llama", n_layers=8, tied=False), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
-    assert shares(plan, [1]) == [(0, 7)]
-    assert shares(plan, [10, 10]) == [(0, 3), (4, 7)]
-    (first, _), (second, last) = shares(plan, [30, 10])
+    assert balance_layers(plan, [1]) == [(0, 7)]
+    assert balance_layers(plan, [10, 10]) == [(0, 3), (4, 7)]
+    (first, _), (second, last) = balance_layers(plan, [30, 10])
     assert (first, last) == (0, 7) and second > 4
-    assert shares(plan, [1, 10**9, 1]) == [(0, 0), (1, 6), (7, 7)]
-    assert shares(plan, [1] * 8) == [(i, i) for i in range(8)]
+    assert balance_layers(plan, [1, 10**9, 1]) == [(0, 0), (1, 6), (7, 7)]
+    assert balance_layers(plan, [1] * 8) == [(i, i) for i in range(8)]
     assert sum(layer_bytes(plan)) >= sum(weight.n_bytes for weight in plan.weights.values())
     with pytest.raises(RequestError, match="9 stages are given, but this llama model can be cut into at most 8 parts"):
-        shares(plan, [1] * 9)
+        balance_layers(plan, [1] * 9)
     with pytest.raises(RequestError, match="layers 3 to 9 of 8"):
-        cut(plan, 3, 9)
+        slice_layers(plan, 3, 9)
 
 
 def test_model_with_values_shared_between_layers_is_rejected(tmp_path):
@@ -98,4 +100,4 @@ def test_model_with_values_shared_between_layers_is_rejected(tmp_path):
         open_gguf(write_tiny(FAMILIES["rwkv7"], tmp_path / "tiny.gguf")) as file,
         pytest.raises(RequestError, match="this rwkv7 model cannot be cut"),
     ):
-        shares(trace(file), [1, 1])
+        balance_layers(trace(file), [1, 1])

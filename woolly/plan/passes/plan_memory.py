@@ -25,7 +25,7 @@ class ArenaLayout:
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
 
-def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
+def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
     """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
 
     That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
@@ -60,7 +60,7 @@ def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int
     return ArenaLayout(offsets, sizes, end + max(sizes[v] for v in results))
 
 
-def barriers(plan: Plan, placement: ArenaLayout) -> tuple[bool, ...]:
+def barriers(plan: Plan, layout: ArenaLayout) -> tuple[bool, ...]:
     """Return for each step whether it needs a barrier before it.
 
     A step may start early only if it reads nothing that was written, and writes nothing that was read or written,
@@ -74,8 +74,8 @@ def barriers(plan: Plan, placement: ArenaLayout) -> tuple[bool, ...]:
     for step in plan.steps:
         reads, writes = step.reads, step.writes
         wait = (
-            any(placement.overlap(a, b) for a in step.inputs for b in written)
-            or any(placement.overlap(a, b) for a in step.outputs for b in read | written)
+            any(layout.overlap(a, b) for a in step.inputs for b in written)
+            or any(layout.overlap(a, b) for a in step.outputs for b in read | written)
             or bool(reads & resources_written or writes & (resources_read | resources_written))
         )
         if wait:

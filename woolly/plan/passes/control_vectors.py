@@ -9,7 +9,7 @@ from woolly.errors import ModelError
 from woolly.plan.plan import Plan, Step, Value, Weight
 
 
-def steer(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
+def add_control_vectors(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
     """Return the plan with an `add_weight` after each layer ("blk.3") that has a direction.
 
     ModelError for a direction that does not fit.

@@ -9,7 +9,7 @@ from woolly.errors import ModelError
 from woolly.plan.plan import Plan, Step, Value
 
 
-def feed(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
+def tap_hidden(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
     """The plan with the steps of `features` as soon as the inputs of these layers are there, side by side.
 
     `features` begins with the rows that a batch brings (`hidden`); its last value is `Plan.features`.

@@ -18,7 +18,7 @@ class LowRank:
     factor: float
 
 
-def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
+def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
     """Add the steps of adapters, each a mapping from tensor names to LoRA pairs.
 
     For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
