@@ -1,4 +1,4 @@
-"""The Metal backend: kernels of native/gpu as Metal's text, with the arithmetic of the cpu backend, on Apple's GPUs."""
+"""Metal backend: kernels of native/gpu as Metal source on Apple GPUs, bit-identical to the cpu backend."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The MetalBackend: kernels for Apple's GPUs, with the bits of the cpu backend."""
+"""MetalBackend: Apple GPUs, bit-identical to the cpu backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _open(number: int = 0) -> Device:
-    from woolly.runtime.metal.driver import open_device  # few machines need it
+    from woolly.runtime.metal.driver import open_device  # imported only if used
 
     return open_device(number)
 
@@ -20,14 +20,14 @@ def _open(number: int = 0) -> Device:
 def _level() -> str:
     from woolly.runtime.metal.libobjc import open_driver
 
-    open_driver()  # other systems are refused here, before the rest of the room is imported
+    open_driver()  # fails here on other systems, before further imports
     from woolly.runtime.metal.driver import find_level
 
     return find_level()
 
 
 class MetalBackend(GpuBackend):
-    """GPUs of Apple's chips by Metal, with kernels of native/gpu."""
+    """Apple GPUs, with kernels of native/gpu."""
 
     name = "metal"
 

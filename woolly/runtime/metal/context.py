@@ -1,4 +1,4 @@
-"""The MetalContext: what the streams of one GPU share, from its pipelines to the fault that ended it."""
+"""MetalContext: state shared by all streams of a GPU: queue, memory, pipelines and device loss."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
 from woolly.runtime.vulkan.archive import SpirvArchive
 
-_LANGUAGE = 3 << 16  # Metal 3.0, the first with addresses of buffers: macOS 13
-_SAFE = 0  # MTLMathMode: nothing is reordered, fused or taken for finite
+_LANGUAGE = 3 << 16  # Metal 3.0 (macOS 13), the first with buffer addresses
+_SAFE = 0  # MTLMathMode: no reordering, fusing or finite-math assumptions
 _PRECISE = 1  # MTLMathFloatingPointFunctions
 _APPLE = 1007  # MTLGPUFamilyApple7: M1
 _ENTRY = "main_0"
@@ -23,33 +23,33 @@ _THREADS = re.compile(rb"max_total_threads_per_threadgroup\((\d+)\)")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A kernel that the driver has compiled."""
+    """A compiled kernel."""
 
     state: int
-    threads: int  # of a group
+    threads: int  # per threadgroup
 
 
 class MetalContext:
-    """A GPU as one program uses it."""
+    """A GPU opened by a program."""
 
     def __init__(self, driver: ObjectiveC, device: int, archive: SpirvArchive) -> None:
         self.driver, self.device, self._archive = driver, device, archive
-        self.lost: DeviceError | None = None  # why the device cannot be used again
-        self.flushes = False  # whether numbers next to zero are zero: what the probe finds out
-        self.bandwidth: float | None = None  # bytes per second, once it is measured
+        self.lost: DeviceError | None = None  # error that made the device unusable
+        self.flushes = False  # whether subnormals are flushed to zero, set by the probe
+        self.bandwidth: float | None = None  # bytes per second, once measured
         self.knows_bandwidth = False
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.name = name_of(driver, device)
         self.memory = MetalMemory(driver, device)
         self._pipelines: dict[str, Pipeline] = {}
-        self.queue = self._last = 0  # the last: the command buffer that was committed last
+        self.queue = self._last = 0  # `_last`: the last committed command buffer
         try:
             self._check()
             self.queue = driver.send(device, "newCommandQueue")
             if not self.queue:
                 raise DeviceError(f"{self.name} gives no queue for work", code="driver")
         except BaseException:
-            self.close()  # the device is the context's from the start
+            self.close()  # the context owns the device from the start
             raise
         leave_in_children(self)
 
@@ -63,23 +63,23 @@ class MetalContext:
             raise DeviceError(text, code="old_driver", remedy="use backend='cpu'")
 
     def enter(self) -> ObjectiveC:
-        """The driver, unless the device is lost."""
+        """Return the driver; raises if the device is lost."""
         if self.lost is not None:
-            # Without the traces of those who got it before: they would keep what they computed with.
+            # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
         return self.driver
 
     def fail(self, text: str) -> DeviceError:
-        """Remembers a fault after which the device is of no use; gives what to raise."""
+        """Mark the device as lost, and return the error to raise."""
         self.lost = self.lost or DeviceError(text, code="lost", remedy="start the process anew")
         return self.lost
 
     def leave(self) -> None:
-        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        """Disable the context in a forked child, which must not call the driver."""
         self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
 
     def commit(self, commands: int) -> None:
-        """Hands a command buffer to the GPU. The queue does them in this order."""
+        """Commit a command buffer; the queue executes them in this order."""
         with self.lock:
             self.enter().send(commands, "retain")
             old, self._last = self._last, commands
@@ -88,19 +88,19 @@ class MetalContext:
             self.driver.send(old, "release", result=None)
 
     def idle(self) -> None:
-        """Returns when all that was committed is done."""
+        """Block until all committed work is done."""
         if self._last:
             with self.enter().pool():
                 self.driver.send(self._last, "waitUntilCompleted", result=None)
 
     def pipeline(self, kernel: str) -> Pipeline:
-        """The kernel of that name, compiled by the driver when it is first asked for: the system keeps the result."""
+        """Return the pipeline of a kernel, compiled by the driver on first use and cached by macOS."""
         found = self._pipelines.get(kernel)
         if found is None:
             code = self._archive.kernel("metal", kernel)
             threads = _THREADS.search(code)
             assert threads is not None
-            # Without the lock: the driver compiles for milliseconds, and takes several threads.
+            # Without the lock: compilation takes milliseconds and may run in several threads.
             made = Pipeline(self._compile(kernel, code.decode()), int(threads[1]))
             with self.lock:
                 found = self._pipelines.setdefault(kernel, made)
@@ -130,7 +130,7 @@ class MetalContext:
             return made
 
     def _forbid_fast_math(self, options: int) -> None:
-        """Newer systems have a mode, and precise functions apart from it; older ones a switch for both."""
+        """Disable fast math: a mode and precise functions on newer systems, a single switch on older ones."""
         selector, functions = "setMathMode:", "setMathFloatingPointFunctions:"
         if self.driver.responds(options, selector):
             self.driver.send(options, selector, c.c_int64(_SAFE), result=None)
@@ -144,7 +144,7 @@ class MetalContext:
         return DeviceError(f"the driver of {self.name} does not compile the kernel {kernel}: {reason}", code="driver")
 
     def close(self, is_lost: bool = False) -> None:
-        """Gives back all; of a lost device if `is_lost`. Else the end of the process does after a fault."""
+        """Free everything. After device loss only with `is_lost`; otherwise it is freed when the process exits."""
         if self.lost is None or is_lost:
             if self.lost is None:
                 self.idle()
@@ -159,6 +159,6 @@ class MetalContext:
 
 
 def name_of(driver: ObjectiveC, device: int) -> str:
-    """The name of a GPU, as Apple calls it."""
+    """Return the product name of a GPU."""
     with driver.pool():
         return driver.text(driver.send(device, "name"))

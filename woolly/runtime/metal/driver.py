@@ -1,4 +1,4 @@
-"""The MetalDevice: memory, copies, launches and recorded launches of a GPU of Apple's chips."""
+"""MetalDevice: memory, copies, launches and graphs of an Apple GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.runtime.metal.stream import MetalStream
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import COPIED, measure_bandwidth
 
-LEVEL = "metal"  # one arithmetic: that of the cpu backend, whatever the chip
+LEVEL = "metal"  # one level for all chips: results match the cpu backend
 
 
 class MetalDevice(QueuedDevice):
@@ -36,19 +36,19 @@ class MetalDevice(QueuedDevice):
 
     @property
     def level(self) -> str:
-        """The same for all: what gives the bits of the cpu backend."""
+        """Kernel level, the same for all GPUs: results match the cpu backend."""
         return LEVEL
 
     @property
     def driver(self) -> str:
-        """The system, and what differs of its arithmetic."""
+        """macOS version, with deviations from the arithmetic of the CPU."""
         text = f"Metal of macOS {self._shared.driver.version}"
         return f"{text}, with zero in place of numbers below 1.2e-38" if self._shared.flushes else text
 
     @property
     def kernels(self) -> Kernels:
         """Emitters of the kernels in native/gpu."""
-        from woolly.runtime.metal.kernels import KERNELS  # a machine without a GPU need not wait for them
+        from woolly.runtime.metal.kernels import KERNELS  # not needed on machines without a GPU
 
         return KERNELS
 
@@ -59,16 +59,16 @@ class MetalDevice(QueuedDevice):
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes per second of its memory, measured once; None if there is no room to measure it."""
+        """Memory bandwidth in bytes per second, measured once; None without memory for the measurement."""
         if not self._shared.knows_bandwidth:
-            with suppress(RequestError):  # a figure keeps no model away
+            with suppress(RequestError):  # a failed measurement must not prevent loading a model
                 if self.memory()[0] > 8 * COPIED:
                     self._shared.bandwidth = measure_bandwidth(self, COPIED)
             self._shared.knows_bandwidth = True
         return self._shared.bandwidth
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and bytes in all, of what macOS lets the GPU use."""
+        """Return free and total bytes of the memory that macOS lets the GPU use."""
         return memory_of(self._shared.enter(), self._shared.device)
 
     def zero(self, address: Address, n_bytes: int) -> None:
@@ -76,7 +76,7 @@ class MetalDevice(QueuedDevice):
         if n_bytes:
             with self._shared.lock:
                 block, at = self._shared.memory.find(int(address))
-            # A multiple of 4 bytes: memory is handed out in pieces of 256.
+            # Round up to 4 bytes; allocations are multiples of 256.
             self._queue.fill(block, at, -(-n_bytes // 4) * 4)
 
     def copy(self, source: Address, to: Address, n_bytes: int) -> None:
@@ -86,10 +86,10 @@ class MetalDevice(QueuedDevice):
         self._queue.copy(a, at, b, place, n_bytes)
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
+        """No-op: the archive contains all kernels, and `prepare` compiles them."""
 
     def mark(self) -> int:
-        """Submits what is open: its end is the time stamp."""
+        """Submit open commands; their end is the timestamp."""
         self._submit()
         return super().mark()
 
@@ -99,16 +99,17 @@ class MetalDevice(QueuedDevice):
 
 
 def memory_of(driver: ObjectiveC, device: int) -> tuple[int, int]:
-    """Bytes that are free, and bytes in all, of what macOS lets a GPU use."""
+    """Return free and total bytes of the memory that macOS lets a GPU use."""
     total = driver.send(device, "recommendedMaxWorkingSetSize", result=c.c_uint64)
     taken = driver.send(device, "currentAllocatedSize", result=c.c_uint64)
     return max(0, total - taken), total
 
 
 def find_level(driver: ObjectiveC | None = None) -> str:
-    """The level of the first GPU, without opening it. DeviceError if there is none that `auto` may take.
+    """Return the level of the first GPU without opening it. DeviceError if `auto` may not use the GPU.
 
-    It shares the memory of the CPU, so it is taken by name alone as long as nobody has measured that it is not slower.
+    Currently always an error: Apple GPUs must be selected explicitly until measurements show that they are not slower
+    than the CPU.
     """
     open_archive()
     driver = driver or open_driver()
@@ -120,13 +121,13 @@ def find_level(driver: ObjectiveC | None = None) -> str:
 
 
 def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice:
-    """The GPU of that number, after a probe of its arithmetic. DeviceError if it cannot be used."""
+    """Open a GPU by number and probe its arithmetic. DeviceError if it cannot be used."""
     driver = driver or open_driver()
     context = MetalContext(driver, find_device(driver, index), open_archive())
     device = MetalDevice(context)
     try:
         wrong = differences(device)
-        # Metal promises nothing of numbers below 1.2e-38, and kernels make none that an answer depends on.
+        # Metal may flush subnormals; no result of the kernels depends on them.
         context.flushes = TINY in wrong
         if set(wrong) - {TINY, OWN_HALVES}:
             raise refusal(device, wrong)
@@ -143,7 +144,7 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
 
 
 def find_device(driver: ObjectiveC, index: int) -> int:
-    """The GPU of that number, which is kept. DeviceError if there is none, RequestError if none has that number."""
+    """Return a GPU by number, retained. DeviceError without a GPU, RequestError for an unknown number."""
     found = driver.devices()
     for i, one in enumerate(found):
         if i != index:

@@ -1,4 +1,4 @@
-"""Gpus: what GPUs Metal knows on this machine, without a program on them."""
+"""Detection of Metal GPUs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
-    driver = open_driver()  # other systems are refused here, before the rest of the room is imported
+    """Return a GPU by number. DeviceError if it cannot be used, RequestError for an unknown number."""
+    driver = open_driver()  # fails here on other systems, before further imports
     from woolly.runtime.gpu.found import Gpu
     from woolly.runtime.metal.context import name_of
     from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of
@@ -28,7 +28,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """GPUs that `auto` may take; 0 if the first is taken by name alone."""
+    """Return the number of GPUs that `auto` may use; 0 if they must be selected explicitly."""
     try:
         driver = open_driver()
         from woolly.runtime.metal.driver import find_level

@@ -1,4 +1,4 @@
-"""The kernels of Metal: those of Vulkan, from the same sources and with the same arguments."""
+"""Metal kernels: compiled from the same sources as the Vulkan kernels, with the same arguments."""
 
 from __future__ import annotations
 

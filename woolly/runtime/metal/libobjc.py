@@ -1,6 +1,6 @@
-"""ObjectiveC: messages to objects of Apple's frameworks, by ctypes: no package is needed but the system.
+"""ObjectiveC: calls to Apple frameworks through the Objective-C runtime with ctypes, without other packages.
 
-An object is a number, 0 for none. `send` takes arguments as ctypes has them, because a message says nothing of theirs.
+An object is an integer address, 0 for nil. `send` takes ctypes values, because selectors carry no argument types.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _METAL = "/System/Library/Frameworks/Metal.framework/Metal"
 
 
 class Size(c.Structure):
-    """MTLSize: groups of a grid, or threads of a group."""
+    """MTLSize: threadgroups per grid, or threads per threadgroup."""
 
     _fields_ = [("x", c.c_uint64), ("y", c.c_uint64), ("z", c.c_uint64)]
 
 
 class Range(c.Structure):
-    """NSRange: the first of some bytes, and how many they are."""
+    """NSRange: offset and length in bytes."""
 
     _fields_ = [("first", c.c_uint64), ("n", c.c_uint64)]
 
 
 class ObjectiveC:
-    """The runtime of Objective-C, with Metal."""
+    """The Objective-C runtime and the Metal framework."""
 
     def __init__(self) -> None:
         self._objc, self._metal = c.CDLL(_LIBRARY), c.CDLL(_METAL)
@@ -51,7 +51,7 @@ class ObjectiveC:
         self.version = platform.mac_ver()[0]  # of macOS
 
     def send(self, receiver: int, message: str, *arguments: Any, result: Any = c.c_void_p) -> Any:
-        """What an object replies to a message."""
+        """Send a message to an object and return its result."""
         key = result, *(type(one) for one in arguments)
         sender = self._senders.get(key)
         if sender is None:
@@ -65,36 +65,36 @@ class ObjectiveC:
         return self._selectors[message]
 
     def find_class(self, name: str) -> int:
-        """The class of that name."""
+        """Return a class by name."""
         return int(self._objc.objc_getClass(name.encode()) or 0)
 
     def responds(self, receiver: int, message: str) -> bool:
-        """Whether an object knows a message."""
+        """Check that an object responds to a selector."""
         selector = c.c_void_p(self._selector(message))
         return bool(self.send(receiver, "respondsToSelector:", selector, result=c.c_bool))
 
     def attempt(self, receiver: int, message: str, *arguments: Any) -> tuple[int, str]:
-        """What an object replies to a message that ends with an error, and the error's text if it replies nothing."""
+        """Send a message with a trailing NSError argument; returns the result, and the error's text if it is nil."""
         error = c.c_void_p()
         found = self.send(receiver, message, *arguments, c.pointer(error))
         return found, "" if found else self.describe(error.value or 0)
 
     def describe(self, error: int) -> str:
-        """The text of an error."""
+        """Return the text of an NSError."""
         return self.text(self.send(error, "localizedDescription")) if error else "no reason is given"
 
     def text(self, string: int) -> str:
-        """A string of Apple's as one of Python's."""
+        """Convert an NSString to str."""
         found = self.send(string, "UTF8String", result=c.c_char_p) if string else None
         return (found or b"").decode(errors="replace")
 
     def string(self, text: str) -> int:
-        """A string of Python's as one of Apple's, which the pool in use frees."""
+        """Convert a str to an autoreleased NSString."""
         found = self.send(self.find_class("NSString"), "stringWithUTF8String:", c.c_char_p(text.encode()))
         return int(found)
 
     def devices(self) -> list[int]:
-        """All GPUs, each kept."""
+        """Return all GPUs, retained."""
         array = self._metal.MTLCopyAllDevices() or 0
         n = self.send(array, "count", result=c.c_uint64) if array else 0
         found = [self.send(array, "objectAtIndex:", c.c_uint64(i)) for i in range(n)]
@@ -106,7 +106,7 @@ class ObjectiveC:
 
     @contextmanager
     def pool(self) -> Iterator[None]:
-        """Frees at its end what messages gave to nobody: threads of Python have no pool of their own."""
+        """Autorelease pool for the block, because Python threads have none."""
         pool = self._objc.objc_autoreleasePoolPush()
         try:
             yield
@@ -115,7 +115,7 @@ class ObjectiveC:
 
 
 def open_driver() -> ObjectiveC:
-    """The runtime of this process. DeviceError if this is not a Mac, or if it was opened before a fork."""
+    """Return the runtime of this process. DeviceError on other systems, or if it was opened before a fork."""
     owner, driver = _opened()
     if owner != os.getpid():
         raise DeviceError("Metal is in use by the process that this one was forked from; start processes by spawn")

@@ -1,4 +1,4 @@
-"""MetalStaging: copies between arrays and memory that the CPU and the GPU share, in the order of the stream."""
+"""MetalStaging: uploads and downloads through unified memory, in stream order."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from woolly.runtime.gpu.memory import Block
 from woolly.runtime.metal.context import MetalContext
 from woolly.runtime.metal.stream import MetalStream
 
-_STAGE = 8 << 20  # bytes of each of two buffers that uploads wait in: while one is copied from, the other is filled
-_UNIT = 4  # bytes: offsets and lengths of the GPU's copies are multiples
+_STAGE = 8 << 20  # bytes of each of two staging buffers: one is copied while the other is filled
+_UNIT = 4  # alignment of offsets and sizes of GPU copies
 
 
 class MetalStaging:
-    """The copies of one stream."""
+    """Uploads and downloads of one stream."""
 
     def __init__(self, shared: MetalContext, stream: MetalStream) -> None:
         self._shared, self._stream = shared, stream
         self._stages: list[Block] = []
-        self._free_from = [0, 0]  # the values from which on each stage is free
-        self._now = self._used = 0  # the stage that is filled, and how much of it is
-        self._returns: list[Block] = []  # that are free
+        self._free_from = [0, 0]  # timeline values at which each stage is free
+        self._now = self._used = 0  # the stage being filled, and its used bytes
+        self._returns: list[Block] = []  # free readback buffers
         self._coming: deque[tuple[int, Block, int, npt.NDArray[Any]]] = deque()
 
     def write(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Writes to memory that is fresh, so that no queued work can want what was there."""
+        """Write directly to newly allocated memory, which no queued work uses."""
         block, at = self._find(address)
         c.memmove(block.host + at, data.ctypes.data, data.nbytes)
 
@@ -51,7 +51,7 @@ class MetalStaging:
             self._free_from[self._now] = self._stream.coming
 
     def _room(self, n_bytes: int) -> tuple[Block, int]:
-        """A place in a stage."""
+        """Reserve space in a staging buffer; returns the buffer and the offset."""
         while len(self._stages) < 2:
             self._stages.append(self._block(_STAGE))
         if self._used + n_bytes > _STAGE:
@@ -78,7 +78,7 @@ class MetalStaging:
         try:
             self._stream.copy(source, first, block, 0, n_bytes)
         except BaseException:
-            self._returns.append(block)  # `close` gives it back
+            self._returns.append(block)  # freed by `close`
             raise
         self._coming.append((self._stream.coming, block, at - first, out))
 

@@ -1,8 +1,8 @@
-"""The MetalStream: command buffers of one GPU, committed in order, and how far the GPU has come with them.
+"""MetalStream: command buffers of one GPU, committed in order, and their progress.
 
-Launches of a command buffer may run side by side; a barrier stands before each that needs what was written before it.
-Metal has nothing that records launches and takes addresses, so recorded ones are encoded again.
-A pool is around all that is asked of the driver: Metal leaves objects to the pool of the thread, which has none.
+Launches of a command buffer may run concurrently; a barrier precedes each dependent one. Metal cannot record launches
+that use buffer addresses, so graphs are encoded again on replay. Driver calls run inside an autorelease pool, because
+Python threads have none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class _Launch:
-    """A kernel, its arguments, its groups, and whether it needs nothing of the one before."""
+    """A recorded kernel launch; `early`: independent of the previous one."""
 
     pipeline: Pipeline
     arguments: bytes
@@ -42,44 +42,44 @@ class _Launch:
 
 @dataclass(frozen=True)
 class _Sent:
-    """Work that the GPU has."""
+    """A submission in flight."""
 
-    value: int  # how far the GPU has come when it is done
+    value: int  # timeline value when done
     commands: int
     n_launches: int
 
 
 class MetalStream:
-    """One queue of work."""
+    """One queue of work, with software timeline values."""
 
     def __init__(self, shared: MetalContext) -> None:
         self._shared = shared
-        self._commands = 0  # the command buffer that takes work
-        self._encoder, self._is_copying = 0, False  # of it
-        self._n_changes = -1  # of the list of blocks that the encoder knows
-        self._piece: list[_Launch] | None = None  # that launches are recorded in
-        self._last = self._done = 0  # values: of the last submission, and of what the GPU has done
+        self._commands = 0  # the open command buffer
+        self._encoder, self._is_copying = 0, False  # its encoder
+        self._n_changes = -1  # version of the block list that the encoder uses
+        self._piece: list[_Launch] | None = None  # launches being recorded
+        self._last = self._done = 0  # timeline values: last submission, last finished
         self._sent: deque[_Sent] = deque()
-        self._marks: dict[int, int] = {}  # values by number
+        self._marks: dict[int, int] = {}  # timeline values by mark
         self._spans: dict[int, tuple[float, float]] = {}  # start and end in seconds of the GPU's clock, by value
         self._numbers = itertools.count(1)
 
     @property
     def coming(self) -> int:
-        """The value that says that what is queued next is done."""
+        """Timeline value of the next submission."""
         return self._last + 1
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued or under way."""
+        """Check that no work is open or in flight."""
         return not self._commands and self._done == self._last
 
     def is_done(self, value: int) -> bool:
-        """Whether the GPU has come so far, as the host knows."""
+        """Check that a timeline value was reached, as of the last poll."""
         return value <= self._done
 
     def _open(self, copies: bool) -> int:
-        """The encoder of the open command buffer that takes copies, or launches."""
+        """Return the encoder for copies or launches in the open command buffer."""
         driver = self._shared.enter()
         if self._encoder and self._is_copying != copies:
             self._end_encoder()
@@ -99,7 +99,7 @@ class MetalStream:
         return self._encoder
 
     def _show_memory(self) -> None:
-        """Kernels find memory by address: the driver must know all that they may use."""
+        """Declare all blocks as resident, because kernels access memory by address."""
         with self._shared.lock:
             self._n_changes = self._shared.memory.n_changes
             buffers = [block.buffer for block in self._shared.memory.blocks]
@@ -115,14 +115,14 @@ class MetalStream:
             self._shared.driver.send(encoder, "release", result=None)
 
     def copy(self, source: Block, at: int, to: Block, place: int, n_bytes: int) -> None:
-        """Queues a copy; offsets and bytes are multiples of 4."""
+        """Queue a copy; offsets and size must be multiples of 4."""
         message = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
         ends = c.c_void_p(source.buffer), c.c_uint64(at), c.c_void_p(to.buffer), c.c_uint64(place)
         with self._shared.driver.pool():
             self._shared.driver.send(self._open(copies=True), message, *ends, c.c_uint64(n_bytes), result=None)
 
     def fill(self, block: Block, at: int, n_bytes: int) -> None:
-        """Queues zeros; offset and bytes are multiples of 4."""
+        """Queue a zero fill; offset and size must be multiples of 4."""
         arguments = c.c_void_p(block.buffer), Range(at, n_bytes), c.c_uint8(0)
         with self._shared.driver.pool():
             self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
@@ -149,7 +149,7 @@ class MetalStream:
         driver.send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", *sizes, result=None)
 
     def end_writes(self) -> None:
-        """Nothing: encoders see what those before them wrote."""
+        """No-op: writes of earlier encoders are visible to later ones."""
 
     def submit(self, n_launches: int) -> float | None:
         """Submit open commands. Return the mean seconds per launch of the latest finished submission, or None."""
@@ -163,7 +163,7 @@ class MetalStream:
             return self._reap()
 
     def _reap(self) -> float | None:
-        """Takes back what is done. DeviceError if some of it failed."""
+        """Release finished submissions and return seconds per launch of the last one. DeviceError if one failed."""
         driver, seconds = self._shared.enter(), None
         while self._sent:
             sent = self._sent[0]
@@ -185,7 +185,7 @@ class MetalStream:
         return seconds
 
     def _forget_spans(self) -> None:
-        """Keeps what marks ask for, the work before each and the first after it, and the last: a mark may follow."""
+        """Drop spans except the last one and the ones before and after each mark."""
         kept = {self._done, *(value + i for value in self._marks.values() for i in range(2))}
         self._spans = {value: span for value, span in self._spans.items() if value in kept}
 
@@ -199,7 +199,7 @@ class MetalStream:
         self.reach_value(self._last)
 
     def reach_value(self, value: int) -> None:
-        """Returns when the GPU has come so far. macOS itself ends work that takes too long."""
+        """Block until a timeline value is reached. macOS aborts work that takes too long."""
         driver = self._shared.enter()
         with driver.pool():
             for sent in tuple(self._sent):
@@ -221,7 +221,7 @@ class MetalStream:
         self._piece = None
 
     def replay(self, pieces: Iterable[list[_Launch]], single_submit: bool) -> None:
-        """Encodes recorded launches, and submits each piece by itself: the system has a limit for the time of each."""
+        """Encode recorded launches and submit each piece separately, because macOS limits the time of each."""
         for piece in pieces:
             launches = [one for one in piece if all(one.grid)]
             with self._shared.driver.pool():
@@ -230,17 +230,17 @@ class MetalStream:
             self.submit(len(launches))
 
     def forget(self, pieces: list[list[_Launch]]) -> None:
-        """Nothing: what is recorded is a list."""
+        """No-op: a graph is a Python list."""
 
     def mark(self) -> int:
-        """Ends what is open: time counts from the start of what comes next. Gives its number."""
+        """Submit open commands and return the number of a mark; time counts from the start of the next submission."""
         self.submit(0)
         number = next(self._numbers)
         self._marks[number] = self._last
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Nanoseconds of the work between each mark and the next; drops the marks."""
+        """Return the nanoseconds of work between consecutive marks; drops the marks."""
         values = [self._marks[mark] for mark in marks]
         if values:
             self.reach_value(max(values))

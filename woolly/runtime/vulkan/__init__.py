@@ -1,4 +1,4 @@
-"""The Vulkan backend: kernels of native/gpu, with the arithmetic of the cpu backend, on GPUs of any maker."""
+"""Vulkan backend: kernels of native/gpu on GPUs of all vendors, bit-identical to the cpu backend."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,9 @@
-"""The SpirvArchive: compiled kernels, as native/gpu/compile.py writes them.
+"""SpirvArchive: compiled kernels, written by native/gpu/compile.py.
 
-A file of an eight-byte mark, the length of an index, the index as JSON and packs, each packed by xz. The index has the
-digest of the sources, how each weight type is packed, and for each variant of the kernels the place and length of its
-pack and, by name, the place and length of each kernel in what is packed, and the digest of what it was compiled from.
-Variants may share a pack: one before others says where its kernels end, and a checksum of what is packed up to there.
-"plain" takes the driver's fused multiply-add, "double" makes one of f64.
+File format: 8-byte magic, length of the index, JSON index, xz-compressed packs. The index has the digest of the
+sources, the packed layout of each weight type and, per kernel variant, offset and length of its pack and, by kernel,
+offset and length in the decompressed pack and the digest of its source. Variants may share a pack; a prefix then has
+its own length and checksum. Variant "plain" uses the driver's FMA, "double" emulates FMA in f64.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pathlib import Path
 from woolly import _native
 from woolly.errors import DeviceError
 
-# Beside this file, or, if Woolly is installed editable, beside the native module.
+# Next to this file or, in an editable install, next to the native module.
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "vulkan")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyv1"
-# The sources, if this is a clone: an archive there may be older than they are.
+# Sources in a clone, to detect an outdated archive.
 _SOURCES = Path(__file__).resolve().parents[3] / "native" / "gpu"
 _MAKE = (
     "in the clone `pip install slangpy` and `python native/gpu/compile.py` make them, and `pip install .` takes them"
@@ -33,14 +32,14 @@ _MAKE = (
 
 @dataclass(frozen=True)
 class PackedForm:
-    """How a block of weights lies on the device, as its struct in native/gpu/weights says."""
+    """Packed layout of a weight block, as in its struct in native/gpu/weights."""
 
-    words: int  # of 4 bytes
-    head: int  # bytes of the block's front that stand behind its words
+    words: int  # 32-bit words per block
+    head: int  # leading bytes of the file's block that are moved to the end
 
 
 class SpirvArchive:
-    """SPIR-V by variant and name."""
+    """Compiled kernels by variant and name."""
 
     def __init__(self, path: Path = ARCHIVE) -> None:
         self.path = path
@@ -73,11 +72,11 @@ class SpirvArchive:
         self.digest = hashlib.sha256(data).hexdigest()
 
     def names(self, variant: str = "plain") -> list[str]:
-        """The kernels of a variant."""
+        """Return the kernel names of a variant."""
         return sorted(self._packs[variant][1])
 
     def kernel(self, variant: str, name: str) -> bytes:
-        """The SPIR-V of a kernel. DeviceError if the archive has none of that name."""
+        """Return the SPIR-V of a kernel. DeviceError for an unknown name."""
         packed, places = self._packs.get(variant, (b"", {}))
         if name not in places:
             raise DeviceError(f"this build of Woolly has no kernel {name}: install it again", code="no_kernels")
@@ -93,7 +92,7 @@ class SpirvArchive:
 
 
 def open_archive() -> SpirvArchive:
-    """The archive of this build, read once for as long as its file stays the same."""
+    """Return the archive of this build, cached until the file changes."""
     found = ARCHIVE.stat() if ARCHIVE.exists() else None
     return _read(ARCHIVE, found and (found.st_mtime_ns, found.st_size))
 
@@ -105,7 +104,7 @@ def _read(path: Path, version: tuple[int, int] | None) -> SpirvArchive:
 
 @functools.cache
 def _sources_digest(folder: Path) -> str:
-    """What native/gpu/compile.py writes into the archive of these sources; empty if there are none."""
+    """Return the digest of the kernel sources as in native/gpu/compile.py; empty without sources."""
     script = folder / "compile.py"
     if not script.exists():
         return ""
@@ -117,8 +116,8 @@ def _sources_digest(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _opened(packed: bytes, end: tuple[int, int] | None) -> bytes:
-    """What is packed, or as much of it as has a checksum: a length and that."""
-    import lzma  # not every Python has it
+    """Decompress a pack, or its prefix of given length and CRC-32 in `end`."""
+    import lzma  # missing in some Python builds
 
     try:
         if end is None:

@@ -1,4 +1,4 @@
-"""The VulkanBackend: kernels for GPUs of any maker, with the bits of the cpu backend."""
+"""VulkanBackend: GPUs of all vendors, bit-identical to the cpu backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def _open(number: int = 0) -> Device:
-    from woolly.runtime.vulkan.driver import open_device  # few machines need it
+    from woolly.runtime.vulkan.driver import open_device  # imported only if used
 
     device = open_device(number)
     if device.physical.is_software:
@@ -31,7 +31,7 @@ def _warn(name: str) -> None:
 
 
 class VulkanBackend(GpuBackend):
-    """GPUs by Vulkan, with kernels of native/gpu."""
+    """Vulkan GPUs, with kernels of native/gpu."""
 
     name = "vulkan"
 

@@ -1,4 +1,4 @@
-"""The bandwidth of a GPU's memory, measured by copies and fills inside of it: Vulkan has no function that says it."""
+"""Memory bandwidth of a GPU, measured by copies and fills, because Vulkan does not report it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.queued import QueuedDevice
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-COPIED = 128 << 20  # bytes: more than the caches of most GPUs
-_ROOM = 8  # times as much must be free
+COPIED = 128 << 20  # bytes per copy: more than the caches of most GPUs
+_ROOM = 8  # required free memory, in copies
 _TIMES = 3
 
 
 def find_bandwidth(device: VulkanDevice) -> float | None:
-    """Bytes per second; None of the CPU in place of a GPU, without a clock, or without memory for a copy.
+    """Return the bandwidth in bytes per second; None for CPU drivers, without timestamps or without enough memory.
 
-    A figure keeps no model away: a card may be full although its driver says that memory is free.
+    A failed measurement must not prevent loading a model: a GPU may be full although the driver reports free memory.
     """
     physical = device.physical
     if physical.is_software or not physical.timestamp_bits or device.memory()[0] < _ROOM * COPIED:
@@ -32,9 +32,9 @@ def find_bandwidth(device: VulkanDevice) -> float | None:
 
 
 def measure_bandwidth(device: QueuedDevice, n_bytes: int) -> float | None:
-    """Bytes per second of the fastest of some copies and fills; None if the clock is too coarse.
+    """Return the bytes per second of the fastest copy or fill; None if timestamps are too coarse.
 
-    A driver may copy by an engine of its own: on an H200 at 840 GB/s, where zeros are written at 4,000.
+    Fills count because a driver may use a slow copy engine: on an H200 copies run at 840 GB/s, fills at 4,000 GB/s.
     """
     with ExitStack() as stack:
         places = []

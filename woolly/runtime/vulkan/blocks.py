@@ -1,4 +1,4 @@
-"""Blocks: weights as kernels of native/gpu read them, and how the loader packs them."""
+"""Blocks: packed weight layout of the kernels in native/gpu, and repacking by the loader."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _THREADS, _MAX_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix, or one for each head or expert, on the device."""
+    """A packed matrix, or one per head or expert, on the device."""
 
     address: Address
-    points: Address  # of the codebook; 0 for none
-    stride: int  # words of a row; 0 of floats, whose rows need not begin with one
-    columns: int  # of a block of activations: 32, 256; 0: floats
-    name: str  # of the type, in names of kernels
+    points: Address  # codebook; 0: none
+    stride: int  # 32-bit words per row; 0 for floats
+    columns: int  # columns per block of quantized activations: 32 or 256; 0: floats
+    name: str  # type name in kernel names
 
 
 def columns_of(weight: Weight) -> int:
-    """Columns of a block of activations for a weight: 32 or 256; 0 of floats, and of types that have no kernels."""
+    """Return the columns per activation block for a weight: 32 or 256; 0 for floats and types without kernels."""
     activations = _native.types()[weight.type.name][3] if weight.type.name in _native.types() else "f32"
     return 0 if activations == "f32" else int(activations.removeprefix("q8_"))
 
 
 def blocks_of(e: Emitter, weight: Weight) -> Blocks:
-    """The weight on the device, which the loader fills."""
+    """Return the packed weight on the device, filled by the loader."""
     kind, columns = weight.type, weight.shape[-1]
     n_rows = math.prod(weight.shape[:-1])
     name = kind.name.lower()
@@ -57,7 +57,7 @@ def blocks_of(e: Emitter, weight: Weight) -> Blocks:
 def _pack(
     n_blocks: int, n_bytes: int, words: int, head: int, device: Device, to: Address, staged: Address, first: int, n: int
 ) -> None:
-    """Queues the packing of n rows that are staged."""
+    """Queue the repacking of n staged rows."""
     at = Address(to + 4 * first * n_blocks * words)
     groups = -(-n * n_blocks * words // _THREADS)
     grid = (min(groups, _MAX_GROUPS), -(-groups // _MAX_GROUPS))

@@ -1,4 +1,4 @@
-"""The VulkanContext: what the queues of one GPU share, from its pipelines to the fault that ended it."""
+"""VulkanContext: state shared by all queues of a GPU: logical device, memory, pipelines and device loss."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ COMPUTE = 0x20  # the stage of shaders
 
 
 class VulkanContext:
-    """A GPU as one program uses it."""
+    """A GPU opened by a program."""
 
     def __init__(self, driver: VulkanLibrary, physical: Physical, archive: SpirvArchive) -> None:
         self.driver, self.physical, self._archive = driver, physical, archive
-        self.variant = "plain"  # of the kernels: what the probe finds out
-        self.converts_halves = False  # exactly: what the probe finds out, too
-        self.has_matrices = False  # units that kernels may use: what is found out after it
-        self.bandwidth: float | None = None  # bytes per second, once it is measured
+        self.variant = "plain"  # kernel variant, set by the probe
+        self.converts_halves = False  # whether the driver converts f16 exactly, set by the probe
+        self.has_matrices = False  # usable matrix units, set after the probe
+        self.bandwidth: float | None = None  # bytes per second, once measured
         self.knows_bandwidth = False
-        self.lost: DeviceError | None = None  # why the device cannot be used again
-        self.hangs = False  # whether that is because work does not end: then nothing can be given back
+        self.lost: DeviceError | None = None  # error that made the device unusable
+        self.hangs = False  # whether work timed out: then nothing can be freed
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
         self._pipelines: dict[tuple[str, bool, str], Any] = {}
@@ -76,15 +76,15 @@ class VulkanContext:
         leave_in_children(self)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls the driver; remembers a fault after which the device is of no use."""
+        """Call the driver and raise an error on failure; records device loss."""
         self.enter()
         if code := self.driver.result(name, *arguments):
             raise self.failed(self.driver.error(name, code))
 
     def enter(self) -> VulkanLibrary:
-        """The driver, unless the device is lost."""
+        """Return the driver; raises if the device is lost."""
         if self.lost is not None:
-            # Without the traces of those who got it before: they would keep what they computed with.
+            # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
         return self.driver
 
@@ -93,18 +93,18 @@ class VulkanContext:
         self.call("vkDeviceWaitIdle", self.device)
 
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
-        """Remembers a fault after which the device is of no use."""
+        """Record device loss, and return the error to raise."""
         if isinstance(error, DeviceError) and error.code == "lost":
             self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
             return self.lost
         return error
 
     def leave(self) -> None:
-        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        """Disable the context in a forked child, which must not call the driver."""
         self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
 
     def pipeline(self, kernel: str) -> Any:
-        """The kernel of that name, compiled by the driver when it is first asked for."""
+        """Return the pipeline of a kernel, compiled by the driver on first use."""
         key = self.variant, self.converts_halves, kernel
         found = self._pipelines.get(key)
         if found is not None:
@@ -118,7 +118,7 @@ class VulkanContext:
             special = constants(int(self.converts_halves))
             wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", reference(special)), self.layout, None, -1)
             arguments = (self._cache, 1, c.byref(wanted), None, c.byref(made))
-            # Without the lock: the driver compiles for milliseconds, and takes several threads.
+            # Without the lock: compilation takes milliseconds and may run in several threads.
             self.call("vkCreateComputePipelines", self.device, *arguments)
         finally:
             self.driver.result("vkDestroyShaderModule", self.device, module, None)
@@ -137,12 +137,12 @@ class VulkanContext:
             data = self._cache_path().read_bytes()
         text = c.create_string_buffer(data, max(1, len(data)))
         info = CacheInfo(0, len(data), c.cast(text, c.c_void_p))
-        # The driver drops what another driver wrote.
+        # The driver ignores caches of other drivers.
         self.call("vkCreatePipelineCache", self.device, c.byref(info), None, c.byref(self._cache))
         self._cached_bytes = len(data)
 
     def _keep_cache(self) -> None:
-        """Writes what the driver compiled, for the next process."""
+        """Save the pipeline cache for the next process."""
         if not self._cache:
             return
         n = c.c_size_t()
@@ -161,10 +161,10 @@ class VulkanContext:
             part.replace(path)
 
     def close(self, is_lost: bool = False) -> None:
-        """Gives back all; of a lost device if `is_lost`. Else the end of the process does after a fault."""
+        """Free everything. After device loss only with `is_lost`; otherwise it is freed when the process exits."""
         if self.lost is None or is_lost:
             driver = self.driver
-            # Results do not matter here: there is nothing left to save.
+            # Errors are ignored during cleanup.
             driver.result("vkDeviceWaitIdle", self.device)
             if self.lost is None:
                 self._keep_cache()

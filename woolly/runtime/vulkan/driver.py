@@ -1,6 +1,6 @@
-"""The VulkanDevice: memory, copies, launches and recorded launches of one GPU.
+"""VulkanDevice: memory, copies, launches and graphs of one GPU.
 
-Recorded launches are command buffers that are submitted again.
+Graphs are command buffers that are submitted again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Address
     from woolly.runtime.gpu.kernels import Kernels
 
-# GPUs of this process that were lost while their matrix units were tried, by number and identity.
+# GPUs lost in this process during the matrix unit test, by number and identity.
 _lost_units: set[tuple[int, str]] = set()
 
 
@@ -47,7 +47,7 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def level(self) -> str:
-        """The same for all: what gives the bits of the cpu backend."""
+        """Kernel level, the same for all GPUs: results match the cpu backend."""
         return LEVEL
 
     @property
@@ -60,7 +60,7 @@ class VulkanDevice(QueuedDevice):
     @property
     def kernels(self) -> Kernels:
         """Emitters of the kernels in native/gpu."""
-        from woolly.runtime.vulkan.ops import KERNELS  # a machine without a GPU need not wait for them
+        from woolly.runtime.vulkan.ops import KERNELS  # not needed on machines without a GPU
 
         return KERNELS
 
@@ -76,12 +76,12 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def physical(self) -> Physical:
-        """What it is and has."""
+        """Properties of the physical device."""
         return self._shared.physical
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes per second of its memory, measured once; None of the CPU in place of a GPU."""
+        """Memory bandwidth in bytes per second, measured once; None for a CPU driver."""
         if not self._shared.knows_bandwidth:
             self._shared.bandwidth, self._shared.knows_bandwidth = find_bandwidth(self), True
         return self._shared.bandwidth
@@ -95,7 +95,7 @@ class VulkanDevice(QueuedDevice):
         if n_bytes:
             with self._shared.lock:
                 block, at = self._shared.memory.find(int(address))
-            # A multiple of 4 bytes: memory is handed out in pieces of 256.
+            # Round up to 4 bytes; allocations are multiples of 256.
             size = c.c_uint64(-(-n_bytes // 4) * 4)
             self._commands.record("vkCmdFillBuffer", block.buffer, c.c_uint64(at), size, 0)
 
@@ -106,7 +106,7 @@ class VulkanDevice(QueuedDevice):
         self._commands.record("vkCmdCopyBuffer", a.buffer, b.buffer, 1, c.byref(BufferCopy(at, place, n_bytes)))
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
+        """No-op: the archive contains all kernels, and `prepare` compiles them."""
 
     def beside(self) -> VulkanDevice:
         """Return a handle of the same device with a separate stream."""
@@ -114,7 +114,7 @@ class VulkanDevice(QueuedDevice):
 
 
 def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
-    """The variant of kernels that gives exact results on the device. DeviceError if none does."""
+    """Return the kernel variant with exact results on the device. DeviceError if there is none."""
     variants = ("plain", "double") if "shaderFloat64" in context.physical.features else ("plain",)
     wrong: list[str] = []
     for variant in variants:
@@ -127,10 +127,10 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
 
 
 def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: float = 120.0) -> VulkanDevice:
-    """The GPU of that number, after a probe of its arithmetic. DeviceError if it cannot be used.
+    """Open a GPU by number and probe its arithmetic. DeviceError if it cannot be used.
 
-    Work that is not done after `limit_s` seconds counts as hanging. A GPU that is lost meanwhile can be opened again:
-    without its matrix units, if they were tried then.
+    `limit_s`: timeout of queued work in seconds. A GPU lost during the probe can be opened again, without its matrix
+    units if their test caused the loss.
     """
     driver = driver or open_driver()
     physical = find_physical(driver, index)
@@ -145,7 +145,7 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
 
 
 def _has_exact_units(device: VulkanDevice) -> bool:
-    """Whether matrix units compute exactly, tried at every opening. A GPU that is lost meanwhile has none."""
+    """Test whether matrix units compute exactly. If the GPU is lost, later openings do not use them."""
     try:
         return matrices.is_exact(device)
     except DeviceError as error:
@@ -163,7 +163,7 @@ def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDe
         raise
     try:
         context.variant = choose_variant(device, context)
-        # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
+        # Tested like the other arithmetic; with a failing driver, products use dot product kernels.
         if physical.has_matrices and context.variant == "plain":
             context.has_matrices = _has_exact_units(device)
     except BaseException:

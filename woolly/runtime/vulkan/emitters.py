@@ -1,4 +1,4 @@
-"""The emitters of Vulkan kernels, by op. A file of `ops/` enters its own."""
+"""Emitters of Vulkan kernels by op, registered by the modules in `ops/`."""
 
 from __future__ import annotations
 

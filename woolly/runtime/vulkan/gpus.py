@@ -1,4 +1,4 @@
-"""Gpus: what GPUs Vulkan knows on this machine, without a program on them."""
+"""Detection of Vulkan GPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number.
+    """Return a GPU by number. DeviceError if it cannot be used, RequestError for an unknown number.
 
-    The CPU that stands in for a GPU is found by those alone who name it.
+    CPU drivers (llvmpipe) are only accepted with `is_named`.
     """
     if not is_named:
-        find_level(number)  # most machines are refused here, before the rest of the room is imported
+        find_level(number)  # fails here on most machines, before further imports
     driver = open_driver()
     from woolly.runtime.gpu.found import Gpu
     from woolly.runtime.vulkan.physical import find_physical
@@ -28,7 +28,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """GPUs of the kind of the first, such as discrete; 0 if that cannot be used: a slower kind is taken by name."""
+    """Return the number of GPUs of the first one's kind, such as discrete; 0 if `auto` may not use it."""
     try:
         find_level()
         driver = open_driver()

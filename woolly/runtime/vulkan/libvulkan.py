@@ -1,4 +1,4 @@
-"""The VulkanLibrary: functions of Vulkan, from the loader, or from a driver itself if there is no loader."""
+"""VulkanLibrary: Vulkan functions from the loader, or directly from a driver without a loader."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.vulkan.structs import AppInfo, InstanceInfo, reference
 
-# The loader, then drivers that can do without it: servers with NVIDIA's often have no loader.
+# The loader, then drivers that work without it: NVIDIA servers often have no loader.
 _NAMES = {
     "win32": ("vulkan-1.dll",),
     "darwin": ("libvulkan.1.dylib", "libMoltenVK.dylib"),
     "linux": ("libvulkan.so.1", "libGLX_nvidia.so.0", "libEGL_nvidia.so.0"),
 }
 _API = 1 << 22 | 3 << 12  # 1.3
-_INTERFACE = 5  # of a driver's library, which is asked without a loader
+_INTERFACE = 5  # ICD interface version, for use without a loader
 NOT_READY, TIMEOUT = 1, 2
 _LOST = -4
 _OUT_OF_MEMORY = (-1, -2)
@@ -35,7 +35,7 @@ _RESULTS = {
 
 
 class VulkanLibrary:
-    """The functions of one instance of Vulkan."""
+    """Functions of a Vulkan instance."""
 
     def __init__(self, library: Any, is_loader: bool) -> None:
         self._instance: Any = None
@@ -46,7 +46,7 @@ class VulkanLibrary:
             library.vk_icdNegotiateLoaderICDInterfaceVersion(c.byref(c.c_uint32(_INTERFACE)))
             self._get = library.vk_icdGetInstanceProcAddr
         self._get.restype, self._get.argtypes = c.c_void_p, [c.c_void_p, c.c_char_p]
-        # Layers over other systems' drivers are only listed to those who ask.
+        # Portability drivers (MoltenVK) are only listed if this extension is enabled.
         words = [b"VK_KHR_portability_enumeration"] if sys.platform == "darwin" else []
         names = (c.c_char_p * max(1, len(words)))(*words)
         app = AppInfo(b"woolly", 1, b"woolly", 1, _API)
@@ -57,7 +57,7 @@ class VulkanLibrary:
         self._instance = instance
 
     def result(self, name: str, *arguments: Any) -> int:
-        """Calls a function and gives its result, of which 0 means success."""
+        """Call a function and return its result; 0 is success."""
         found = self._found.get(name)
         if found is None:
             place = self._get(self._instance, name.encode())
@@ -68,12 +68,12 @@ class VulkanLibrary:
         return int(found(*arguments))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function that must succeed."""
+        """Call a function and raise an error if it fails."""
         if code := self.result(name, *arguments):
             raise self.error(name, code)
 
     def error(self, name: str, code: int) -> DeviceError | RequestError:
-        """What a result means."""
+        """Return the error for a result code."""
         if code == _LOST:
             return DeviceError(f"the GPU was lost in {name}: the driver reset it", code="lost")
         if code in _OUT_OF_MEMORY:
@@ -81,7 +81,7 @@ class VulkanLibrary:
         return DeviceError(f"{name} failed: {_RESULTS.get(code, f'result {code}')}", code="driver")
 
     def physical_devices(self) -> list[c.c_void_p]:
-        """The devices that the drivers know."""
+        """Return the handles of all physical devices."""
         n = c.c_uint32()
         self.call("vkEnumeratePhysicalDevices", self._instance, c.byref(n), None)
         found = (c.c_void_p * max(1, n.value))()
@@ -91,7 +91,7 @@ class VulkanLibrary:
 
 
 def open_driver() -> VulkanLibrary:
-    """The driver of this machine, opened once. DeviceError if there is none, or a forked child asks for it."""
+    """Return the driver, opened once per process. DeviceError without a driver, or in a forked child."""
     process, driver = _opened()
     if process != os.getpid():
         raise DeviceError(
@@ -104,12 +104,12 @@ def open_driver() -> VulkanLibrary:
 
 @functools.cache
 def _opened() -> tuple[int, VulkanLibrary]:
-    """The process that opened the driver, which its forked children know, and the driver."""
+    """Return the id of the process that opened the driver, to detect forks, and the driver."""
     return os.getpid(), _start()
 
 
 def _start() -> VulkanLibrary:
-    """The driver. DeviceError if there is none."""
+    """Open the driver. DeviceError without one."""
     named = os.environ.get("WOOLLY_VULKAN_DRIVER")
     last: DeviceError | None = None
     for name in (named,) if named else _NAMES.get(sys.platform, _NAMES["linux"]):

@@ -1,4 +1,4 @@
-"""Matrix units: whether a GPU has those of native/gpu/linears/units.slang, and whether they compute exactly."""
+"""Matrix units: support for the cooperative matrices of native/gpu/linears/units.slang, and a test of exactness."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "shaderFloat16", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")
-# Sides of a tile, what is multiplied, what is added, that nothing saturates, and who shares a tile: halves, summed as
-# f32 by a subgroup, and bytes, summed as whole numbers.
+# M, N, K, types of A, B, C and result, saturation, scope: f16 with f32 sums and int8 with int32 sums, per subgroup.
 _TILES = {(16, 16, 16, 0, 0, 1, 1, 0, 3), (16, 16, 32, 3, 3, 5, 5, 0, 3)}
 _NONE = Address(0)
-SIZES_TYPE = 1000225000  # of the struct that has the smallest and the largest subgroup
-_SUBGROUP = 32  # threads that share a tile; the kernels count on it
+SIZES_TYPE = 1000225000  # sType of the properties with minimum and maximum subgroup sizes
+_SUBGROUP = 32  # subgroup size that the kernels require
 _SHARED = 47104  # bytes of shared memory of the largest kernel
 
 
 def has_units(
     driver: VulkanLibrary, handle: c.c_void_p, features: frozenset[str], shared_bytes: int, sizes: tuple[int, ...]
 ) -> bool:
-    """Whether the kernels of tiles run there; `sizes`: the smallest and the largest subgroup."""
+    """Check that the GPU can run the matrix unit kernels; `sizes`: minimum and maximum subgroup size."""
     if not features.issuperset(FEATURES) or shared_bytes < _SHARED or sizes != (_SUBGROUP, _SUBGROUP):
         return False
     name, n = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", c.c_uint32()
@@ -42,9 +41,9 @@ def has_units(
     return {tuple(each.numbers) for each in found[: n.value]} >= _TILES
 
 
-_Kernel = tuple[str, tuple[int, ...], int]  # its name without the type, groups, and threads of one
+_Kernel = tuple[str, tuple[int, ...], int]  # name without the type, grid, threads per group
 
-# A product that all tiles of a group take part in, with a second group on either side that has a few of its rows.
+# Test product: uses all tiles of a group, plus a partial second group along both dimensions.
 _N_OUT, _N_ROWS, _COLUMNS = 144, 134, 1280
 _PLAIN: _Kernel = ("linear_many", (3, 3, 1), 256)
 _TILED: tuple[_Kernel, ...] = (
@@ -53,17 +52,17 @@ _TILED: tuple[_Kernel, ...] = (
     ("linear_strips", (3, 5, 1), 128),
     ("linear_slips", (3, 9, 1), 128),
 )
-# Types of the kernels, and which word of a block has its floats.
+# Weight types with kernels, and the word of a block that holds its f16 scales.
 TYPES = {"q2_k": 20, "q3_k": 27, "q4_k": 0, "q5_k": 0, "q6_k": 52, "iq4_xs": 0}
-# Kernels that only a GPU with units may open.
+# Kernels that only a GPU with matrix units may load.
 KERNELS = frozenset(f"{kernel}_{type_name}" for kernel, *_ in _TILED for type_name in TYPES)
-_COMPILERS = 8  # kernels that the driver compiles at once: each takes it a quarter of a second
+_COMPILERS = 8  # kernels compiled concurrently; each takes about 0.25 s
 
 
 def is_exact(device: VulkanDevice, tiled: tuple[_Kernel, ...] = _TILED) -> bool:
-    """Whether kernels have the bits of the one without matrix units, of all types.
+    """Check that matrix unit kernels of all types match the kernel without matrix units bit for bit.
 
-    A driver that cannot compile them has not.
+    False if the driver cannot compile them.
     """
     names = [f"{name}_{type_name}" for name, *_ in (_PLAIN, *tiled) for type_name in TYPES]
     try:
@@ -77,20 +76,20 @@ def is_exact(device: VulkanDevice, tiled: tuple[_Kernel, ...] = _TILED) -> bool:
 
 
 def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[_Kernel, ...]) -> bool:
-    """Whether kernels have the same bits for weights of a type: random ones, and those with the largest sums."""
+    """Check that kernels agree bit for bit on a weight type, for random weights and for the largest sums."""
     random = np.random.default_rng(11)
     words = open_archive().weights[type_name].words
     weights = random.integers(0, 1 << 32, (_N_OUT, _COLUMNS // 256, words), np.uint32)
-    # Quants and factors of all ones, or one of them of zeros: some types have factors in front, others at the end.
+    # Extreme quants and scales; scales are at the start or at the end of a block, depending on the type.
     weights[:4] = np.array([0xFFFFFFFF, 0, 0, 0], np.uint32)[:, None, None]
     weights[1, :, :4], weights[2, :, -8:], weights[3, :, -8:] = 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F
-    weights[:, :, TYPES[type_name]] = 0x2B1C2E66  # two halves of usual size
+    weights[:, :, TYPES[type_name]] = 0x2B1C2E66  # two f16 scales of typical magnitude
     q = random.integers(-127, 128, (_N_ROWS, _COLUMNS), np.int8)
     q[0], q[1] = 127, -127
-    q[:2, ::256] += np.array([[-1], [1]], np.int8)  # odd sums above 2^24, which are no f32
+    q[:2, ::256] += np.array([[-1], [1]], np.int8)  # odd sums above 2^24, which f32 cannot represent
     scales = random.uniform(0.001, 0.1, (_N_ROWS, _COLUMNS // 256)).astype(np.float32)
     sums = q.reshape(_N_ROWS, _COLUMNS // 16, 16).sum(-1, dtype=np.int32)
-    batch = np.zeros(64, np.int32)  # of native/gpu/primitives/batch.slang: how many rows it has, and nothing else
+    batch = np.zeros(64, np.int32)  # struct Batch of native/gpu/primitives/batch.slang with row counts only
     batch[[0, 2]] = _N_ROWS
     y = np.zeros((len(kernels), _N_ROWS, _N_OUT), np.float32)
     inputs = (batch, weights, q, scales, sums)
@@ -98,7 +97,7 @@ def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[_Kernel, ...]
     try:
         for place, one in zip(places, inputs, strict=False):
             device.upload(place, np.ascontiguousarray(one).view(np.uint8).reshape(-1))
-        device.zero(places[-1], y.nbytes)  # where another trial may have left what is right
+        device.zero(places[-1], y.nbytes)  # clears correct results of an earlier test
         for i, (name, grid, threads) in enumerate(kernels):
             args = (
                 *(places[0], places[1], _NONE, *places[2:5], _NONE, _NONE, Address(places[-1] + i * y[0].nbytes)),

@@ -1,4 +1,4 @@
-"""The Physical device: what a GPU is and has, asked before anything is opened on it."""
+"""Physical: properties, features and limits of a GPU, queried without creating a logical device."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from woolly.runtime.vulkan.structs import (
     reference,
 )
 
-_OLDEST, _WITH_DOTS = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12  # Vulkan 1.2, and 1.3, which has dots without an extension
-_SOFTWARE = 4  # a device type: the CPU itself
+_OLDEST, _WITH_DOTS = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12  # Vulkan 1.2, and 1.3, which includes integer dot products
+_SOFTWARE = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 _KINDS = ("other", "integrated", "discrete", "virtual", "software")
-_COMPUTE = 2  # a flag of queue families
+_COMPUTE = 2  # VK_QUEUE_COMPUTE_BIT
 _BUDGET, _DOTS = b"VK_EXT_memory_budget", b"VK_KHR_shader_integer_dot_product"
 
-# Structs of features: the number of each, how many features it has, and places of those that matter here.
+# Feature structs: sType, number of features, indices of the features used here.
 _STRUCTS = (
     (1000059000, 55, {"shaderFloat64": 39, "shaderInt64": 40, "shaderInt16": 41}),
     (49, 12, {"storageBuffer16BitAccess": 0}),
@@ -45,7 +45,7 @@ _STRUCTS = (
             "vulkanMemoryModelDeviceScope": 42,
         },
     ),
-    (1000280000, 1, {"shaderIntegerDotProduct": 0}),  # of Vulkan 1.3, or of an extension
+    (1000280000, 1, {"shaderIntegerDotProduct": 0}),  # Vulkan 1.3 or extension
 )
 _MATRICES = (1000506000, 2, {"cooperativeMatrix": 0})
 FEATURES = (
@@ -63,9 +63,9 @@ FEATURES = (
 
 
 def features_chain(wanted: frozenset[str]) -> list[Any]:
-    """Structs of features of Vulkan 1.0 to 1.2 and of dots, with those that are wanted set. The first leads to all.
+    """Return the pNext chain of feature structs (Vulkan 1.0 to 1.2, integer dot products) with `wanted` enabled.
 
-    That of matrices is the last, if they are wanted: a driver without their extension does not know it.
+    The cooperative matrix struct is last and only included if wanted: other drivers do not know it.
     """
     chain: list[Any] = []
     for s_type, n, places in reversed((*_STRUCTS, _MATRICES) if "cooperativeMatrix" in wanted else _STRUCTS):
@@ -78,43 +78,43 @@ def features_chain(wanted: frozenset[str]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Physical:
-    """A GPU that Vulkan knows."""
+    """A Vulkan physical device."""
 
     handle: c.c_void_p
-    number: int  # as `--device vulkan:N` counts
+    number: int  # N in `--device vulkan:N`
     name: str
     kind: str
-    identity: str  # of the GPU and its driver: what compiled kernels are good for
-    features: frozenset[str]  # of FEATURES, shaderFloat64 and those of matrices, what it has
-    controls: frozenset[str]  # of floats, as spirv.py names them
-    family: int  # of queues that compute; -1: none
+    identity: str  # of GPU and driver; key of the pipeline cache
+    features: frozenset[str]  # supported features among FEATURES, shaderFloat64 and matrices.FEATURES
+    controls: frozenset[str]  # supported float controls, as in spirv.py
+    family: int  # compute queue family; -1: none
     has_budget: bool
-    timestamp_ns: float  # of a tick
-    timestamp_bits: int  # of its clock; 0: it has none
-    shared_bytes: int  # most of a group
+    timestamp_ns: float  # nanoseconds per timestamp tick
+    timestamp_bits: int  # valid timestamp bits; 0: no timestamps
+    shared_bytes: int  # maximum shared memory of a workgroup
     memory: MemoryProperties
-    driver: str = ""  # with its version, as it calls itself
-    api: int = _OLDEST  # the version of Vulkan that it has
-    has_matrices: bool = False  # units for units.slang
+    driver: str = ""  # driver name and version
+    api: int = _OLDEST  # supported Vulkan version
+    has_matrices: bool = False  # usable matrix units
 
     @property
     def version(self) -> str:
-        """The version of Vulkan, such as 1.3."""
+        """Vulkan version, such as 1.3."""
         return f"{self.api >> 22}.{self.api >> 12 & 1023}"
 
     @property
     def extensions(self) -> list[bytes]:
-        """Those that a device is opened with."""
+        """Extensions to enable on the logical device."""
         optional = [_BUDGET] * self.has_budget + [_DOTS] * (self.api < _WITH_DOTS)
         return optional + [matrices.EXTENSION] * self.has_matrices
 
     @property
     def is_software(self) -> bool:
-        """Whether the CPU stands in for a GPU."""
+        """Check for a CPU driver, such as llvmpipe."""
         return self.kind == "software"
 
     def check(self) -> None:
-        """DeviceError names what the GPU or its driver lacks."""
+        """Raise DeviceError naming missing features of the GPU or driver."""
         if self.api < _OLDEST:
             raise DeviceError(
                 f"{self.name} has Vulkan {self.version}, and 1.2 is needed: a newer driver may have it",
@@ -132,7 +132,7 @@ class Physical:
             )
 
     def free_bytes(self, driver: VulkanLibrary) -> tuple[int, int]:
-        """Bytes that are free and in all, of the largest memory of its own."""
+        """Return free and total bytes of the largest device-local heap."""
         budget = MemoryBudget((c.c_uint64 * 16)(), (c.c_uint64 * 16)())
         asked = MemoryProperties2(MemoryProperties(), next=reference(budget) if self.has_budget else None)
         driver.result("vkGetPhysicalDeviceMemoryProperties2", self.handle, c.byref(asked))
@@ -145,7 +145,7 @@ class Physical:
 
 
 def list_physical(driver: VulkanLibrary) -> list[Physical]:
-    """All devices of Vulkan, real GPUs first: discrete, then integrated; software last."""
+    """List all devices: discrete GPUs first, then integrated ones; CPU drivers last."""
     found = [_describe(driver, handle) for handle in driver.physical_devices()]
     order = ("discrete", "integrated", "virtual", "other", "software")
     found.sort(key=lambda one: order.index(one.kind))
@@ -153,7 +153,7 @@ def list_physical(driver: VulkanLibrary) -> list[Physical]:
 
 
 def find_physical(driver: VulkanLibrary, number: int) -> Physical:
-    """The device of that number, checked. RequestError if there is none."""
+    """Return a device by number, after `check`. RequestError for an unknown number."""
     found = list_physical(driver)
     if not 0 <= number < len(found):
         raise RequestError(
@@ -171,12 +171,12 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
     api, version, vendor, device, kind = struct.unpack_from("5I", properties, 0)
     name = properties.raw[20 : 20 + 256].split(b"\0")[0].decode(errors="replace")
     uuid = properties.raw[276:292].hex()
-    limits = 296  # of the struct of limits, which is aligned to 8 bytes
+    limits = 296  # offset of VkPhysicalDeviceLimits, aligned to 8 bytes
     shared = struct.unpack_from("I", properties, limits + _SHARED_AT)[0]
     tick = struct.unpack_from("f", properties, limits + _TICK_AT)[0]
     families, n = (QueueFamily * 16)(), c.c_uint32(16)
     driver.result("vkGetPhysicalDeviceQueueFamilyProperties", handle, c.byref(n), families)
-    # One that computes alone leaves the screen's queue alone.
+    # Prefer a compute-only queue family, to leave the graphics queue to the display.
     able = [i for i in range(n.value) if families[i].flags & _COMPUTE]
     family = min(able, key=lambda i: int(families[i].flags) & 1, default=-1)
     memory = MemoryProperties()
@@ -219,30 +219,30 @@ _FLOAT_CONTROLS = (
     *(f"shaderRoundingModeRTEFloat{n}" for n in (16, 32, 64)),
     *(f"shaderRoundingModeRTZFloat{n}" for n in (16, 32, 64)),
 )
-# VkPhysicalDeviceDriverProperties: a number, two texts of 256 bytes, four bytes.
+# VkPhysicalDeviceDriverProperties: driver id, two 256-byte strings, four bytes.
 _DRIVER_TYPE, _DRIVER_WORDS = 1000196000, 130
-# Places in VkPhysicalDeviceLimits.
+# Offsets in VkPhysicalDeviceLimits.
 _SHARED_AT, _TICK_AT = 216, 424
 
 
 def _ask(driver: VulkanLibrary, handle: c.c_void_p, s_type: int, n_words: int) -> Any:
-    """The words of one struct of properties."""
+    """Query a property struct of `n_words` 32-bit words."""
     asked = FeaturesInfo(s_type, (c.c_uint32 * n_words)(), None)
-    properties = c.create_string_buffer(2048)  # of VkPhysicalDeviceProperties2, larger than any
+    properties = c.create_string_buffer(2048)  # VkPhysicalDeviceProperties2, rounded up
     struct.pack_into("=IIQ", properties, 0, _PROPERTIES_2_TYPE, 0, c.addressof(asked))
     driver.result("vkGetPhysicalDeviceProperties2", handle, properties)
     return asked
 
 
 def _driver_of(driver: VulkanLibrary, handle: c.c_void_p) -> str:
-    """The name of the driver, and what it says of its version."""
+    """Return the name and version text of the driver."""
     text = bytes(_ask(driver, handle, _DRIVER_TYPE, _DRIVER_WORDS).bits)
     parts = (text[4 + 256 * i : 4 + 256 * (i + 1)].split(b"\0")[0].decode(errors="replace") for i in range(2))
     return " ".join(part for part in parts if part)
 
 
 def _controls(driver: VulkanLibrary, handle: c.c_void_p) -> frozenset[str]:
-    """What the GPU lets kernels ask of floats."""
+    """Return the supported float controls."""
     asked = _ask(driver, handle, _FLOAT_CONTROLS_TYPE, len(_FLOAT_CONTROLS))
     pairs = zip(_FLOAT_CONTROLS, asked.bits, strict=True)
     return frozenset(name for name, bit in pairs if bit and name in CONTROLS)

@@ -1,11 +1,11 @@
-"""Modes of SPIR-V: what a driver must not do with floats, said in a kernel as far as the GPU has it."""
+"""SPIR-V float execution modes, added to kernels if the GPU supports them."""
 
 from __future__ import annotations
 
 import struct
 
-# Properties of Vulkan for f32, each with the capability and the execution mode that ask for it: numbers next to zero
-# stay what they are, infinity and NaN count, sums and products are rounded to even.
+# Vulkan float control properties for f32, with SPIR-V capability and execution mode: preserve subnormals, preserve
+# infinity and NaN, round to nearest even.
 CONTROLS = {
     "shaderDenormPreserveFloat32": (4464, 4459),
     "shaderSignedZeroInfNanPreserveFloat32": (4466, 4461),
@@ -17,7 +17,7 @@ _BITS = 32
 
 
 def with_modes(code: bytes, controls: frozenset[str]) -> bytes:
-    """The kernel with the modes of these controls."""
+    """Return the SPIR-V of a kernel with the execution modes of these controls added."""
     words = list(struct.unpack(f"<{len(code) // 4}I", code))
     at, entry, behind = _HEADER, 0, 0
     while at < len(words):

@@ -1,4 +1,4 @@
-"""Staging: copies between arrays of the host and memory of the GPU, through buffers that both see."""
+"""Staging: copies between host arrays and GPU memory through host-visible buffers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from woolly.runtime.vulkan.context import VulkanContext
 from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
 
-_INLINE = 1 << 16  # bytes that a command itself may carry: Vulkan's limit for vkCmdUpdateBuffer
-# Copies go through two buffers of this size: while one is on its way, the other is filled. A guess: 0.3 ms at 25 GB/s,
-# far longer than a submission takes.
+_INLINE = 1 << 16  # bytes: Vulkan's limit for vkCmdUpdateBuffer
+# Bytes of each of two staging buffers: one is copied while the other is filled. An estimate: 0.3 ms at 25 GB/s, far
+# longer than a submission takes.
 _STAGE = 8 << 20
 
 
 class Staging:
-    """The copies of one stream."""
+    """Uploads and downloads of one stream."""
 
     def __init__(self, shared: VulkanContext, stream: CommandStream) -> None:
         self._shared, self._stream = shared, stream
-        self._stages: list[tuple[Block, int]] = []  # with the value from which on it is free
+        self._stages: list[tuple[Block, int]] = []  # staging buffer and the timeline value at which it is free
         self._next = 0
-        self._returns: list[Block] = []  # that are free
+        self._returns: list[Block] = []  # free readback buffers
         self._coming: deque[tuple[int, Block, npt.NDArray[Any]]] = deque()
 
     def write(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queues a copy of at most 64 KB, a multiple of 4 bytes, that the command itself carries."""
+        """Queue an inline update (vkCmdUpdateBuffer) of at most 64 KB, a multiple of 4 bytes."""
         with self._shared.lock:
             block, at = self._shared.memory.find(address)
         size = c.c_uint64(data.nbytes)
@@ -76,7 +76,7 @@ class Staging:
             self._stream.record("vkCmdCopyBuffer", source.buffer, block.buffer, 1, c.byref(copy))
             self._stream.show_host()
         except BaseException:
-            self._returns.append(block)  # `close` gives it back
+            self._returns.append(block)  # freed by `close`
             raise
         self._coming.append((self._stream.coming, block, out))
 

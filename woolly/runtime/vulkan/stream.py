@@ -1,4 +1,4 @@
-"""The CommandStream: command buffers of one queue, submitted in order, and how far the GPU has come with them."""
+"""CommandStream: in-order command buffers of one queue, with a timeline semaphore for progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from woolly.runtime.vulkan.structs import (
     reference,
 )
 
-_ONCE, _AGAIN = 1, 4  # how often command buffers are submitted
+_ONCE, _AGAIN = 1, 4  # command buffer usage: one-time submit, or reusable
 _RESETTABLE = 2
 _TIMELINE = 1
 _ALL_STAGES, _LAST_STAGE = 0x10000, 0x2000
@@ -35,36 +35,36 @@ _COPIES, _HOST, _KERNELS = 0x1000, 0x4000, 0x800  # stages
 _KERNEL_READS, _KERNEL_WRITES = 0x20, 0x40
 _COPY_WRITES, _HOST_READS = 0x1000, 0x2000
 _TIMESTAMPS, _WHOLE, _WAIT = 2, 1, 2
-_N_STAMPS = 2048  # a profile marks each step: 1,000 steps, and as many submissions; beyond, no time is taken
+_N_STAMPS = 2048  # timestamps: a profile of 1,000 steps and as many submissions; more are not timed
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """Work that the GPU has."""
+    """A submission in flight."""
 
-    value: int  # of the semaphore when it is done
-    commands: Any  # free then; None: recorded
+    value: int  # timeline value when done
+    commands: Any  # command buffer to reuse when done; None for a graph
     stamps: tuple[int, int] | None  # before and after
     n_launches: int
 
 
 class CommandStream:
-    """One queue of work. A semaphore counts what is done of it."""
+    """One queue of work; a timeline semaphore counts finished submissions."""
 
     def __init__(self, shared: VulkanContext, limit_s: float) -> None:
         self._shared, self._limit_s = shared, limit_s
         self._pool, self._semaphore, self._stamps = c.c_void_p(), c.c_void_p(), c.c_void_p()
         self._open: Any = None  # the command buffer that takes work
         self._piece: Any = None  # the one that launches are recorded in
-        # Whether nothing but launches came into each since all before was waited for.
+        # Whether each has only launches since the last full barrier.
         self._open_launched, self._piece_launched = False, False
-        self._last = 0  # value of the last submission
+        self._last = 0  # timeline value of the last submission
         self._done = 0
         self._sent: deque[_Sent] = deque()
         self._spare: list[Any] = []
         self._free_stamps = list(range(_N_STAMPS))
         self._first_stamp: int | None = None
-        self._marks: dict[int, tuple[int, int]] = {}  # value and time stamp
+        self._marks: dict[int, tuple[int, int]] = {}  # timeline value and timestamp query
         self._numbers = itertools.count(1)
         self._barrier = Barrier(_READS_WRITES, _READS_WRITES)
         self._between_kernels = Barrier(_KERNEL_WRITES, _KERNEL_READS | _KERNEL_WRITES)
@@ -84,15 +84,15 @@ class CommandStream:
 
     @property
     def coming(self) -> int:
-        """The value that says that what is queued next is done."""
+        """Timeline value of the next submission."""
         return self._last + 1
 
     def is_done(self, value: int) -> bool:
-        """Whether the GPU has come so far, as the host knows."""
+        """Check that a timeline value was reached, as of the last poll."""
         return value <= self._done
 
     def record(self, name: str, *arguments: Any) -> None:
-        """Queues a command that is not a launch."""
+        """Queue a command other than a launch."""
         commands = self._commands()
         self._wait_for_all(commands)
         self._shared.driver.result(name, commands, *arguments)
@@ -109,7 +109,7 @@ class CommandStream:
         driver.result("vkCmdDispatch", commands, *grid)
 
     def _wait_for_launches(self, commands: Any) -> None:
-        """As `_wait_for_all`, narrower if only launches were queued since: copies have other caches."""
+        """Barrier before a launch: compute-to-compute if only launches preceded it, else a full one."""
         is_piece = commands is self._piece
         if self._piece_launched if is_piece else self._open_launched:
             between = c.byref(self._between_kernels)
@@ -123,23 +123,23 @@ class CommandStream:
             self._open_launched = True
 
     def end_writes(self) -> None:
-        """What is open is done before, and seen by, all that is submitted later."""
+        """Record a barrier: open commands finish before later submissions and their writes are visible to them."""
         if self._open is not None and self._shared.lost is None:
             self._wait_for_all(self._open)
 
     def show_host(self) -> None:
-        """The host sees what the last copy wrote when the stream says that it is done."""
+        """Make the last copy visible to the host once the submission is done."""
         stages = (_COPIES, _HOST, 0, 1, c.byref(self._for_host), 0, None, 0, None)
         self._shared.driver.result("vkCmdPipelineBarrier", self._commands(), *stages)
 
     def _wait_for_all(self, commands: Any) -> None:
-        """What was queued before is done, and seen by what comes."""
+        """Record a full barrier."""
         barrier = c.byref(self._barrier)
         stages = (_ALL_STAGES, _ALL_STAGES, 0, 1, barrier, 0, None, 0, None)
         self._shared.driver.result("vkCmdPipelineBarrier", commands, *stages)
 
     def _commands(self) -> Any:
-        """The command buffer that takes work."""
+        """Return the open command buffer; begins one if needed."""
         self._shared.enter()
         if self._open is None:
             self._open, self._open_launched = self._begin(_ONCE), False
@@ -156,7 +156,7 @@ class CommandStream:
         return commands
 
     def _stamp(self, commands: Any) -> int | None:
-        """Queues a time stamp; None if there is no clock, or all are in use."""
+        """Queue a timestamp query; None without timestamp support or free queries."""
         if not self._shared.physical.timestamp_bits or not self._free_stamps:
             return None
         stamp = self._free_stamps.pop()
@@ -181,7 +181,7 @@ class CommandStream:
         return self._reap()
 
     def _hand_over(self, commands: list[Any], sent: _Sent, single_submit: bool = False) -> None:
-        """Submits command buffers one by one, because a driver has a limit for the time of each, or at once."""
+        """Submit command buffers, one by one because drivers limit the time of a submission, or in a single one."""
         value, semaphore = c.c_uint64(sent.value), (c.c_void_p * 1)(self._semaphore)
         timeline = TimelineSubmit(0, None, 1, reference(value))
         kept = [
@@ -203,7 +203,7 @@ class CommandStream:
         self._sent.append(sent)
 
     def _reap(self) -> float | None:
-        """Takes back what is done."""
+        """Recycle the resources of finished submissions; returns seconds per launch of the last one."""
         value = c.c_uint64()
         device = self._shared.device
         self._shared.call("vkGetSemaphoreCounterValue", device, self._semaphore, c.byref(value))
@@ -220,7 +220,7 @@ class CommandStream:
         return seconds
 
     def _between(self, before: int, after: int) -> float:
-        """Nanoseconds between two time stamps that are there."""
+        """Return the nanoseconds between two available timestamps."""
         ticks = [c.c_uint64() for _ in range(2)]
         for stamp, one in zip((before, after), ticks, strict=True):
             asked = (stamp, 1, 8, c.byref(one), c.c_uint64(8), _WHOLE | _WAIT)
@@ -248,7 +248,7 @@ class CommandStream:
         self._reap()
 
     def reach_value(self, value: int) -> None:
-        """Returns when the GPU has come so far. What says so must be submitted."""
+        """Block until a timeline value is reached; it must have been submitted."""
         self._await(value)
 
     def begin_piece(self) -> None:
@@ -260,7 +260,7 @@ class CommandStream:
         piece, self._piece = self._piece, None
         self._shared.call("vkEndCommandBuffer", piece)
         if not is_last:
-            self._piece = self._begin(_AGAIN)  # what came before it is known
+            self._piece = self._begin(_AGAIN)  # keeps `_piece_launched`: pieces run in order
         return piece
 
     def drop_piece(self) -> None:
@@ -270,12 +270,12 @@ class CommandStream:
             self.forget([piece])
 
     def replay(self, pieces: list[Any], single_submit: bool) -> None:
-        """Submits recorded launches, piece by piece or at once."""
+        """Submit recorded launches, one submission per piece or a single one."""
         self._shared.enter()
         self._hand_over(pieces, _Sent(self._last + 1, None, None, 0), single_submit)
 
     def forget(self, pieces: list[Any]) -> None:
-        """Frees recorded launches that are done."""
+        """Free recorded launches after they are done."""
         array = (c.c_void_p * len(pieces))(*pieces)
         self._shared.driver.result("vkFreeCommandBuffers", self._shared.device, self._pool, len(pieces), array)
 
@@ -307,7 +307,7 @@ class CommandStream:
     def close(self) -> None:
         """Close the stream after its work is done."""
         driver, device = self._shared.driver, self._shared.device
-        # Results do not matter here: there is nothing left to save.
+        # Errors are ignored during cleanup.
         with self._shared.lock:
             driver.result("vkQueueWaitIdle", self._shared.queue)
         driver.result("vkDestroyQueryPool", device, self._stamps, None)

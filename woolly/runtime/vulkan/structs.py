@@ -1,4 +1,4 @@
-"""Structs of Vulkan that the driver is given, by the names of its specification without the prefix."""
+"""Vulkan structs for ctypes, named as in the specification without prefix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _P, _U32, _U64 = c.c_void_p, c.c_uint32, c.c_uint64
 
 
 def _struct(name: str, *fields: tuple[str, Any], s_type: int | None = None) -> Any:
-    """A struct; with `s_type` it begins as extensible structs do, and that number is filled in."""
+    """Define a struct; with `s_type` it starts with sType (filled in) and pNext."""
     head = [] if s_type is None else [("sType", _U32), ("pNext", _P)]
     made: Any = type(name, (c.Structure,), {"_fields_": [*head, *fields]})
     if s_type is None:
@@ -22,7 +22,7 @@ def _struct(name: str, *fields: tuple[str, Any], s_type: int | None = None) -> A
 
 
 def reference(one: Any) -> Any:
-    """The address of a struct, or None. The struct must live as long as it is used."""
+    """Return the address of a struct, or None. The caller keeps the struct alive."""
     return None if one is None else c.cast(c.pointer(one), _P)
 
 
@@ -75,14 +75,14 @@ _Stage = type(
 
 
 def constants(*values: int) -> Any:
-    """Specialization constants of a kernel: 32 bits each, ids from 0 on."""
+    """Return specialization constants: 32 bits each, with ids from 0."""
     places = (_ConstantPlace * len(values))(*(_ConstantPlace(i, 4 * i, 4) for i in range(len(values))))
     data = (c.c_uint32 * len(values))(*values)
     return _Constants(len(values), c.cast(places, _P), c.sizeof(data), c.cast(data, _P))
 
 
-def StageInfo(*values: Any) -> Any:  # noqa: N802 - as the structs beside it
-    """What a pipeline runs: flags, stage, module, name, constants."""
+def StageInfo(*values: Any) -> Any:  # noqa: N802 - named like the structs above
+    """Return VkPipelineShaderStageCreateInfo: flags, stage, module, name, constants."""
     return _Stage(18, None, *values)
 
 
@@ -111,7 +111,7 @@ WaitInfo = _struct("WaitInfo", ("flags", _U32), ("n", _U32), ("semaphores", _P),
 MatrixProperties = _struct("MatrixProperties", ("numbers", _U32 * 9), s_type=1000506001)
 
 
-def FeaturesInfo(s_type: int, bits: Any, next: Any) -> Any:  # noqa: N802 - as the structs beside it
-    """A struct of one number for each feature."""
+def FeaturesInfo(s_type: int, bits: Any, next: Any) -> Any:  # noqa: N802 - named like the structs above
+    """Return a feature struct with one 32-bit field per feature."""
     kind: Any = _struct("Features", ("bits", type(bits)), s_type=s_type)
     return kind(bits, next=next)
