@@ -1,7 +1,7 @@
-// What the blocks of weight types are made of: their parts, and how bits stand in bytes.
+// Parts of weight type blocks, and bit layouts within bytes.
 //
-// Files that are compiled for one instruction set include this header, so every function here is inlined or evaluated
-// by the compiler: an old CPU must never run a copy that was compiled for another.
+// Included by files compiled for a specific instruction set, so every function here is inlined or constexpr: an old CPU
+// must never run a copy compiled for another.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace woolly {
 
-// How a row of activations is stored for a linear. Integer dots are exact, so all that decides the result of one
-// output element is this quantization and the order of blocks, which is the same in every kernel.
+// Storage of an activation row for a linear. Integer dots are exact, so a result depends only on this quantization and
+// the order of blocks, which is the same in every kernel.
 enum class Activation : uint8_t {
-    f32,    // as it is
+    f32,    // unchanged
     q8_32,  // int8, one scale and one sum per 32 columns
     q8_256  // int8, one scale per 256 columns, one sum per 16
 };
 
-// One part of a block. Packing interleaves it over the 16 rows of a panel, piece by piece.
+// One part of a block. Packing interleaves it over the 16 rows of a panel, element by element.
 enum class Piece : uint8_t {
     none,
     half,  // 2 bytes, a float16
@@ -33,7 +33,7 @@ struct Part {
     int at, bytes;  // in the block
 };
 
-// A packed block: the parts in order. Quants whose width is not 4 or 8 bits follow as fields (cpu/weights/fields.h).
+// Packed block: the parts in order. Quants that are not 4 or 8 bits wide follow as fields (cpu/weights/fields.h).
 struct Layout {
     Part parts[5];
     int field_bits = 0;  // 2, 3, 5 or 6; 0 if a part holds the quants
@@ -64,7 +64,7 @@ WOOLLY_INLINE float float_of(uint32_t bits) {
     std::memcpy(&f, &bits, 4);
     return f;
 }
-// Without branches, because whole rows are converted.
+// Branch-free, because entire rows are converted.
 WOOLLY_INLINE float half_to_float(uint16_t h) {
     const uint32_t magnitude = h & 0x7fffu, sign = uint32_t(h & 0x8000u) << 16;
     // The product moves the exponent's bias from 15 to 127 and makes subnormal numbers normal.
@@ -84,7 +84,7 @@ struct Half {
     WOOLLY_INLINE bool is_finite() const { return (bits() & 0x7c00u) != 0x7c00u; }
 };
 
-// Bytes of a packed block per row: of all parts, or only of those in front of the quants.
+// Bytes of a packed block per row: of all parts, or only of those before the quants.
 consteval int part_bytes(Layout layout, bool all) {
     int sum = 0, last = 0;
     for (const Part& part : layout.parts)

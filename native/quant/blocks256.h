@@ -1,5 +1,5 @@
-// Weights in super-blocks of 256 columns: groups of 16 or 32 columns with integer scales, and one float scale of these.
-// `four` and `value` are those of blocks32.h. The kernels are in cpu/kernels/generic/blocks256.h.
+// Weights in super-blocks of 256 columns: groups of 16 or 32 columns with integer scales, and one float scale for
+// these. `four` and `value` are as in blocks32.h. The kernels are in cpu/kernels/generic/blocks256.h.
 #pragma once
 
 #include "quant/blocks32.h"
@@ -42,8 +42,8 @@ struct BlockQ3_K {
     }
 };
 
-// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the others, whose upper
-// bits are the top ones of the first eight bytes.
+// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the other four of each,
+// whose upper bits are the top bits of the first eight bytes.
 struct FactorsQ45_K {
     uint8_t bytes[12];
     WOOLLY_INLINE int scale(int g) const {
@@ -123,8 +123,8 @@ struct BlockIQ4_XS {
     }
 };
 
-// Ternary quants, one more than the value: a base-3 fraction of 256 in a byte, whose next digit is what 3 times the
-// byte carries. Five digits in the first 48 bytes, 32 bytes together and then 16, and four in the last 4.
+// Ternary quants plus 1: base-3 fractions of 256 in a byte; multiplying by 3 carries out the next digit. Five digits in
+// the first 48 bytes, 32 bytes together and then 16, and four in the last 4.
 struct BlockTQ1_0 {
     uint8_t quants[52];
     Half scale;
@@ -142,7 +142,7 @@ struct BlockTQ1_0 {
     WOOLLY_INLINE float value(int, int q) const { return scale.value() * float(q - 1); }
 };
 
-// Ternary quants, one more than the value, in the order of Q2_K.
+// Ternary quants plus 1, in the order of Q2_K.
 struct BlockTQ2_0 {
     uint8_t quants[64];
     Half scale;

@@ -1,6 +1,6 @@
-// Weights in blocks of 32 columns with one scale. `four(c)` gives the quants of columns c to c + 3 (c a multiple of 4)
-// in a byte each, `value(c, q)` the weight of column c if q is its quant. The kernels are in
-// cpu/kernels/generic/blocks32.h, the oracle, bit for bit, is woolly/quant/decode.py.
+// Weights in blocks of 32 columns with one scale. `four(c)` returns the quants of columns c to c + 3 (c a multiple of
+// 4) in a byte each, `value(c, q)` the weight of column c with quant q. The kernels are in
+// cpu/kernels/generic/blocks32.h; the bit-exact reference is woolly/quant/decode.py.
 #pragma once
 
 #include "quant/block.h"
@@ -8,7 +8,7 @@
 namespace woolly {
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-// Twice the values of E2M1, so that they are whole.
+// Twice the E2M1 values, to make them integers.
 inline constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct BlockQ4_0 {
@@ -76,14 +76,14 @@ struct BlockMXFP4 {
     static consteval Layout layout() {
         return {{WOOLLY_PART(one, BlockMXFP4, exponent), WOOLLY_PART(word, BlockMXFP4, quants)}};
     }
-    // 2^(e - 128), half of the scale: the table holds twice the values. Exponents 0 and 1 give subnormals.
+    // 2^(e - 128), half of the scale: the table has twice the values. Exponents 0 and 1 give subnormals.
     WOOLLY_INLINE static float scale(int e) { return float_of(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }
     WOOLLY_INLINE uint32_t four(int c) const { return nibbles(quants, c); }
     WOOLLY_INLINE float value(int, int q) const { return scale(exponent[0]) * float(kMxfp4Values[q]); }
 };
 
-// 0.5 * E4M3 without a sign, which is half of the scale: the table of values holds twice those of E2M1. The code 127
-// means 0, as in ggml; with the top bit, which has no meaning, it is a number.
+// Half of an unsigned E4M3 scale: the table has twice the E2M1 values. The code 127 means 0, as in ggml; with the
+// unused top bit set it is a number.
 struct Ue4m3 {
     uint32_t halves[256];  // bits of f32
 };

@@ -1,6 +1,6 @@
-// Weights in super-blocks of 256 columns whose quants are the points of a codebook (quant/points.h), 8 or 4 columns
-// each. Sub-scales are odd: 1, 3, 5, ... `four` and `value` are those of blocks32.h, with signed quants. The kernels
-// are in cpu/kernels/generic/codebooks.h.
+// Weights in super-blocks of 256 columns whose quants are points of a codebook (quant/points.h), 8 or 4 columns each.
+// Sub-scales are odd: 1, 3, 5, ... `four` and `value` are as in blocks32.h, with signed quants. The kernels are in
+// cpu/kernels/generic/codebooks.h.
 #pragma once
 
 #include "quant/blocks32.h"
@@ -8,14 +8,14 @@
 
 namespace woolly {
 
-// Four signed bytes, those negated whose bit is set. None of them is 0.
+// Negates those of four signed bytes whose bit is set. None of them is 0.
 WOOLLY_INLINE uint32_t negated(uint32_t four, uint32_t signs) {
     const uint32_t ones = spread(signs);
     return (four ^ (ones * 255)) + ones;
 }
-// Columns c to c + 3 of the eight of a point.
+// Columns c to c + 3 of a point of eight.
 WOOLLY_INLINE uint32_t half_of(uint64_t point, int c) { return uint32_t(point >> (8 * (c % 8))); }
-// The signs of eight columns: the number of negative ones is even, so that seven bits give the eighth.
+// Signs of eight columns: the number of negative ones is even, so that seven bits determine the eighth.
 WOOLLY_INLINE uint32_t eight_signs(uint32_t seven) {
     return (seven & 127) | uint32_t(__builtin_parity(seven & 127)) << 7;
 }
@@ -23,7 +23,7 @@ WOOLLY_INLINE uint32_t eight_signs(uint32_t seven) {
 WOOLLY_INLINE uint32_t signs_of(uint32_t group, int c) { return eight_signs(group >> (7 * (c % 32 / 8))) >> (c % 8); }
 WOOLLY_INLINE uint32_t half_word(const uint8_t* p) { return uint32_t(p[0] | p[1] << 8); }
 
-// Eight groups: four ranks of a byte, then a word of 4 * 7 bits of signs and 4 of the scale.
+// Eight groups: four one-byte ranks, then a word with 4 * 7 bits of signs and 4 of the scale.
 struct BlockIQ2_XXS {
     Half scale;
     uint8_t groups[64];
@@ -113,14 +113,14 @@ struct BlockIQ3_S {
     }
 };
 
-// Four signed bytes of which none is beyond 8 in magnitude, each plus 1, or minus 1.
+// Adds 1 or -1 to four signed bytes of magnitude up to 8.
 WOOLLY_INLINE uint32_t shifted(uint32_t four, bool down) {
-    // The top bits stay out of the sum, so that no byte carries into the next.
+    // The top bits are excluded from the sum, so that no byte carries into the next.
     const uint32_t delta = down ? 0xffffffffu : 0x01010101u, top = 0x80808080u;
     return ((four & ~top) + (delta & ~top)) ^ ((four ^ delta) & top);
 }
 
-// Low bytes of ranks; for each group of 32 columns 4 * 3 upper bits, 3 of the scale, and the sign of what is added.
+// Low bytes of ranks; per group of 32 columns 4 * 3 upper bits, 3 of the scale, and the sign of the shift.
 struct BlockIQ1_S {
     Half scale;
     uint8_t low[32], groups[16];
@@ -138,8 +138,8 @@ struct BlockIQ1_S {
     }
 };
 
-// As IQ1_S, with a nibble for each rank: upper bits and the sign of what is added. Scales of 3 bits for 16 columns; the
-// top nibbles of their four half words are the float scale.
+// As IQ1_S, with a nibble per rank: upper bits and the sign of the shift. Scales of 3 bits for 16 columns; the top
+// nibbles of their four half words are the float scale.
 struct BlockIQ1_M {
     uint8_t low[32], high[16], factors[8];
     static consteval Layout layout() {

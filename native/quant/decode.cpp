@@ -10,7 +10,7 @@ template <class Block, int columns>
 void decode(const uint8_t* source, int64_t n_blocks, float* out) {
     const Block* blocks = reinterpret_cast<const Block*>(source);
     for (int64_t b = 0; b < n_blocks; ++b, out += columns) {
-        // A copy: the compiler would read bytes in memory again after each store to `out`.
+        // A copy: the compiler would reload bytes after each store to `out`.
         const Block block = blocks[b];
         if constexpr (columns == 1) {
             *out = block.value();

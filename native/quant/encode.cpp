@@ -1,4 +1,4 @@
-// Rows of any type to rows of another: the encoders of the types of 32 columns, and the sharing of rows among threads.
+// Converts rows between types: encoders of the 32-column types, and distribution of rows among threads.
 #include "quant/encode.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ void affine(const float* x, int top, uint8_t* out, uint8_t* levels) {
     put_half(out + 2, low);
 }
 
-// As `symmetric`, with the scale that loses least by the columns' importance.
+// As `symmetric`, with the scale of least error weighted by the columns' importance.
 float symmetric_by(const float* x, Importance importance, int half, uint8_t* levels) {
     float weights[32];
     weigh_columns<32>(x, importance.columns, importance.mean_square, weights);
@@ -81,7 +81,7 @@ float symmetric_by(const float* x, Importance importance, int half, uint8_t* lev
     return scale;
 }
 
-// As `affine`, with the line that loses least by the columns' importance.
+// As `affine`, with the line of least error weighted by the columns' importance.
 void affine_by(const float* x, Importance importance, int top, uint8_t* out, uint8_t* levels) {
     float weights[32];
     weigh_columns<32>(x, importance.columns, importance.mean_square, weights);
@@ -102,14 +102,14 @@ void levels_affine(const float* x, Importance importance, int top, uint8_t* out,
     return importance.columns == nullptr ? affine(x, top, out, levels) : affine_by(x, importance, top, out, levels);
 }
 
-// Eight bits need no search: the importance of columns would change little.
+// Eight bits need no search: importance would change little.
 void q8_0(const float* x, Importance, uint8_t* out) {
     float largest = 0;
     for (int i = 0; i < 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
     const float scale = largest / 127, inverse = reciprocal(scale);
     put_half(out, scale);
     for (int i = 0; i < 32; ++i) {
-        // Half away from zero; to add 0.5 would round 0.49999997 up.
+        // Half away from zero; adding 0.5 would round 0.49999997 up.
         const float scaled = x[i] * inverse;
         const int whole = int(scaled);
         out[2 + i] = uint8_t(int8_t(whole + int(2 * (scaled - float(whole)))));
@@ -144,7 +144,7 @@ void q5_1(const float* x, Importance importance, uint8_t* out) {
 
 using Encoder = void (*)(const float* x, Importance importance, uint8_t* out);
 
-// Writes one block; null for floats, which have no blocks, and for types that Woolly only reads.
+// Encodes one block; null for floats, which have no blocks, and for read-only types.
 Encoder encoder_of(int ggml_type) {
     switch (WeightType(ggml_type)) {
         case WeightType::Q4_0:
@@ -198,7 +198,7 @@ Encoder encoder_of(int ggml_type) {
     }
 }
 
-// Whether no float16 of a block is infinite, which a large input makes it.
+// True if no float16 of a block is infinite, which large inputs cause.
 template <class Block>
 bool halves_fit(const uint8_t* block) {
     bool fit = true;
@@ -209,7 +209,7 @@ bool halves_fit(const uint8_t* block) {
 }
 
 bool fits(int ggml_type, const uint8_t* block) {
-    // Scales that are no float16 in one piece.
+    // Types whose scale is not stored as one float16.
     if (WeightType(ggml_type) == WeightType::IQ1_M)
         return std::isfinite(reinterpret_cast<const BlockIQ1_M*>(block)->scale());
     if (WeightType(ggml_type) == WeightType::NVFP4) return std::count(block, block + 4, uint8_t(127)) == 0;
@@ -272,7 +272,7 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
     const int64_t share = std::max<int64_t>(1, (1 << 14) / columns);  // rows taken at a time
     std::atomic<int64_t> next{0};
     std::vector<QuantizeResult> results(size_t(threads), {Fault::none, n_rows});
-    // All memory is allocated here, where a lack of it can still be reported.
+    // All memory is allocated here, where std::bad_alloc can still be reported.
     std::vector<std::vector<float>> rows(static_cast<size_t>(threads),
                                          std::vector<float>(static_cast<size_t>(columns)));
     auto work = [&](size_t worker) {
@@ -294,7 +294,7 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
     try {
         for (int i = 1; i < threads && i * share < n_rows; ++i) others.emplace_back(work, size_t(i));
     } catch (const std::system_error&) {
-        // The system gives no more threads: those that are there do the work.
+        // The system refuses more threads: continue with those already running.
     }
     work(0);
     for (std::thread& other : others) other.join();

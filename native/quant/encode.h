@@ -1,4 +1,4 @@
-// Rows of numbers to rows of a storage type, with the scales searched that lose least.
+// Quantizes rows of numbers, searching for the scales of least error.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,30 @@ namespace woolly {
 enum class Fault : int {
     none,
     not_finite,  // a number of the row is infinite or NaN
-    too_large    // a number of the row is beyond what the type can hold
+    too_large    // a number exceeds the range of the type
 };
 
 struct QuantizeResult {
     Fault fault;
-    int64_t row;  // the first one with the fault
+    int64_t row;  // first invalid row
 };
 
-// Whether rows can be written as this type.
+// True if rows can be encoded as this type.
 bool can_quantize(int ggml_type);
 
-// Writes `n_rows` rows of `columns` numbers, stored as `source_type`, one after the other as `type`. Rows are shared
-// out among `threads` threads; the bytes do not depend on how many. `columns` is a multiple of both types' blocks.
-// `importance` has a number for each column, by which its errors count, or is null: then larger numbers count more.
+// Encodes `n_rows` rows of `columns` numbers, stored as `source_type`, as consecutive rows of `type`, in `threads`
+// threads; the bytes do not depend on the count. `columns` is a multiple of both types' blocks. `importance` weights
+// the errors of each column; null: by magnitude.
 QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_rows, int64_t columns, int type,
                              const float* importance, uint8_t* out, int threads);
 
-// What an encoder knows of a block beside its numbers.
+// Inputs of an encoder other than the block's numbers.
 struct Importance {
-    const float* columns;  // of the block; null: nothing is known of them
-    float mean_square;     // of the numbers of the whole row
+    const float* columns;  // importance of the block's columns; null: unknown
+    float mean_square;     // of the entire row
 };
 
-// One block of 256 columns of a k-type or IQ4_XS. Scales beyond float16 come out infinite.
+// One block of 256 columns of a k-quant or IQ4_XS. Scales beyond float16 become infinite.
 void quantize_block_q2k(const float* x, Importance importance, uint8_t* out);
 void quantize_block_q3k(const float* x, Importance importance, uint8_t* out);
 void quantize_block_q4k(const float* x, Importance importance, uint8_t* out);

@@ -1,5 +1,4 @@
-// The IQ types of one to three bits: groups of columns with a scale of their own, whose quants are points of a
-// codebook.
+// IQ types of one to three bits: groups of columns with their own scale, whose quants are points of a codebook.
 #include <algorithm>
 
 #include "quant/codebooks.h"
@@ -12,15 +11,15 @@ namespace woolly {
 
 namespace {
 
-// The tables are made at first use: that of IQ1 takes a tenth of a second.
+// Tables are built at first use: that of IQ1 takes 0.1 s.
 template <class Word, int n_points, int base>
 const Nearby<int(sizeof(Word)), base>& nearby(const Codebook<Word, n_points>& book, const int8_t (&values)[base]) {
     static const Nearby<int(sizeof(Word)), base> table(book.words, n_points, values);
     return table;
 }
 
-// A block in units of its largest number, in which no product overflows or vanishes, and the weights of its columns:
-// by their importance, or by the numbers' own squares.
+// A block normalized to its maximum, which avoids overflow and underflow of products, and the weights of its columns:
+// importance, or squares.
 struct Unit {
     float top, x[256], weights[256];
 
@@ -35,7 +34,7 @@ struct Unit {
     }
 };
 
-// Sums of one group and one choice of points, of which the best scale and its gain follow.
+// Sums over one group and one choice of points, which determine the best scale and its gain.
 struct Fit {
     float scale = 0, gain = 0, sum_vv = 0;
     int ranks[8] = {};
@@ -47,7 +46,7 @@ struct Fit {
     }
 };
 
-// Points of `n` numbers if they are multiples of `scale`; `shift(i)` is added to the points of piece i.
+// Nearest points to `n` numbers in units of `scale`; `shift(i)` is added to the points of piece i.
 template <int dims, int base, class Shift>
 Fit fit_at(const Nearby<dims, base>& book, const float* x, const float* weights, int n, float scale, int n_near,
            Shift shift) {
@@ -67,7 +66,7 @@ Fit fit_at(const Nearby<dims, base>& book, const float* x, const float* weights,
     return fit;
 }
 
-// The best of `n_steps` scales from `first` on, each `ratio` times the one before, then refined twice.
+// Best of `n_steps` scales from `first` on, each `ratio` times the one before, then refined twice.
 template <int dims, int base, class Shift>
 Fit search(const Nearby<dims, base>& book, const float* x, const float* weights, int n, float first, float ratio,
            int n_steps, Shift shift) {
@@ -85,8 +84,8 @@ Fit search(const Nearby<dims, base>& book, const float* x, const float* weights,
     return best;
 }
 
-// What the scales of groups are whole odd multiples of, 1 to 2 * top + 1: of some candidates the one whose multiples
-// lose least. As float16 of the step over `unit`, with `step` as it is stored; scales are in units of `top_number`.
+// Step of which the group scales are odd multiples, 1 to 2 * top + 1: the candidate of least error. Returned as float16
+// of the step over `unit`, with `step` set to the stored value; scales are in units of `top_number`.
 struct OddStep {
     uint16_t half = 0;
     float step = 0;
@@ -119,7 +118,7 @@ int odd_level(float scale, float step, int top) {
 
 constexpr auto kUnshifted = [](int) { return 0.0f; };
 
-// A block of magnitudes and signs, encoded: what a type packs in its own order.
+// An encoded block of ranks and signs, packed by each type in its own order.
 template <int n_groups, int n_points>
 struct Encoded {
     uint16_t d;
@@ -128,7 +127,7 @@ struct Encoded {
     uint8_t signs[32];
 };
 
-// `parity` means that the number of negative columns of eight is even: the one of least weight gives way.
+// `parity`: the number of negative columns in eight is even; the column of least weight is flipped.
 template <int n_groups, int dims, int base>
 Encoded<n_groups, 256 / dims> encode(const Nearby<dims, base>& book, const float* numbers, Importance importance,
                                      float unit, bool parity) {
@@ -156,9 +155,9 @@ Encoded<n_groups, 256 / dims> encode(const Nearby<dims, base>& book, const float
         const float *own = magnitudes + n * g, *w = weights + n * g;
         const float most = std::fabs(largest<n>(own));
         if (!(most > 1e-12f)) continue;
-        // From scales that leave room above the largest number to those that cut a third of it off.
+        // From scales that leave headroom above the maximum to those that clip a third of it.
         fits[g] = search(book, own, w, n, most / book.value(base - 1) * 1.2f, 0.965f, 18, kUnshifted);
-        // Numbers of nearly one magnitude may be on points below the largest.
+        // Numbers of similar magnitude may fit points below the largest.
         float sum = 0;
         for (int i = 0; i < n; ++i) sum += std::fabs(own[i]);
         for (int i = 0; sum > 0.75f * most * float(n) && i < base - 1; ++i) {
@@ -183,7 +182,7 @@ void put_two(uint8_t* out, uint32_t value) {
     out[1] = uint8_t(value >> 8);
 }
 
-// Four times seven bits of signs and four of the scale.
+// Four times seven bits of signs, and four of the scale.
 void put_group_word(uint8_t* out, const uint8_t* signs, int level) {
     uint32_t word = uint32_t(level) << 28;
     for (int i = 0; i < 4; ++i) word |= uint32_t(signs[i] & 127) << (7 * i);
@@ -247,10 +246,10 @@ void quantize_block_iq3s(const float* x, Importance importance, uint8_t* out) {
 
 namespace {
 
-// Ternary points plus or minus an eighth: the best scale of n numbers of which each eight has its own sign, or all one.
+// Ternary points plus or minus an eighth: best scale of n numbers, with a sign per eight or one for all.
 struct Shifted {
     Fit fit;
-    uint32_t downs = 0;  // a bit for each eight columns
+    uint32_t downs = 0;  // one bit per eight columns
 };
 
 using Ternary = Nearby<8, 3>;
@@ -260,7 +259,7 @@ Shifted search_shifted(const Ternary& book, const float* x, const float* weights
     for (int i = 0; i < n; ++i) sum_w += weights[i], sum_xx += weights[i] * x[i] * x[i];
     Shifted best;
     if (!(sum_xx > 0)) return best;
-    // Three levels of normal numbers lie at 1.2 times their root mean square; points stand for 8.
+    // Three levels of a normal distribution are at 1.2 times its RMS; points stand for 8.
     const float first = std::sqrt(sum_xx / sum_w) / 8 * 2.2f;
     const uint32_t all = (1u << (n / 8)) - 1;
     for (uint32_t downs = 0; downs <= all; downs += one_sign ? all : 1) {
@@ -271,7 +270,7 @@ Shifted search_shifted(const Ternary& book, const float* x, const float* weights
     return best;
 }
 
-// Ranks of a group at a scale that is stored, and the signs that lose least there.
+// Ranks of a group at its stored scale, and the signs of least error.
 Shifted settle_shifted(const Ternary& book, const float* x, const float* weights, int n, float scale, bool one_sign) {
     Shifted best;
     float least = -1;

@@ -1,4 +1,4 @@
-// Ternary blocks, and blocks of E2M1 numbers (MXFP4, NVFP4): one scale, and each number to the nearest value.
+// Ternary blocks and E2M1 blocks (MXFP4, NVFP4): one scale, and each number rounded to the nearest value.
 #include <algorithm>
 
 #include "quant/blocks256.h"
@@ -10,8 +10,7 @@ namespace woolly {
 
 namespace {
 
-// One more than -1, 0 or 1 for each of 256 columns, and the largest magnitude as the scale: exact if a model is
-// ternary.
+// -1, 0 or 1, plus 1, for each of 256 columns, with the maximum magnitude as the scale: exact for ternary models.
 uint16_t ternary(const float* x, uint8_t* levels) {
     const uint16_t d = float_to_half(std::fabs(largest<256>(x)));
     const float top = half_to_float(d);
@@ -22,7 +21,7 @@ uint16_t ternary(const float* x, uint8_t* levels) {
     return d;
 }
 
-// `n_digits` base-3 digits as a fraction of 256, rounded up so that reading finds the same digits.
+// `n_digits` base-3 digits as a fraction of 256, rounded up so that decoding returns the same digits.
 uint8_t fraction_of(const uint8_t* levels, int stride, int n_digits) {
     int number = 0;
     for (int i = 0; i < 5; ++i) number = 3 * number + (i < n_digits ? levels[stride * i] : 0);
@@ -30,7 +29,7 @@ uint8_t fraction_of(const uint8_t* levels, int stride, int n_digits) {
 }
 
 int nearest_e2m1(float scaled) {
-    // Twice the values 0, 0.5, 1, 1.5, 2, 3, 4 and 6; bounds are the means between two of them.
+    // Twice the values 0, 0.5, 1, 1.5, 2, 3, 4 and 6; bounds are the midpoints.
     constexpr float bounds[7] = {0.5f, 1.5f, 2.5f, 3.5f, 5, 7, 10};
     const float magnitude = std::fabs(scaled);
     int index = 0;
@@ -38,7 +37,7 @@ int nearest_e2m1(float scaled) {
     return scaled < 0 ? index | 8 : index;
 }
 
-// The weighted error of `n` numbers at a scale, in units of the largest; their codes if `codes` is not null.
+// Weighted error of `n` numbers at a scale, in units of the maximum; writes their codes if `codes` is not null.
 float e2m1_error(const float* x, const float* columns, int n, float most, float scale, uint8_t* codes) {
     float error = 0;
     for (int i = 0; i < n; ++i) {
@@ -50,7 +49,7 @@ float e2m1_error(const float* x, const float* columns, int n, float most, float 
     return error;
 }
 
-// The code of least error from `first` to `last`, by the scale that `scale_of` gives it.
+// Code of least error from `first` to `last`, with scales from `scale_of`.
 template <class ScaleOf>
 int best_scale(const float* x, const float* columns, int n, float most, int first, int last, ScaleOf scale_of) {
     int best = first;
@@ -87,7 +86,7 @@ void quantize_block_mxfp4(const float* x, Importance importance, uint8_t* out) {
     const float most = std::fabs(largest<32>(x));
     int exponent = 0;
     if (most > 0) {
-        // 2^(e - 127) * 4 is the largest power of two in the block: the values 4 and 6 are left for it.
+        // 2^(e - 127) * 4 is the largest power of two in the block, which leaves the values 4 and 6 for it.
         const int usual = std::ilogb(most) - 2 + 127;
         const auto scale_of = [](int e) { return BlockMXFP4::scale(e); };
         exponent = best_scale(x, importance.columns, 32, most, std::clamp(usual - 1, 0, 254),
@@ -106,7 +105,7 @@ void quantize_block_nvfp4(const float* x, Importance importance, uint8_t* out) {
         const float most = std::fabs(largest<16>(group));
         int code = 0;
         while (code < 126 && 12 * scale_of(code) < most) ++code;
-        // Above the largest scale by over half a step: the code that is not a number says so.
+        // More than half a step above the maximum scale: encoded as NaN.
         if (most > 14 * scale_of(126)) {
             out[g] = 127;
             std::fill_n(out + 4 + 8 * g, 8, uint8_t(0));

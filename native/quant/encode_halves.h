@@ -5,7 +5,7 @@
 
 namespace woolly {
 
-// Nearest, ties to even; what is too large becomes infinite.
+// Rounds to the nearest, ties to even; overflows to infinity.
 inline uint16_t float_to_half(float f) {
     const uint32_t sign = (bits_of(f) >> 16) & 0x8000u, magnitude = bits_of(f) & 0x7fffffffu;
     if (magnitude >= 0x47800000u) return uint16_t(sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u));

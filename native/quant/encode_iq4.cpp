@@ -1,4 +1,4 @@
-// IQ4_NL and IQ4_XS: four bits that stand for one of 16 values that are denser around zero.
+// IQ4_NL and IQ4_XS: four-bit codes of 16 values that are denser around zero.
 #include <algorithm>
 
 #include "quant/blocks32.h"
@@ -19,7 +19,7 @@ constexpr Values kFloats = [] {
     return values;
 }();
 constexpr const float* kValues = kFloats.of;
-constexpr int kReach = 256;  // the table covers -128 to 128 in halves: the bounds between values are whole halves
+constexpr int kReach = 256;  // the table covers -128 to 128 in steps of 0.5: bounds between values are multiples of 0.5
 
 struct Nearest {
     uint8_t index[2 * kReach + 1];
@@ -35,7 +35,7 @@ constexpr Nearest kNearest = [] {
     return table;
 }();
 
-// In this order of arguments a NaN, of a row that is refused afterwards, counts as the least.
+// With this argument order a NaN (whose row is rejected later) maps to the lowest value.
 int nearest_index(float scaled) {
     return kNearest.index[int(std::min(std::max(-float(kReach), 2 * scaled), float(kReach)) + float(kReach))];
 }
@@ -48,7 +48,7 @@ float fit_values(const float* x, const float* w) {
     for (int i = 0; i < 32; ++i) unit[i] = x[i] / top, weights[i] = w != nullptr ? w[i] : unit[i] * unit[i];
     float best = 0, best_gain = 0;
     for (int step = -8; step <= 7; ++step) {
-        // One try with the largest at 127 in place of -127, then those around -127.
+        // One attempt with the maximum at 127 instead of -127, then those around -127.
         const float inverse = step == -8 ? -kValues[0] : kValues[0] + float(step);
         float sum_xv = 0, sum_vv = 0;
         for (int i = 0; i < 32; ++i) {

@@ -1,4 +1,4 @@
-// Blocks of 256 columns: groups with scales of their own, which in turn are whole multiples of one float16.
+// K-quants: blocks of 256 columns; group scales are integer multiples of one float16.
 #include <algorithm>
 
 #include "quant/encode.h"
@@ -11,8 +11,8 @@ namespace {
 
 void put_half(uint8_t* out, uint16_t half) { std::memcpy(out, &half, 2); }
 
-// largest / most as float16, such that `most` of its steps reach the largest: among float16's subnormal numbers the
-// nearest may fall short by more than half a step, or vanish, when the next one up loses less.
+// largest / most as float16, such that `most` steps reach the largest: among float16 subnormals the nearest may fall
+// short by more than half a step or become 0, where rounding up has less error.
 uint16_t step_of(float largest, float most) {
     const uint16_t half = float_to_half(largest / most);
     const float reach = (std::fabs(most) + 0.5f) * std::fabs(half_to_float(half));
@@ -25,7 +25,7 @@ uint8_t whole(float value, float step, float least, float most) {
     return uint8_t(int(nearest(std::min(std::max(ratio, least), most))));
 }
 
-// Levels of one group, given its scale and offset as they are stored.
+// Levels of one group for its stored scale and offset.
 template <int N>
 void levels_affine(const float* x, float scale, float offset, float top, uint8_t* levels) {
     for (int i = 0; i < N; ++i) levels[i] = whole(x[i] + offset, scale, 0, top);
@@ -45,7 +45,7 @@ void weigh(const float* x, float* weights) {
     for (int i = 0; i < N; ++i) weights[i] = mean + std::fabs(x[i]);
 }
 
-// Lines of the groups of a block, and how their scales and offsets are stored in whole steps of at most `top`.
+// Scale and offset of each group of a block, and their encoding in integer steps of at most `top`.
 template <int N>
 struct Lines {
     Affine of[N];
@@ -56,7 +56,7 @@ struct Lines {
         of[g] = line, scales[g] = line.scale, offsets[g] = line.offset, weights[g] = 0;
         for (int i = 0; i < n; ++i) weights[g] += w[i];
     }
-    // With the importance of columns, the steps that lose least; else those that reach the largest.
+    // With importance, the steps of least error; else those that reach the maximum.
     uint16_t scale_step(float top, bool is_weighted) const { return step(scales, top, is_weighted); }
     uint16_t offset_step(float top, bool is_weighted) const { return step(offsets, top, is_weighted); }
 
@@ -64,12 +64,12 @@ struct Lines {
     uint16_t step(const float* values, float top, bool is_weighted) const {
         const float most = std::max(0.0f, *std::max_element(values, values + N));
         const uint16_t reaching = step_of(most, top);
-        if (!is_weighted || most < 0x1p-10f) return reaching;  // steps of subnormal float16 have no finer choice
+        if (!is_weighted || most < 0x1p-10f) return reaching;  // steps of subnormal float16 cannot be refined
         return float_to_half(fit_positive<N>(values, weights, top));
     }
 };
 
-// Eight groups of 32 with 6-bit scales and minimums: the head of Q4_K and Q5_K (16 bytes), and the levels.
+// Eight groups of 32 with 6-bit scales and minimums: the header of Q4_K and Q5_K (16 bytes), and the levels.
 void quantize_q45k(const float* x, Importance importance, float top, float first, int n_steps, uint8_t* out,
                    uint8_t* levels) {
     Lines<8> fits;
@@ -92,7 +92,7 @@ void quantize_q45k(const float* x, Importance importance, float top, float first
     uint8_t* packed = out + 4;
     std::fill_n(packed, 12, uint8_t(0));
     for (int g = 0; g < 8; ++g) {
-        // Against the steps as float16 stores them, so that their rounding is not added to this one.
+        // Relative to the stored float16 steps, so that rounding errors do not add up.
         const uint8_t scale = whole(fits.scales[g], step, 0, 63), offset = whole(fits.offsets[g], step_min, 0, 63);
         levels_affine<32>(x + 32 * g, step * float(scale), step_min * float(offset), top, levels + 32 * g);
         if (g < 4) {
@@ -161,7 +161,7 @@ void quantize_block_q3k(const float* x, Importance importance, uint8_t* out) {
     for (int g = 0; g < 16; ++g) {
         float weights[16];
         if (columns != nullptr) weigh_columns<16>(x + 16 * g, columns + 16 * g, mean_square, weights);
-        // By importance, 19 scales beat single levels that move: 2 % less error.
+        // With importance, 19 scales beat moving single levels: 2 % less error.
         scales[g] = columns != nullptr ? fit_symmetric<16>(x + 16 * g, 4, weights) : fit_few<16>(x + 16 * g, 4);
         sums[g] = 0;
         for (int i = 0; columns != nullptr && i < 16; ++i) sums[g] += weights[i];

@@ -1,4 +1,4 @@
-// For each cell of a codebook's grid, the points that are nearest to it: a search looks at these alone.
+// Nearest points for each cell of a codebook's grid, to which the search is limited.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace woolly {
 
-// A codebook of points of `dims` numbers, each one of `base` values. A cell is the tuple of values that are nearest to
-// numbers; most cells are no points. All of a codebook would be up to 2048 points for 8 numbers.
+// Codebook of points of `dims` numbers, each one of `base` values. A cell is the tuple of values nearest to some
+// numbers; most cells are not points. Searching the entire codebook would mean up to 2048 points per 8 numbers.
 template <int dims, int base>
 class Nearby {
   public:
@@ -52,7 +52,7 @@ class Nearby {
 
     float value(int digit) const { return values_[digit]; }
 
-    // The rank of the point of least weighted squares from `x`, among the `n_near` nearest to its cell.
+    // Rank of the point with the least weighted squared distance to `x`, among the `n_near` nearest to its cell.
     int nearest_point(const float* x, const float* weights, int n_near = kNear) const {
         size_t cell = 0, place = 1;
         for (int i = 0; i < dims; ++i, place *= base) {

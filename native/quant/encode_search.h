@@ -1,4 +1,4 @@
-// The searches for scales: candidates around the obvious one, each refined by weighted least squares, the best kept.
+// Scale searches: candidates around the initial scale, each refined by weighted least squares; the best is kept.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,7 @@
 
 namespace woolly {
 
-// Four floats at once on every CPU that this file is compiled for; sums keep their order whatever the compiler does.
+// Vector of four floats on every target CPU; the order of sums does not depend on the compiler.
 using Four = float __attribute__((vector_size(16)));
 
 inline Four load4(const float* p) {
@@ -20,11 +20,11 @@ inline Four at_most(Four v, Four most) { return v < most ? v : most; }
 inline Four at_least(Four v, Four least) { return v > least ? v : least; }
 inline float sum4(Four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-// Nearest whole number, ties to even, of anything of magnitude below 2^22.
+// Rounds to the nearest integer, ties to even, for magnitudes below 2^22.
 inline Four nearest4(Four v) { return (v + all4(12582912.0f)) - all4(12582912.0f); }
 inline float nearest(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
-// The element of largest magnitude, the first of several.
+// Element of maximum magnitude, the first of several.
 template <int N>
 float largest(const float* x) {
     float best = x[0];
@@ -39,7 +39,7 @@ struct Affine {
     float offset;  // at least 0: a number is scale * level - offset
 };
 
-// Sums over N numbers and their levels, of which both the best line and its error follow.
+// Sums over N numbers and their levels, which determine the best line and its error.
 struct Moments {
     double l, ll, xl;
 };
@@ -55,8 +55,8 @@ Moments moments(const float* shifted, const float* w, const float* wx, float inv
     return {double(sum4(sums_l)), double(sum4(sums_ll)), double(sum4(sums_xl))};
 }
 
-// How much an error of each of N numbers counts if the columns' importance is known: more in large numbers, whose share
-// of a dot product is larger, but not without end.
+// Error weights of N numbers with known column importance: higher for large numbers, whose share of a dot product is
+// larger, but bounded.
 template <int N>
 void weigh_columns(const float* x, const float* columns, float mean_square, float* weights) {
     for (int i = 0; i < N; ++i) weights[i] = columns[i] * std::sqrt(mean_square + x[i] * x[i]);
@@ -69,9 +69,9 @@ float mean_square_of(const float* x) {
     return sum / float(N);
 }
 
-// Levels 0..top for N numbers x with weights w: the line of least weighted squares. Tries `n_steps` ranges, of
-// top + first + delta * step levels each. A range that is better than all before moves the offset that the next ones
-// count levels from, which finds lines that no range from the least number gives.
+// Levels 0..top for N numbers x with weights w: the weighted least-squares line. Tries `n_steps` ranges, of top + first
+// + delta * step levels each. A range better than all before moves the offset from which the next ones count levels,
+// which finds lines that no range from the minimum gives.
 template <int N>
 Affine fit_affine(const float* x, const float* w, float top, float first, int n_steps, float delta = 0.1f) {
     float low = 0, high = x[0];
@@ -103,7 +103,7 @@ Affine fit_affine(const float* x, const float* w, float top, float first, int n_
         const double determinant = sum_w * m.ll - m.l * m.l;
         if (!(determinant > 0)) continue;
         double scale = (sum_w * m.xl - sum_x * m.l) / determinant, shift = (m.ll * sum_x - m.l * m.xl) / determinant;
-        if (shift > 0) {  // the format stores no positive offset: a line through zero is the best that is left
+        if (shift > 0) {  // the format stores no positive offset: use the best line through zero
             shift = 0;
             scale = m.xl / m.ll;
         }
@@ -117,13 +117,13 @@ Affine fit_affine(const float* x, const float* w, float top, float first, int n_
     return best;
 }
 
-// Levels -half..half-1 for N numbers, weighted by w (null: by their squares): the scale that fits best of 19.
+// Levels -half..half-1 for N numbers, weighted by w (null: by their squares): best of 19 scales.
 template <int N>
 float fit_symmetric(const float* x, float half, const float* w = nullptr) {
     const float top = largest<N>(x);
     if (std::fabs(top) < 1e-15f) return 0;
     alignas(16) float unit[N], weights[N];
-    // In units of the largest, where the squares of tiny numbers do not underflow.
+    // In units of the maximum, so that squares of tiny numbers do not underflow.
     for (int i = 0; i < N; ++i) unit[i] = x[i] / top, weights[i] = w != nullptr ? w[i] : unit[i] * unit[i];
     float best = 0, best_gain = 0;
     for (int n = 0; n < 19; ++n) {
@@ -144,7 +144,7 @@ float fit_symmetric(const float* x, float half, const float* w = nullptr) {
     return best * top;
 }
 
-// As fit_symmetric, for few levels: single levels are moved while that gains.
+// As fit_symmetric, for few levels: single levels are moved while that reduces the error.
 template <int N>
 float fit_few(const float* x, float half) {
     const float top = largest<N>(x);
@@ -174,7 +174,7 @@ float fit_few(const float* x, float half) {
     return sum_ll > 0 ? -sum_xl / sum_ll * top : 0;
 }
 
-// Levels 0..top for N numbers that are not negative, weighted by w: the scale that fits best of 21.
+// Levels 0..top for N non-negative numbers, weighted by w: best of 21 scales.
 template <int N>
 float fit_positive(const float* x, const float* w, float top) {
     const float most = largest<N>(x);

@@ -1,5 +1,4 @@
-// Weights that are floats, each a block of its own: `value()` is the weight. The kernels are in
-// cpu/kernels/generic/floats.h.
+// Float weights, each a block: `value()` is the weight. The kernels are in cpu/kernels/generic/floats.h.
 #pragma once
 
 #include "quant/block.h"

@@ -1,5 +1,5 @@
-// The codebooks as numbers: read so, the first digit least, the points of every list ascend, so that a list is a bitmap
-// over all numbers: bit n of the words below is set if n is a point.
+// Codebooks as bitmaps: read as numbers with the first digit least significant, the points of every list ascend; bit n
+// of the words below is set if n is a point.
 #include "quant/points.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The codebooks of the IQ types. A codebook is a list of points of 8 (or 4) digits; a block names a point by its rank.
+// Codebooks of the IQ types: lists of points of 8 (or 4) digits; a block refers to a point by its rank.
 // tests/quant/test_codebooks.py compares the tables with those of the gguf package.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace woolly {
 
-// Point number `rank` has its digits' values in the bytes of word `rank`, the first one lowest.
+// Word `rank` has the values of the point's digits in its bytes, the first one lowest.
 template <class Word, int n_points>
 struct Codebook {
     Word words[n_points];
@@ -18,7 +18,7 @@ inline constexpr int8_t kIq3SValues[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 // Eight times -1, 0 and 1: a block adds or subtracts an eighth.
 inline constexpr int8_t kIq1Values[3] = {-8, 0, 8};
 
-// Made in points.cpp: all files see them, and compilers take half a second to make them.
+// Built in points.cpp: all files include this header, and constexpr tables would cost each half a second.
 extern const Codebook<uint64_t, 256> kIq2Xxs;
 extern const Codebook<uint64_t, 512> kIq2Xs;
 extern const Codebook<uint64_t, 1024> kIq2S;

@@ -1,7 +1,7 @@
-// All weight types, a row each: X(name, ggml's id, columns of a block, bytes of a block, activations, kernel). The
-// block is Block##name, beside the row in floats.h, blocks32.h, blocks256.h or codebooks.h; the kernel is a struct of
-// the header with that name in cpu/kernels/generic. The list makes the table below, packing, decoding and the kernel
-// table of every level. docs/make/add-a-weight-type.md is the recipe.
+// All weight types, a row each: X(name, ggml's id, columns per block, bytes per block, activations, kernel). The block
+// is Block##name in floats.h, blocks32.h, blocks256.h or codebooks.h; the kernel is a struct of the header with that
+// name in cpu/kernels/generic. The list generates the table below, packing, decoding and the kernel table of every
+// level. See docs/make/add-a-weight-type.md.
 #pragma once
 
 #include "quant/blocks256.h"
@@ -18,7 +18,7 @@ enum class WeightType : uint8_t {
 #undef WOOLLY_ROW
 };
 
-// A block has the file's size, and packing loses no byte of it and adds none.
+// A block has the file's size: packing neither drops nor adds bytes.
 #define WOOLLY_ROW(name, id, columns, bytes, activation, kernel)                             \
     static_assert(sizeof(Block##name) == bytes && alignof(Block##name) == 1, "Block" #name); \
     static_assert(part_bytes(Block##name::layout(), true) + Block##name::layout().field_bits * columns / 8 == bytes);
@@ -27,7 +27,7 @@ WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
 
 struct TypeInfo {
     const char* name;
-    int block;  // columns per block; 0: not a type that can be computed with
+    int block;  // columns per block; 0: type without kernels
     int bytes;  // per block and row
     Activation activation;
 };

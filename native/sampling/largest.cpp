@@ -11,14 +11,14 @@ namespace woolly {
 
 namespace {
 
-// An integer of the same order as the float. Adding zero makes one zero of the two.
+// Maps a float to an integer of the same order. Adding zero makes both zeros equal.
 std::int32_t key_of(float value) {
     const auto bits = std::bit_cast<std::int32_t>(value + 0.0f);
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// Small enough to be scanned again if something is found, large enough for SIMD code. The compiler makes that of
-// counts, but not of a maximum of floats.
+// Small enough to be rescanned on a hit, large enough for SIMD code. Compilers vectorize counts, but not a maximum of
+// floats.
 constexpr std::size_t block_size = 64;
 
 std::span<const float> block_at(std::span<const float> row, std::size_t first) {
@@ -39,7 +39,7 @@ Look look_at(std::span<const float> block, float bound) {
     return {sound == static_cast<int>(block.size()), above != 0};
 }
 
-// Larger is better; of equal values the lower id is larger.
+// Larger is better; for equal values the lower id is larger.
 std::uint64_t pack(std::int32_t key, std::size_t id) {
     const auto high = static_cast<std::uint32_t>(key) ^ 0x80000000u;
     return (static_cast<std::uint64_t>(high) << 32) | (0xffffffffu - static_cast<std::uint32_t>(id));
@@ -49,8 +49,8 @@ std::int32_t id_of(std::uint64_t packed) {
     return static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(packed));
 }
 
-// A few of many: whole blocks are passed over that hold nothing better than the worst that is kept.
-// Nothing if the row is not sound.
+// Small k: skips blocks without a value better than the worst one kept. Returns nothing if the row has NaN or plus
+// infinity.
 std::vector<std::uint64_t> select(std::span<const float> row, std::size_t k) {
     std::vector<std::uint64_t> kept;
     const std::size_t room = 2 * k + block_size;
@@ -60,14 +60,14 @@ std::vector<std::uint64_t> select(std::span<const float> row, std::size_t k) {
         kept.resize(k);
     };
     bool full = false;
-    float worst = -std::numeric_limits<float>::infinity();  // of those kept, once there are k
+    float worst = -std::numeric_limits<float>::infinity();  // minimum of the values kept, once there are k
     for (std::size_t first = 0; first < row.size(); first += block_size) {
         const auto part = block_at(row, first);
         const Look look = look_at(part, worst);
         if (!look.sound) return {};
         if (full && !look.above) continue;
         for (std::size_t i = 0; i < part.size(); ++i) {
-            // An equal one that comes later has the higher id, and loses.
+            // An equal value that comes later has the higher id, and loses.
             if (!full || part[i] > worst) kept.push_back(pack(key_of(part[i]), first + i));
         }
         if (kept.size() >= room || (!full && kept.size() >= k)) {
@@ -81,7 +81,7 @@ std::vector<std::uint64_t> select(std::span<const float> row, std::size_t k) {
     return kept;
 }
 
-// Most or all of them: a radix sort of the upper halves, stable, so that equal ones stay in the order of their ids.
+// Large k: a stable radix sort of the upper halves, so that equal values stay in id order.
 std::vector<std::uint64_t> sort_all(std::span<const float> row) {
     constexpr int bits = 11;
     constexpr std::size_t buckets = std::size_t{1} << bits;
@@ -109,7 +109,7 @@ std::vector<std::uint64_t> sort_all(std::span<const float> row) {
 
 bool largest(std::span<const float> row, std::span<std::int32_t> ids, std::span<float> values) {
     if (ids.empty()) return true;
-    // Where much is kept, blocks are hardly ever passed over.
+    // With a large k, blocks are rarely skipped.
     const auto kept = ids.size() > row.size() / 16 ? sort_all(row) : select(row, ids.size());
     if (kept.empty()) return false;
     for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -15,7 +15,7 @@ void mask(std::span<const float> row, std::span<const std::uint32_t> words, std:
         const auto n = static_cast<std::uint32_t>(std::min(std::size_t{32}, row.size() - first));
         const float* from = row.data() + first;
         float* to = out.data() + first;
-        // No branch per bit: a mask without a pattern would be mispredicted every other time.
+        // Branch-free: a random mask would be mispredicted every other time.
         for (std::uint32_t i = 0; i < n; ++i) {
             const std::uint32_t keep = 0u - ((word >> i) & 1u);
             to[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(from[i]) & keep) | (never & ~keep));

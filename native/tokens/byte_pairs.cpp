@@ -29,7 +29,7 @@ BytePairs::BytePairs(std::shared_ptr<const PieceMap> tokens, const Texts& merges
     read_merges(merges);
     for (std::size_t byte = 0; byte < characters_.size(); ++byte) {
         characters_[byte] = byte_characters[byte];
-        // A character that is not a token may still be merged into one.
+        // A character that is not a token may still be part of a merge.
         byte_ids_[byte] = byte_level_ ? lookup(characters_[byte]) : tokens_->find(name_of_byte(byte));
     }
 }
@@ -46,7 +46,7 @@ void BytePairs::read_merges(const Texts& merges) {
         const std::string_view left = merge.substr(0, space);
         const std::string_view right = merge.substr(space + 1);
         joined.assign(left).append(right);
-        // A piece that is not a token may still become part of one by a later merge.
+        // A piece that is not a token may still become part of one in a later merge.
         const std::uint64_t pair = pair_of(id_of_step(left), id_of_step(right));
         const std::int32_t id = id_of_step(joined);
         if (Rule& rule = rules_[locate(pair)]; rule.pair == kFree) rule = {pair, static_cast<std::int32_t>(i), id};
@@ -110,7 +110,7 @@ void BytePairs::encode_word(std::string_view word, Work& work, std::vector<std::
         Symbol& left = work.symbols[static_cast<std::size_t>(best.left)];
         if (left.next < 0) continue;
         Symbol& right = work.symbols[static_cast<std::size_t>(left.next)];
-        // Stale if the two merge into something else by now.
+        // Stale if the merge of the two has another result by now.
         const Rule* found = rule(left.id, right.id);
         if (found == nullptr || found->id != best.id) continue;
         left.id = best.id;
@@ -160,7 +160,7 @@ void BytePairs::consider(std::int32_t left, Work& work) const {
 void BytePairs::emit(std::int32_t id, std::vector<std::int32_t>& out) const {
     if (id != kNone && static_cast<std::size_t>(id) < tokens_->texts().size()) return out.push_back(id);
     if (id == kNone) return emit_unknown(out);
-    // A step to a token that was not reached: its characters stay alone.
+    // A step to a token that was not reached: its characters stay separate.
     const std::string_view text = steps_[static_cast<std::size_t>(id) - tokens_->texts().size()];
     for (std::size_t at = 0; at < text.size();) {
         const std::string_view character = text.substr(at, character_size(text, at));

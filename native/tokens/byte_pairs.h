@@ -13,17 +13,17 @@
 
 namespace woolly {
 
-// Byte-pair merging of words: the neighbours whose merge has the lowest rank first, the leftmost of equals.
+// BPE of words: merges the adjacent pair of lowest rank first, the leftmost of equals.
 class BytePairs {
   public:
-    // `merges` are "left right", lowest rank first; the first of equals counts. Throws std::invalid_argument with the
-    // number of one that is not two pieces. With `byte_level` the vocabulary writes each byte as a character, in the
-    // order of `byte_characters`; else a character without a token becomes tokens <0xXX>. With `ignore_merges` a word
-    // that is a token is not merged. `unknown` is -1 if there is no such token.
+    // `merges` are "left right", lowest rank first; the first duplicate counts. Throws std::invalid_argument with the
+    // index of an invalid entry. With `byte_level` the vocabulary writes each byte as a character, in the order of
+    // `byte_characters`; else a character without a token becomes tokens <0xXX>. With `ignore_merges` a word that is a
+    // token is not split. `unknown` is -1 if there is no such token.
     BytePairs(std::shared_ptr<const PieceMap> tokens, const Texts& merges, const Texts& byte_characters,
               bool byte_level, bool ignore_merges, std::int32_t unknown);
 
-    // Ids of the words, one after the other. Throws std::out_of_range for a character that has no id.
+    // Ids of the words, concatenated. Throws std::out_of_range for a character without an id.
     std::vector<std::int32_t> encode(const std::vector<std::string_view>& words) const;
 
   private:
@@ -33,7 +33,7 @@ class BytePairs {
         std::int32_t id = 0;
     };
     struct Symbol {
-        std::int32_t id;    // kNone: no token, merges with nothing
+        std::int32_t id;    // kNone: not a token, merges with nothing
         std::int32_t prev;  // -1: none
         std::int32_t next;  // -1: none; kGone: merged into its left neighbour
     };
@@ -63,7 +63,7 @@ class BytePairs {
     const Rule* rule(std::int32_t left, std::int32_t right) const;
     void encode_word(std::string_view word, Work& work, std::vector<std::int32_t>& out) const;
     void add_symbols(std::string_view word, Work& work) const;
-    // Whether a character can be written as tokens <0xXX>.
+    // True if a character can be written as tokens <0xXX>.
     bool has_bytes(std::string_view character) const;
     void consider(std::int32_t left, Work& work) const;
     void emit(std::int32_t id, std::vector<std::int32_t>& out) const;
@@ -73,11 +73,11 @@ class BytePairs {
     bool byte_level_;
     bool ignore_merges_;
     std::int32_t unknown_;
-    std::array<std::string, 256> characters_;   // as the vocabulary writes each byte
-    std::array<std::int32_t, 256> byte_ids_{};  // the ids of these, or of <0xXX>
+    std::array<std::string, 256> characters_;   // byte in the vocabulary's notation
+    std::array<std::int32_t, 256> byte_ids_{};  // their ids, or those of <0xXX>
     std::vector<Rule> rules_;                   // open addressing by pair
     std::size_t mask_ = 0;
-    std::vector<std::string> steps_;  // ids after the tokens: pieces of merges that are no tokens
+    std::vector<std::string> steps_;  // ids after the tokens: intermediate pieces of merges that are not tokens
     std::unordered_map<std::string, std::int32_t> ids_of_steps_;
 };
 

@@ -8,22 +8,20 @@
 
 namespace woolly {
 
-// SentencePiece's precompiled normalization: a Darts double array from prefixes to replacements, and the
-// replacements as one block of strings that end in NUL. Layout: u32 bytes of the array, the array of u32, the
-// block.
+// SentencePiece's precompiled normalization: a Darts double array from prefixes to replacements, and the replacements
+// as NUL-terminated strings. Layout: u32 byte count of the array, the array of u32, the strings.
 class Charsmap {
   public:
-    // Most bytes of a source prefix and of a replacement. Unicode's compatibility forms, which are what these maps
-    // are made of, need 33 for the longest replacement (U+FDFA); without limits a small file is a bomb.
+    // Maximum bytes of a source prefix and of a replacement. Unicode's compatibility forms, the source of these maps,
+    // need 33 for the longest replacement (U+FDFA); without limits a small file could expand without bound.
     static constexpr std::size_t kMaxPrefixBytes = 64;
     static constexpr std::size_t kMaxTextBytes = 256;
 
-    // Throws std::invalid_argument for a block that is too short for what it says of itself, and for a
-    // replacement beyond kMaxTextBytes.
+    // Throws std::invalid_argument for a block shorter than its header says, and for a replacement beyond
+    // kMaxTextBytes.
     explicit Charsmap(std::string blob);
 
-    // The replacement of the longest known prefix of `text`, and how many bytes it replaces; 0 if there is
-    // none.
+    // Replacement of the longest known prefix of `text`, and the number of replaced bytes; 0 if there is none.
     std::pair<std::string_view, std::size_t> longest(std::string_view text) const {
         if (units_ == 0) return {{}, 0};
         std::size_t size = 0;

@@ -12,8 +12,8 @@
 
 namespace woolly {
 
-// Piece text -> id by open addressing over the texts. std::unordered_map takes four times as long to build and
-// its nodes miss the cache on every lookup of a merge candidate.
+// Piece text -> id with open addressing. std::unordered_map takes four times as long to build, and its nodes miss the
+// cache on every lookup of a merge candidate.
 class PieceMap {
   public:
     static constexpr std::int32_t kNone = -1;
@@ -21,7 +21,7 @@ class PieceMap {
     explicit PieceMap(std::shared_ptr<const Texts> texts)
         : PieceMap(std::move(texts), [](std::size_t) { return true; }) {}
 
-    // The pieces that `is_found` says yes to; of two equal ones the later id is found.
+    // Adds the pieces for which `is_found` is true; of duplicates the later id is found.
     template <class IsFound>
     PieceMap(std::shared_ptr<const Texts> texts, const IsFound& is_found) : texts_(std::move(texts)) {
         mask_ = std::bit_ceil(texts_->size() * 2 + 2) - 1;

@@ -12,10 +12,10 @@
 
 namespace woolly {
 
-// Token types as GGUF numbers them.
+// GGUF token types.
 enum class PieceKind : char { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-// The pieces of a SentencePiece vocabulary, by id.
+// Pieces of a SentencePiece vocabulary, by id.
 struct Pieces {
     std::shared_ptr<const Texts> texts;
     std::vector<float> scores;
@@ -27,13 +27,13 @@ struct Pieces {
             throw std::invalid_argument("every piece needs one score and one type");
     }
 
-    // Control, unknown and byte pieces stand for something that text cannot spell.
+    // Control, unknown and byte pieces never match text.
     bool in_text(std::size_t id) const {
         return kinds[id] == PieceKind::kNormal || kinds[id] == PieceKind::kUserDefined ||
                kinds[id] == PieceKind::kUnused;
     }
 
-    // The id of the piece <0xXX> of each byte, -1 if there is none.
+    // Id of the piece <0xXX> of each byte, -1 if missing.
     std::array<std::int32_t, 256> byte_ids() const {
         std::array<std::int32_t, 256> out;
         out.fill(-1);

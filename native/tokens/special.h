@@ -15,17 +15,16 @@ namespace woolly {
 struct SpecialToken {
     std::string text;
     std::int32_t id;
-    bool always;  // found also if control tokens are not to be parsed
-    bool lstrip;  // swallows the whitespace before it
-    bool rstrip;  // swallows the whitespace after it
+    bool always;  // matched even if control tokens are not parsed
+    bool lstrip;  // strips the whitespace before it
+    bool rstrip;  // strips the whitespace after it
 };
 
-// Cuts a text at its special tokens. Longer tokens are placed before shorter ones wherever they stand in the
-// text, the lower id before the higher among equals, each from left to right: overlaps depend on this order.
+// Splits a text at its special tokens. Longer tokens are matched before shorter ones anywhere in the text, the lower id
+// before the higher among equals, each from left to right: overlaps depend on this order.
 //
-// One Aho-Corasick pass finds for each byte the longest token that ends there; then one pass per length of a
-// found token. Thousands of tokens cost nothing if none occurs, and a text made of tokens alone stays
-// linear.
+// One Aho-Corasick pass finds the longest token that ends at each byte; then one pass per length of a found token.
+// Thousands of tokens cost nothing if none occurs, and a text of tokens alone stays linear.
 class SpecialSplitter {
   public:
     using Fragment = std::tuple<std::size_t, std::size_t, std::int32_t>;  // begin, end, id or -1 for text
@@ -36,16 +35,15 @@ class SpecialSplitter {
             return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.id < b.id;
         });
         std::vector<std::pair<std::string, std::int32_t>> keys;
-        for (std::size_t rank = tokens_.size(); rank-- > 0;)  // of equal texts the first rank stays
+        for (std::size_t rank = tokens_.size(); rank-- > 0;)  // for duplicates the first rank is kept
             keys.emplace_back(tokens_[rank].text, static_cast<std::int32_t>(rank));
         trie_ = Trie(std::move(keys));
         link();
     }
 
-    // The fragments in order; what a token swallowed is in none. A text without special tokens is one
-    // fragment.
+    // Fragments in order, without stripped whitespace. A text without special tokens is one fragment.
     std::vector<Fragment> split(std::string_view text, bool parse_control) const {
-        std::vector<std::int32_t> ends;  // per byte: rank of the longest token ending there that is not yet tried
+        std::vector<std::int32_t> ends;  // per byte: rank of the longest token ending there that is not tried yet
         std::vector<std::size_t> lengths;
         if (!scan(text, parse_control, ends, lengths)) {
             return text.empty() ? std::vector<Fragment>{} : std::vector<Fragment>{{0, text.size(), -1}};
@@ -100,7 +98,7 @@ class SpecialSplitter {
             if (rank == Trie::kNone) continue;
             if (ends.empty()) ends.assign(text.size(), Trie::kNone);
             ends[i] = rank;
-            // A token that was seen has had its shorter suffixes seen too.
+            // A visited token has its shorter suffixes visited, too.
             for (; rank != Trie::kNone && !seen[static_cast<std::size_t>(rank)];
                  rank = skip(shorter_[static_cast<std::size_t>(rank)], parse_control)) {
                 seen[static_cast<std::size_t>(rank)] = true;
@@ -125,7 +123,7 @@ class SpecialSplitter {
         std::ranges::sort(found);
         for (const auto& [rank, end] : found) {
             const std::size_t begin = end - length;
-            // What is taken is at least as long, so that an overlap covers one of the two ends.
+            // Earlier matches are at least as long, so that an overlap covers one of the two ends.
             if (taken[begin] || taken[end - 1]) continue;
             const SpecialToken& token = tokens_[static_cast<std::size_t>(rank)];
             std::size_t from = begin;
@@ -152,7 +150,7 @@ class SpecialSplitter {
 
     static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-    std::vector<SpecialToken> tokens_;  // in the order in which they are placed: index = rank
+    std::vector<SpecialToken> tokens_;  // in matching order: index = rank
     Trie trie_;
     std::vector<std::uint32_t> fail_;
     std::vector<std::int32_t> output_;   // per node: rank or kNone

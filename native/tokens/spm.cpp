@@ -34,8 +34,8 @@ std::vector<std::int32_t> SentencePieceBPE::encode(std::string_view text) const 
     std::vector<std::int32_t> out;
     out.reserve(text.size() / 3 + 4);
     Work work;
-    // No merge crosses a place where no piece joins what stands left of a space to that space. Cutting there
-    // gives the same ids from queues of a few entries instead of one over the whole text.
+    // No merge crosses a position where no piece joins the character before a space to that space. Cutting there gives
+    // the same ids, with queues of a few entries instead of one over the entire text.
     std::size_t start = 0;
     for (auto at = text.find(kSpaceMark, 1); at != std::string_view::npos; at = text.find(kSpaceMark, at + 1)) {
         if (joins_[static_cast<unsigned char>(text[at - 1])]) continue;

@@ -11,15 +11,14 @@
 
 namespace woolly {
 
-// SentencePiece BPE: the adjacent pair whose concatenation is the piece of highest score is merged first, the
-// leftmost of equals; what is not a piece in the end falls back to byte pieces, and without those to the
-// unknown id.
+// SentencePiece BPE: merges the adjacent pair with the highest score first, the leftmost of equals; symbols that are
+// not pieces in the end fall back to byte pieces, or to the unknown id.
 class SentencePieceBPE {
   public:
     // `unknown` is -1 if the vocabulary has no such piece.
     SentencePieceBPE(Pieces pieces, std::int32_t unknown);
 
-    // Ids of a text whose spaces are already U+2581. Throws std::out_of_range for a character that has no id.
+    // Ids of a text with spaces already mapped to U+2581. Throws std::out_of_range for a character without an id.
     std::vector<std::int32_t> encode(std::string_view text) const;
 
   private:
@@ -33,7 +32,7 @@ class SentencePieceBPE {
         float score;
         std::int32_t left;
         std::int32_t right;
-        std::size_t size;  // of both; a differing sum later means that the pair is stale
+        std::size_t size;  // of both; a different sum later means that the pair is stale
     };
     struct Work {
         std::vector<Symbol> symbols;
@@ -48,7 +47,7 @@ class SentencePieceBPE {
     std::vector<float> scores_;
     std::int32_t unknown_;
     std::array<std::int32_t, 256> byte_ids_;
-    std::array<bool, 256> joins_{};  // some piece holds this byte right before U+2581: no cut between them
+    std::array<bool, 256> joins_{};  // some piece has this byte right before U+2581: no cut between them
 };
 
 }  // namespace woolly

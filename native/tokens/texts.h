@@ -7,7 +7,7 @@
 
 namespace woolly {
 
-// Texts by number, in one blob: a string of its own for each of 150,000 tokens takes ten times as long to make.
+// Texts by index, in one blob: 150,000 separate strings take ten times as long to build.
 class Texts {
   public:
     void reserve(std::size_t count) { ends_.reserve(count); }

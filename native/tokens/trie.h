@@ -10,8 +10,7 @@
 
 namespace woolly {
 
-// A byte trie whose children stand next to each other, sorted by label: built level by level from sorted
-// keys.
+// Byte trie whose children are contiguous and sorted by label: built level by level from sorted keys.
 class Trie {
   public:
     static constexpr std::int32_t kNone = -1;
@@ -27,7 +26,7 @@ class Trie {
 
     Trie() : Trie(std::vector<std::pair<std::string, std::int32_t>>()) {}
 
-    // If two keys are equal, the later value stays. Empty keys are ignored.
+    // For duplicate keys the later value is kept. Empty keys are ignored.
     explicit Trie(std::vector<std::pair<std::string, std::int32_t>> keys) {
         std::ranges::stable_sort(keys, {}, &std::pair<std::string, std::int32_t>::first);
         struct Range {

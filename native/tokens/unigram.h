@@ -17,8 +17,8 @@
 
 namespace woolly {
 
-// SentencePiece Unigram: the segmentation with the highest sum of scores (Viterbi in double, as the reference
-// implementations sum), characters outside the vocabulary at ten below the lowest score.
+// SentencePiece Unigram: the segmentation with the highest sum of scores (Viterbi in double, as in the reference
+// implementation); unknown characters score ten below the lowest score.
 class Unigram {
   public:
     // User-defined pieces score 0. `unknown` is -1 if the vocabulary has no such piece.
@@ -42,12 +42,12 @@ class Unigram {
         trie_ = Trie(std::move(keys));
     }
 
-    // Throws std::out_of_range for a character that has no id, and what normalize throws.
+    // Throws std::out_of_range for a character without an id, and the exceptions of normalize.
     std::vector<std::int32_t> encode(std::string_view raw) const {
         const std::string text = normalize(raw);
         std::vector<std::int32_t> out;
         const std::vector<Best> best = viterbi(text);
-        bool after_unknown = false;  // the piece to the right is unknown: a run of them is one id
+        bool after_unknown = false;  // the piece to the right is unknown: consecutive ones become one id
         for (std::size_t end = text.size(); end > 0; end = best[end].start) {
             const Best& last = best[end];
             if (last.id != Trie::kNone) {
@@ -64,8 +64,8 @@ class Unigram {
         return out;
     }
 
-    // The text as pieces are matched against it: mapped, spaces as U+2581, one in front if the vocabulary
-    // wants it. Throws std::length_error if the map makes far more of the text than any of Unicode's forms.
+    // Normalized text for matching: mapped, spaces as U+2581, with a leading one if the vocabulary requires it. Throws
+    // std::length_error if the map expands the text beyond any Unicode form.
     std::string normalize(std::string_view raw) const {
         const std::size_t most = kMaxGrowth * raw.size() + Charsmap::kMaxTextBytes;
         std::string mapped;
@@ -98,7 +98,7 @@ class Unigram {
     }
 
   private:
-    // Unicode's compatibility forms lengthen a text at most 11 times: U+FDFA, from 3 bytes to 33.
+    // Unicode's compatibility forms expand text at most 11 times: U+FDFA, from 3 bytes to 33.
     static constexpr std::size_t kMaxGrowth = 16;
 
     struct Best {
@@ -115,7 +115,7 @@ class Unigram {
         };
         for (std::size_t start = 0; start < text.size();) {
             const std::size_t character = character_size(text, start);
-            bool covered = false;  // a piece is this character alone
+            bool covered = false;  // a piece is exactly this character
             std::uint32_t node = Trie::kRoot;
             for (std::size_t end = start; end < text.size();) {
                 node = trie_.step(node, static_cast<std::uint8_t>(text[end++]));
@@ -131,7 +131,7 @@ class Unigram {
         return best;
     }
 
-    // The byte pieces of `text`, last first; false if one of them is missing.
+    // Byte pieces of `text`, last first; false if one is missing.
     bool emit_bytes(std::string_view text, std::vector<std::int32_t>& out) const {
         const auto id = [this](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
         if (!std::ranges::all_of(text, [&](char c) { return id(c) != Trie::kNone; })) return false;

@@ -1,5 +1,5 @@
-// Keys and values of past tokens. A page holds 32 positions of one layer: for each KV head, two blocks of 16 positions
-// of K and, unless V is a part of K, two of V (cpu/kernels/generic/cached.h has the layout of a block).
+// KV cache pages. A page has 32 positions of one layer: for each KV head, two blocks of 16 positions of K and, unless V
+// is a part of K, two of V (block layout: cpu/kernels/generic/cached.h).
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Cache {
     Cache(const Cache&) = delete;
     Cache& operator=(const Cache&) = delete;
 
-    // Heads are filled up to whole blocks of the types.
+    // Heads are padded to complete blocks of the types.
     void add_layer(int n_kv_heads, int k_dim, int v_dim) {
         k_dim = padded(k_dim), v_dim = padded(v_dim);
         const size_t k_block = kv_block_bytes(k_type_, k_dim), v_block = kv_block_bytes(v_type_, v_dim);
@@ -36,19 +36,19 @@ class Cache {
         layers_.push_back({n_kv_heads, k_dim, v_dim, k_block, v_block, page, Memory(page * size_t(n_pages_))});
     }
 
-    // Blocks of f32 numbers of each sequence; `numbers` by entry, 0 for one that has none.
+    // Blocks of f32 numbers per sequence; `numbers` by entry, 0: none.
     void add_slots(int64_t n_slots, const std::vector<int64_t>& numbers) {
         n_slots_ = n_slots;
         for (const int64_t n : numbers) {
             has_slots_ = has_slots_ || n > 0;
-            // One more, which stays zeros: what sequences begin with.
+            // One extra block stays zero: the initial state of sequences.
             slots_.push_back({n, Memory(size_t(n) * size_t(n_slots + 1) * sizeof(float))});
         }
     }
     bool has_slots() const { return has_slots_; }
     int64_t n_slots() const { return n_slots_; }
     int64_t slot_numbers(int entry) const { return size_t(entry) < slots_.size() ? slots_[size_t(entry)].numbers : 0; }
-    // A slot of an entry; -1: zeros, which must not be written.
+    // A slot of an entry; -1: zeros, read-only.
     float* slot(int entry, int32_t slot) const {
         const Slots& s = slots_[size_t(entry)];
         return reinterpret_cast<float*>(s.memory.data()) + (slot < 0 ? n_slots_ : slot) * s.numbers;
@@ -82,7 +82,7 @@ class Cache {
                 least = std::min(least, windows_.at(size_t(entry)).n_pages);
         return least;
     }
-    // Copies a page of entries that number their pages alike: those of one window, or all that see every position.
+    // Copies a page of all entries with the same page numbering: those of one window, or all with full attention.
     void read_page(const std::vector<int>& entries, int64_t page, uint8_t* out) const {
         for (const int entry : entries) {
             const Layer& layer = layers_[size_t(entry)];
@@ -114,7 +114,7 @@ class Cache {
 
     KvType k_type() const { return k_type_; }
     KvType v_type() const { return v_type_; }
-    // Heads are filled up with zeros to whole blocks of both types: scores and results stay the same.
+    // Heads are zero-padded to complete blocks of both types: scores and results are unchanged.
     int padded(int head_dim) const {
         const int block = std::max(kKvInfos[int(k_type_)].columns, kKvInfos[int(v_type_)].columns);
         return (head_dim + block - 1) / block * block;
@@ -128,7 +128,7 @@ class Cache {
         return sum;
     }
 
-    // The block of K (of V with second = true) that holds a position of a page.
+    // Block of K (of V with second = true) that contains a position of a page.
     uint8_t* block(int layer, int64_t page, int kv_head, int position_in_page, bool second) const {
         const Layer& l = layers_[size_t(layer)];
         const size_t head = size_t(kv_head) * 2 * (l.k_block + l.v_block), at = size_t(position_in_page) / 16;
@@ -136,7 +136,7 @@ class Cache {
                (second ? 2 * l.k_block + at * l.v_block : at * l.k_block);
     }
 
-    // An entry that sees a window of the latest positions may have fewer pages, with a table of their own.
+    // A sliding-window entry may have fewer pages, with its own page table.
     struct Window {
         int table = -1;  // index in BatchView::window_pages; -1: as BatchView::pages
         int64_t length = 0, n_pages = 0;
@@ -150,7 +150,7 @@ class Cache {
         layer.memory = Memory(layer.page * size_t(n_pages));
     }
     const std::vector<Window>& windows() const { return windows_; }
-    // The pages of a sequence, as an entry counts them; -1 for those that no row sees.
+    // Page table of a sequence for an entry; -1 for pages invisible to all rows.
     const int32_t* pages(const BatchView& b, int entry, int64_t sequence) const {
         const int table = windows_.empty() ? -1 : windows_[size_t(entry)].table;
         const int32_t* first = table < 0 ? b.pages : b.window_pages + table * b.n_sequences * b.max_pages;
@@ -158,7 +158,7 @@ class Cache {
     }
 
   private:
-    std::vector<Window> windows_;  // by entry; empty: none has one
+    std::vector<Window> windows_;  // by entry; empty: no windows
     KvType k_type_, v_type_;
     int64_t n_pages_;
     std::vector<Layer> layers_;

@@ -24,16 +24,16 @@ int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
-// A thread that waits spins first. Then it offers its core between two looks: to a thread of this pool that lost its
-// own, or to another program. Only then it sleeps, so that the system has a core to move such a thread to. A sleeping
-// thread is woken late, most of all on a virtual machine. If barriers slept as soon as one thread is late, those that
-// are woken would be the late ones at the next barrier, and all would sleep at each.
+// A waiting thread spins first. Then it yields its core between two checks: to a thread of this pool that was
+// preempted, or to another program. Only then it sleeps, so that the system has a core for such a thread. Waking is
+// slow, above all on a virtual machine. If barriers slept as soon as one thread is late, the woken threads would be
+// late at the next barrier, and all would sleep at each.
 constexpr int64_t kSpins = 50'000, kOffers = 2'000'000;  // nanoseconds
 
-// Those that have not entered a phase this long after one has done its part are left behind.
+// Workers that have not entered a phase this long after another one finished its part are left behind.
 constexpr int64_t kPatience = 5'000;
 
-// Waits for another phase. Calls impatient() once, which may end it.
+// Waits for the next phase. Calls impatient() once, which may end the current phase.
 template <class Impatient>
 void wait_while(const std::atomic<uint32_t>& phase, uint32_t old, const Impatient& impatient) {
     const auto changed = [&] { return phase.load(std::memory_order_acquire) != old; };
@@ -83,8 +83,8 @@ Pool::~Pool() {
     stop();
 }
 
-// A forked child holds handles of threads that it does not have. Joining them would hang, and detaching them would hit
-// whatever thread of the child took their memory since: the handles are left where they are.
+// A forked child has handles of threads that do not exist there. Joining would hang, and detaching would access memory
+// that the child's threads may have reused: the handles are leaked.
 void Pool::leave_threads() {
     if (!threads_.empty()) new std::vector<std::thread>(std::move(threads_));
     threads_.clear();
@@ -99,7 +99,7 @@ void Pool::stop() {
     stop_.store(false);
 }
 
-// All workers but the caller are behind, until they join.
+// All workers but the caller are behind until they join.
 void Pool::start() {
     leave_threads();
     const uint32_t phase = phase_.load() | 1;
@@ -137,38 +137,38 @@ void Pool::run(Job job, void* context) {
     while ((stage = join(0)) >= 0);
 }
 
-// Begins a phase, by the one that arrived last in the phase before. All that are behind count as arrived, and between
+// Begins a phase; called by the last arrival of the phase before. Workers that are behind count as arrived, and between
 // two jobs all others do, too.
 void Pool::open(uint32_t phase, int stage) {
     const int behind = behind_of(count_.load(std::memory_order_relaxed));
     stage_.store(stage, std::memory_order_relaxed);
     count_.store(counted(phase, behind, phase % 2 == 0 ? behind : n_threads_), std::memory_order_release);
-    // In one order with the look whether any sleep, which notify_all begins with. A plain store could come after that
-    // look: one that falls asleep in between would see the old phase, and nobody would wake it.
+    // Sequentially consistent with the check for sleepers in notify_all. A plain store could be reordered after that
+    // check: a thread that falls asleep in between would see the old phase and never wake.
     phase_.store(phase, std::memory_order_seq_cst);
     phase_.notify_all();
 }
 
-// False if others left it behind first.
+// False if others already left it behind.
 bool Pool::enter(int worker, uint32_t from, uint32_t phase) {
     uint64_t seen = from;
     return place(worker).word.compare_exchange_strong(seen, phase, std::memory_order_acq_rel);
 }
 
-// Joins the phase that is under way, as soon as there is one, and returns where it begins. The caller gets -1 when the
-// job is over, the others when they are to end.
+// Joins the current phase as soon as there is one, and returns its stage. The caller gets -1 when the job is over, the
+// others at shutdown.
 int Pool::join(int worker) {
     for (;;) {
         const uint32_t phase = phase_.load(std::memory_order_acquire);
         if (worker == 0 && phase % 2 != 0) return -1;
         if (stop_.load(std::memory_order_relaxed)) return -1;
         if (phase % 2 == 0 && !is_behind(worker)) {
-            // A job's first phase, which cannot end while a worker is awaited.
+            // First phase of a job, which cannot end while a worker is awaited.
             if (enter(worker, entered(worker), phase)) return stage_.load(std::memory_order_relaxed);
             continue;
         }
         if (phase % 2 == 0) {
-            // The count names the next phase shortly before that begins. If the phase ends after the look at its stage,
+            // The count names the next phase shortly before that begins. If the phase ends after its stage was read,
             // the exchange fails.
             uint64_t count = count_.load(std::memory_order_acquire);
             const int stage = stage_.load(std::memory_order_relaxed);
@@ -183,7 +183,8 @@ int Pool::join(int worker) {
     }
 }
 
-// Whether this worker is the last to arrive in the phase, or left the last ones behind. If not, waits for the next.
+// True if this worker is the last to arrive in the phase, or left the last ones behind. Otherwise waits for the next
+// phase.
 bool Pool::meet(uint32_t phase) {
     if (arrived_of(count_.fetch_add(kOneArrived, std::memory_order_acq_rel)) + 1 == n_threads_) return true;
     bool last = false;
@@ -191,8 +192,8 @@ bool Pool::meet(uint32_t phase) {
     return last;
 }
 
-// Leaves behind those that have not entered the phase. True if it was waiting for none but them. The phase cannot end
-// before one of these is counted: if it has ended, all of them were left behind by others or have entered.
+// Leaves behind the workers that have not entered the phase. True if only those were awaited. The phase cannot end
+// before one of them is counted: if it has ended, all were left behind by others or have entered.
 bool Pool::leave_behind(uint32_t phase) {
     for (int i = 0; i < n_threads_; ++i) {
         uint64_t seen = place(i).word.load(std::memory_order_relaxed);

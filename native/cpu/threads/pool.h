@@ -1,7 +1,6 @@
-// A pool of threads started once, which compute a job together. The caller is worker 0. A job is cut into phases by
-// barriers. A phase is over when the workers that entered it are done. One that the system has put aside before it
-// entered is left behind, and joins when it is back. Idle workers spin for some microseconds, offer their cores for two
-// milliseconds, then sleep.
+// Thread pool for parallel jobs, started once. The caller is worker 0. Barriers divide a job into phases. A phase ends
+// when the workers that entered it are done; a worker preempted before it entered is left behind, and joins later. Idle
+// workers spin for some microseconds, yield for two milliseconds, then sleep.
 #pragma once
 
 #include <atomic>
@@ -14,7 +13,7 @@ namespace woolly {
 
 class Pool {
   public:
-    // Computes from a stage on: 0, or one that a barrier named.
+    // Computes from a stage on: 0, or one passed to a barrier.
     using Job = void (*)(void* context, int worker, int stage);
 
     explicit Pool(int n_threads);
@@ -24,14 +23,14 @@ class Pool {
 
     int size() const { return n_threads_; }
 
-    // Runs the job on all workers that come, and returns when these are done. Which ones come is open: work must be
-    // handed out (cpu/threads/tasks.h). One call at a time. Throws std::runtime_error if the system refuses a thread;
-    // the next call tries again.
+    // Runs the job on all available workers, and returns when they are done. Participation is unspecified: work must be
+    // distributed dynamically (cpu/threads/tasks.h). One call at a time. Throws std::runtime_error if the system cannot
+    // create a thread; the next call tries again.
     void run(Job job, void* context);
 
-    // The workers that entered the phase meet here; what was written before is seen by all after. The last one calls
-    // end() before any goes on. Workers that were left behind begin at `stage`, not negative. False: this worker was
-    // left behind. It must return from the job at once and touch nothing of it: the job may be over.
+    // Barrier of the workers in the phase: earlier writes are visible to all afterwards. The last one calls end()
+    // before any continues. Workers left behind start at `stage`, not negative. Returns false if this worker was left
+    // behind: it must return immediately without touching the job, which may be over.
     template <class F>
     [[nodiscard]] bool barrier(int worker, int stage, const F& end) {
         if (n_threads_ == 1) {
@@ -48,7 +47,7 @@ class Pool {
 
   private:
     struct alignas(64) Place {
-        std::atomic<uint64_t> word{kBehind};  // the phase that the worker entered last, and whether it is behind
+        std::atomic<uint64_t> word{kBehind};  // the phase that the worker entered last, and its behind flag
     };
     static constexpr uint64_t kBehind = uint64_t{1} << 32;
 
@@ -68,7 +67,7 @@ class Pool {
     void leave_threads();
 
     const int n_threads_;
-    int owner_ = 0;  // process that started the threads: after a fork the child has none of them
+    int owner_ = 0;  // process that started the threads: a forked child has none of them
     Job job_ = nullptr;
     void* context_ = nullptr;
     std::atomic<bool> stop_{false};
@@ -76,10 +75,10 @@ class Pool {
     std::unique_ptr<Place[]> places_;
     // Phases of a job have even numbers, the time between two jobs an odd one.
     alignas(64) std::atomic<uint32_t> phase_{1};
-    // The phase, how many workers are behind, and how many are not awaited: they have arrived, or are behind. If none
-    // is awaited, only the one that arrived last may change it.
+    // The phase, the number of workers behind, and of those not awaited (arrived or behind). If none is awaited, only
+    // the last arrival may change it.
     alignas(64) std::atomic<uint64_t> count_{0};
-    std::atomic<int> stage_{0};  // where workers that were left behind join the phase; waiting ones do not look here
+    std::atomic<int> stage_{0};  // stage where workers left behind join the phase; waiting workers do not read it
 };
 
 }  // namespace woolly

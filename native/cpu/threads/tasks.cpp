@@ -9,11 +9,11 @@ bool Tasks::claim(std::atomic<uint64_t>& word, int64_t round, int64_t n, bool ow
     uint64_t seen = word.load(std::memory_order_relaxed);
     for (;;) {
         const bool begun = seen >> 40 == tag;
-        // Others are at the next round already: of this one nothing was left.
+        // Others are in the next round already: nothing was left of this one.
         if (!begun && seen >> 40 != ((tag - 1) & 0xffffff)) return false;
         const int64_t first = begun ? int64_t(seen >> 20 & 0xfffff) : 0, last = begun ? int64_t(seen & 0xfffff) : n;
         if (first == last && begun) return false;
-        // Large pieces first. Of another's part a little: many may come to help.
+        // Large pieces first. Small ones from another worker's part: many workers may help.
         const int64_t share = (last - first) / (own ? 4 : n_workers_);
         const int64_t count = std::min(last - first, std::clamp<int64_t>(share, 1, most));
         to = own ? Range{first, first + count} : Range{last - count, last};
@@ -28,7 +28,7 @@ void Tasks::hand_out(int64_t round, int worker, int64_t n, int64_t most, Run run
         for (int64_t first = 0; first < n; first += most) run(f, first, std::min(first + most, n));
         return;
     }
-    // A part is counted in units, which are single tasks unless they are too many for a word.
+    // Parts are counted in units: single tasks, or several if they exceed a word.
     const int64_t unit = n / (int64_t{n_workers_} * kMaxItems) + 1, n_units = (n + unit - 1) / unit;
     for (int i = 0; i < n_workers_; ++i) {
         const int from = (worker + i) % n_workers_;

@@ -1,9 +1,9 @@
-// Fields of 2, 3, 5 and 6 bits over whole vectors, in both directions. The first fields have a byte (or half of one)
-// each and come out by one operation; the spare top bits of these bytes hold the other fields in parts.
+// Fields of 2, 3, 5 and 6 bits in vectors, in both directions. The first fields have a byte (or half of one) each and
+// are extracted by one operation; the spare top bits of these bytes hold parts of the other fields.
 //
-// Packing works on words: four columns of one row, a byte each. Unpacking works on the vectors of one instruction set,
-// where a word is a lane. The functions of both have the same order: what pack_N_bits puts into out[i] from w[v],
-// unpack_N_bits takes out of vector i for `use.operator()<v>`, columns 4v to 4v + 3 of 16 rows.
+// Packing works on words: four columns of one row, a byte each. Unpacking works on vectors of one instruction set,
+// where a word is a lane. Both use the same order: pack_N_bits packs w[v] into out[i]; unpack_N_bits unpacks it from
+// vector i and calls `use.operator()<v>` with columns 4v to 4v + 3 of 16 rows.
 #pragma once
 
 #include "quant/block.h"

@@ -1,4 +1,4 @@
-// Packed weights: made ahead or when first used, after which the file's pages are given back.
+// Packs weights ahead of time or at first use, then releases the file's pages.
 #include <algorithm>
 #include <atomic>
 
@@ -17,7 +17,7 @@ void Program::set_packed(int matrix, uint8_t* memory) {
 
 int64_t Program::panels_done(int matrix) const {
     const Matrix& m = matrices_.at(size_t(matrix));
-    // Not the flags: a thread that packs ahead may be writing them.
+    // Not the flags: a background packing thread may be writing them.
     return m.packed == nullptr ? 0 : m.n_panels() - std::atomic_ref(m.left).load(std::memory_order_acquire);
 }
 
@@ -25,7 +25,7 @@ void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {
     const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
     pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
                matrix.columns, kernels_.q4_k_in_row_pairs, to);
-    // The kernel for many rows takes them as they are.
+    // The kernel for many rows reads them unpacked.
     if (kernels_.f16_must_be_finite && WeightType(matrix.type) == WeightType::F16 &&
         !finite_halves(to, panel_bytes(matrix.info, matrix.columns)))
         std::atomic_ref(matrix.wide_from).store(1, std::memory_order_relaxed);
@@ -57,7 +57,7 @@ void Program::prepare() {
 void Program::stop_preparing() {
     if (!preparing_.joinable()) return;
     if (preparing_owner_ != process_id()) {
-        new std::thread(std::move(preparing_));  // a forked child leaves the handle where it is, as Pool does
+        new std::thread(std::move(preparing_));  // a forked child leaks the handle, as Pool does
         return;
     }
     stop_preparing_.store(true, std::memory_order_relaxed);

@@ -1,7 +1,7 @@
-// Enough of Metal's library for the host's C++ compiler to read the kernels that Slang writes for Metal, so that tests
-// run the very text on any machine: native/cuda/emulated runs threads as fibers, and checks barriers and memory.
-// Address spaces are dropped; memory of a group is static, because groups run one after another
-// (tests/runtime/metal/text.py).
+// Subset of Metal's standard library that lets the host's C++ compiler build the kernels that Slang generates for
+// Metal, so that tests run the exact source on any machine: native/cuda/emulated runs threads as fibers and checks
+// barriers and memory accesses. Address spaces are dropped; threadgroup memory is static, because groups run one after
+// another (tests/runtime/metal/text.py).
 #pragma once
 
 #include <cmath>
@@ -95,7 +95,7 @@ inline uint max(uint a, uint b) { return a < b ? b : a; }
 inline float min(float a, float b) { return std::fmin(a, b); }
 inline float max(float a, float b) { return std::fmax(a, b); }
 
-// Fibers change at barriers alone, so nothing comes between.
+// Fibers switch only at barriers, so plain operations are atomic.
 enum memory_order { memory_order_relaxed };
 struct atomic_uint {
     uint value;
@@ -122,7 +122,7 @@ auto atomic_fetch_add_explicit(Atomic* a, decltype(Atomic::value) b, memory_orde
     return old;
 }
 
-// Where a thread is.
+// Thread and group indices.
 inline uint3 in_group() { return {::threadIdx.x, ::threadIdx.y, ::threadIdx.z}; }
 inline uint3 group() { return {::blockIdx.x, ::blockIdx.y, ::blockIdx.z}; }
 inline uint3 in_grid() {
