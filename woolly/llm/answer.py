@@ -40,7 +40,7 @@ class ChatReader:
         self._n_calls = [0] * len(self._requests)  # calls that a chunk has carried completely
 
     def read(self, chunk: Chunk) -> ChatChunk:
-        """Returns the chunk with its reasoning and calls apart from its text."""
+        """Return the chunk with its reasoning and calls apart from its text."""
         index, parser = chunk.index, self._parsers[chunk.index]
         events = parser.push(chunk.text)
         if chunk.finish_reason is not None:
@@ -68,7 +68,7 @@ class ChatReader:
         return ChatCompletion(**_fields(one), **vars(gather(events)))
 
     def _ended_calls(self, index: int, events: Sequence[Event]) -> tuple[ToolCall, ...]:
-        """Returns the calls that another call or the end of the answer follows, if no chunk has carried them."""
+        """Return the calls that another call or the end of the answer follows, if no chunk has carried them."""
         if not any(isinstance(event, (CallStart, Finished)) for event in events):
             return ()  # no call can have ended; gathering for each piece of a long call would take quadratic time
         calls = gather(self._events[index]).tool_calls
@@ -95,7 +95,7 @@ class ChatStream(Stream):
 
 
 def _fields(given: Chunk | Completion) -> dict[str, Any]:
-    """Returns all fields but the text."""
+    """Return all fields but the text."""
     return {field.name: getattr(given, field.name) for field in fields(given) if field.name != "text"}
 
 

@@ -40,7 +40,7 @@ class DiskCacheMixin(Identified):
 
     @property
     def known_disk_stats(self) -> DiskStats | None:
-        """Returns the counts without waiting for the step under way; they may be of different moments."""
+        """Return the counts without waiting for the step under way; they may be of different moments."""
         return None if self._tier is None else self._tier.stats()
 
     def _use_disk(self, disk: DiskCache | None, engine: Engine) -> None:
@@ -56,12 +56,12 @@ class DiskCacheMixin(Identified):
 
 
 def pages_folder(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Returns the folder of pages of all models: the given one, or `$WOOLLY_HOME/pages`."""
+    """Return the folder of pages of all models: the given one, or `$WOOLLY_HOME/pages`."""
     return models_folder().parent / "pages" if folder is None else Path(folder)
 
 
 def pages_name(program: Program, identity: Identity) -> str:
-    """Returns the folder's name for pages of an identity: plans with further layers have larger pages.
+    """Return the folder's name for pages of an identity: plans with further layers have larger pages.
 
     GPUs that share the CPU's bits lay their pages out in another way, and so does each division of the layers. Pages
     of a model with windows are several files, of whatever context: their sizes are a part of the digest.
@@ -82,7 +82,7 @@ def pages_name(program: Program, identity: Identity) -> str:
 def open_disk(
     loaded: LoadedModel, size: int | str | None, folder: str | os.PathLike[str] | None = None
 ) -> DiskCache | None:
-    """Returns the folder for pages of a model, None without a size. No run may use the program meanwhile."""
+    """Return the folder for pages of a model, None without a size. No run may use the program meanwhile."""
     most = parse_size("cache_disk", size)
     if not most:
         return None

@@ -23,7 +23,7 @@ def check_dimensions(dimensions: int | None, width: int) -> None:
 
 
 def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
-    """Returns the first numbers of each row, of length 1 if `normalize`; a row of zeros stays as it is."""
+    """Return the first numbers of each row, of length 1 if `normalize`; a row of zeros stays as it is."""
     rows = rows[:, :dimensions]
     if not normalize:
         return np.ascontiguousarray(rows)
@@ -40,14 +40,14 @@ def rms_normed(rows: Float32, weight: Float32, eps: float) -> Float32:
 
 
 def sigmoid(rows: Float32) -> Float32:
-    """Returns scores of any size as numbers from 0 to 1."""
+    """Return scores of any size as numbers from 0 to 1."""
     wide = rows.astype(np.float64)
     out: Float32 = (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)  # exp would overflow
     return out
 
 
 def softmax(rows: Float32) -> Float32:
-    """Returns the scores of each row as numbers that sum to 1."""
+    """Return the scores of each row as numbers that sum to 1."""
     wide = np.exp(rows.astype(np.float64) - rows.max(axis=-1, keepdims=True))
     out: Float32 = (wide / wide.sum(axis=-1, keepdims=True)).astype(np.float32)
     return out

@@ -57,7 +57,7 @@ class Identity:
 
     @property
     def id(self) -> str:
-        """Returns a short name, equal for equal identities."""
+        """Return a short name, equal for equal identities."""
         facts = (str(self.arithmetic), self.model, self.backend, self.kv_type, self.probe)
         return f"w{self.arithmetic}-{hashlib.blake2b(chr(0).join(facts).encode(), digest_size=12).hexdigest()}"
 
@@ -100,7 +100,7 @@ class Identified:
 
 
 def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] = ()) -> Identity:
-    """Returns the identity of a program, after a run of 40 tokens. The files are read once, and later only if changed.
+    """Return the identity of a program, after a run of 40 tokens. The files are read once, and later only if changed.
 
     No other run may use the program meanwhile.
     """
@@ -122,7 +122,7 @@ def _proved(program: Program, digest: str, tower: str = "") -> Identity:
 
 
 def device_bytes(engine: Engine) -> int | None:
-    """Returns the bytes of a model on its GPUs: weights, cache and values; None if the CPU computes all of it."""
+    """Return the bytes of a model on its GPUs: weights, cache and values; None if the CPU computes all of it."""
     program, state, shares = engine.program, engine.state, engine.program.about.shares
     if not program.about.device:
         return None
@@ -133,7 +133,7 @@ def device_bytes(engine: Engine) -> int | None:
 
 
 def compute_rate(program: Program) -> float:
-    """Returns the tokens per second at which a program computes a short prompt; 0 for a model that generates no text.
+    """Return the tokens per second at which a program computes a short prompt; 0 for a model that generates no text.
 
     A run before it, as `identity_of` makes one, has packed the weights.
     """

@@ -38,7 +38,7 @@ def check_load_options(given: ModelOptions) -> None:
 
 
 def load_template(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
-    """Returns the template that lays out conversations: the given one, or that of the file."""
+    """Return the template that lays out conversations: the given one, or that of the file."""
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
@@ -57,7 +57,7 @@ def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:
-    """Returns the values of the options by key; RequestError for one that makes no sense."""
+    """Return the values of the options by key; RequestError for one that makes no sense."""
     found = parse_overrides(given.metadata)
     scaling, scale = given.rope_scaling, _positive("rope_scale", given.rope_scale)
     if scaling is not None and scaling not in _SCALINGS:

@@ -60,7 +60,7 @@ class PoolingMixin:
         truncate: bool = False,
         progress: bool = False,
     ) -> Float32:
-        """Returns a vector for each text (text, or token ids taken as they are), float32 [n, width].
+        """Return a vector for each text (text, or token ids taken as they are), float32 [n, width].
 
         Embeddings have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, for models
         with Matryoshka training only. `pooling` is mean, cls or last; by default the file's value, and a model whose
@@ -71,7 +71,7 @@ class PoolingMixin:
         return self.embeddings(self._run(job, progress), normalize=normalize, dimensions=dimensions)
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
-        """Returns a vector for each token of each text, float32 [n tokens, width], not normalized.
+        """Return a vector for each token of each text, float32 [n tokens, width], not normalized.
 
         For models whose file names no pooling; other models are rejected.
         """
@@ -122,7 +122,7 @@ class PoolingMixin:
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
-        """Returns a job for `PoolingJob.all_rows`; errors as in `prepare_embedding`."""
+        """Return a job for `PoolingJob.all_rows`; errors as in `prepare_embedding`."""
         pooler = self._pooler("none")
         assert pooler is not None
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
@@ -130,14 +130,14 @@ class PoolingMixin:
     def prepare_ranking(
         self, query: str, documents: Sequence[str], *, truncate: bool = False, document_tokens: int | None = None
     ) -> PoolingJob:
-        """Returns a job for `ranks`; errors as in `prepare_embedding`."""
+        """Return a job for `ranks`; errors as in `prepare_embedding`."""
         pairs = [(query, document) for document in documents]
         return self.prepare_pairs(pairs, truncate=truncate, document_tokens=document_tokens)
 
     def prepare_pairs(
         self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, document_tokens: int | None = None
     ) -> PoolingJob:
-        """Returns a job for `ranks` of queries that have a document each."""
+        """Return a job for `ranks` of queries that have a document each."""
         if document_tokens is not None and document_tokens < 1:
             raise RequestError(
                 f"document_tokens is {document_tokens}; at least 1 was expected", names=("document_tokens",)
@@ -155,18 +155,18 @@ class PoolingMixin:
         return self._job(ids, pooler, truncate, "document", document_tokens)
 
     def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
-        """Returns a job for `classes`; errors as in `prepare_embedding`."""
+        """Return a job for `classes`; errors as in `prepare_embedding`."""
         pooler = self._pooler(None)
         if pooler is None or pooler.kind != "scores":
             raise self._cannot("rerank", "classify texts", pooler)
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def embeddings(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
-        """Returns the embeddings of a job that is finished, or raise its error."""
+        """Return the embeddings of a job that is finished, or raise its error."""
         return truncate_embeddings(job.result(), dimensions, normalize)
 
     def ranks(self, job: PoolingJob, *, raw: bool = False) -> Float32:
-        """Returns the scores of a job that is finished, or raise its error."""
+        """Return the scores of a job that is finished, or raise its error."""
         rows = job.result()
         yes = _yes(self._labels) if rows.shape[1] > 1 else None
         if raw:
@@ -174,7 +174,7 @@ class PoolingMixin:
         return sigmoid(rows[:, 0]) if yes is None else np.ascontiguousarray(softmax(rows)[:, yes])
 
     def classes(self, job: PoolingJob) -> list[Classification]:
-        """Returns the labels of a job that is finished, or raise its error."""
+        """Return the labels of a job that is finished, or raise its error."""
         rows = job.result()
         scores = sigmoid(rows) if rows.shape[1] == 1 else softmax(rows)
         labels = self._labels or tuple(f"LABEL_{i}" for i in range(rows.shape[1]))
@@ -262,7 +262,7 @@ class PoolingMixin:
 
 
 def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> list[TextIds]:
-    """Returns the ids of each text; an error names the text."""
+    """Return the ids of each text; an error names the text."""
     out = []
     is_given_up = given_up.get()
     for index, text in enumerate(texts):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
-    """Yields a function to be called with each request that has ended."""
+    """Yield a function to be called with each request that has ended."""
     # Imported late: most calls show no bar.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

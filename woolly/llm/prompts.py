@@ -80,7 +80,7 @@ def read_chat(
     images: Sequence[Any] | None = None,
     audio: Sequence[Any] | None = None,
 ) -> ChatRequest:
-    """Returns the request of a conversation; the keywords are the fields of ChatOptions."""
+    """Return the request of a conversation; the keywords are the fields of ChatOptions."""
     for name in _NOT_VARIABLES:
         if name in (variables or {}):
             raise RequestError(
@@ -103,7 +103,7 @@ def read_chat(
 def _with_media(
     talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
 ) -> tuple[Message, ...]:
-    """Returns the messages with images and audio before the text of the last one, which must be the user's."""
+    """Return the messages with images and audio before the text of the last one, which must be the user's."""
     parts: list[ImagePart | AudioPart | FilePart | VideoPart] = []
     for name, given, what in (("images", images, "images"), ("audio", audio, "audio clips")):
         if given is None:

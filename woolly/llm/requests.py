@@ -55,7 +55,7 @@ class RequestMixin:
     modalities: Modalities | None = None  # None: text only
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
-        """Returns the requests of each prompt, one for each of its n answers.
+        """Return the requests of each prompt, one for each of its n answers.
 
         `options` are options of `generate` and of the engine (`RequestOptions`).
         """
@@ -82,7 +82,7 @@ class RequestMixin:
     def prepare_chats(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
     ) -> list[tuple[Layout, list[Request]]]:
-        """Returns the layout of each conversation, and its requests as `prepare` does."""
+        """Return the layout of each conversation, and its requests as `prepare` does."""
         sampling, options = split_options("LLM.chat", options, ChatOptions.__annotations__)
         if not is_list_of_chats(messages):
             (its,) = params_of_each(params, 1, sampling, self.defaults)
@@ -101,7 +101,7 @@ class RequestMixin:
     def prepare_chat(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
     ) -> tuple[Layout, list[Request]]:
-        """Returns the layout of one conversation and its requests; RequestError for a list of conversations."""
+        """Return the layout of one conversation and its requests; RequestError for a list of conversations."""
         if is_list_of_chats(messages):
             raise RequestError("messages is a list of conversations, but one at a time can be streamed")
         return self.prepare_chats(messages, params, **options)[0]
@@ -109,7 +109,7 @@ class RequestMixin:
     def prepare_note(
         self, messages: Messages, params: SamplingParams | None = None, **options: Any
     ) -> tuple[Layout, list[Request]]:
-        """Returns the request for a note of a conversation, as `prepare_chat` does.
+        """Return the request for a note of a conversation, as `prepare_chat` does.
 
         The oldest messages except the first question are dropped if they leave no room for a note.
         """
@@ -134,7 +134,7 @@ class RequestMixin:
         cut: Callable[[Sequence[int]], Sequence[int]] | None = None,
         **options: Any,
     ) -> list[Request]:
-        """Returns the requests of a conversation that is laid out, as `prepare` does.
+        """Return the requests of a conversation that is laid out, as `prepare` does.
 
         `before` are ids of earlier turns, which the text of the layout follows; `cut` returns the kept ids.
         """
@@ -172,11 +172,11 @@ class RequestMixin:
         return None
 
     def count_tokens(self, layout: Layout) -> int:
-        """Returns the number of tokens of a conversation that is laid out, which may be more than the context holds."""
+        """Return the number of tokens of a conversation that is laid out, which may be more than the context holds."""
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
     def tokenize_layout(self, layout: Layout) -> list[int]:
-        """Returns the ids of a conversation that is laid out; each row of an image is the placeholder 0."""
+        """Return the ids of a conversation that is laid out; each row of an image is the placeholder 0."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
 
@@ -253,6 +253,6 @@ class RequestMixin:
         return self.tokenizer.encode(text, add_special=False, parse_special=True)
 
     def _missing_bos(self, ids: Sequence[object]) -> list[int]:
-        """Returns the token that begins a text, if the file asks for it and the template did not write it."""
+        """Return the token that begins a text, if the file asks for it and the template did not write it."""
         bos = self.tokenizer.bos_id
         return [bos] if self.tokenizer.add_bos and bos is not None and list(ids[:1]) != [bos] else []

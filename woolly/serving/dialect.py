@@ -43,11 +43,11 @@ class Dialect(Protocol):
         ...
 
     def more_metrics(self, state: State) -> str:
-        """Returns metrics under the names of this API, in Prometheus' text format."""
+        """Return metrics under the names of this API, in Prometheus' text format."""
         return ""
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Returns the last frame of a stream that fails."""
+        """Return the last frame of a stream that fails."""
         return sse_event(self.error(error))
 
 
@@ -71,7 +71,7 @@ class ChatDialect(Dialect, Protocol):
     fields: Mapping[str, str]  # the body's name for a field of ChatRequest or SamplingParams, if it differs
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields the frames of a stream: server-sent events, lines of JSON, or messages of a WebSocket."""
+        """Yield the frames of a stream: server-sent events, lines of JSON, or messages of a WebSocket."""
         ...
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:

@@ -38,8 +38,8 @@ _TAKEOVER = 5.0  # seconds until another server may have taken over
 class ApiError(WoollyError):
     """An error with a status; raised by a layer of the gate or below a route, sent to the client by the app.
 
-    `code` is a word for programs, `message` one sentence for people that says what would be right, `param` the field
-    that was wrong, `suggestion` what to do next, `retry_after` seconds until it may be tried again, `exceeds` a number
+    `code` is a word for programs, `message` one sentence for people with the valid values, `param` the invalid
+    field, `suggestion` what to do next, `retry_after` seconds until it may be tried again, `exceeds` a number
     that is too large and its limit.
     """
 
@@ -68,18 +68,18 @@ class ApiError(WoollyError):
 
     @property
     def client_message(self) -> str:
-        """The message as a client gets it: what is quoted may be long, or hold what UTF-8 cannot."""
+        """Message for the client: quoted text is shortened, and invalid Unicode replaced."""
         text = self.message if len(self.message) <= _MAX_MESSAGE else f"{self.message[:_MAX_MESSAGE]}..."
         return text.encode("utf-8", "replace").decode()
 
     @property
     def reason(self) -> str:
-        """The code and the beginning of the message, for the log."""
+        """Code and beginning of the message, for the log."""
         return f"{self.code}: {self.client_message[:_MAX_REASON]}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """Returns the headers that belong to the status."""
+        """Return the headers that belong to the status."""
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
@@ -89,51 +89,51 @@ class ApiError(WoollyError):
 
 
 def answer_cancelled() -> ApiError:
-    """Returns the error of a request whose model is freed before its end."""
+    """Return the error of a request whose model is freed before its end."""
     message = "the server stopped or unloaded the model before the end"
     return ApiError(503, "answer_cancelled", message, retry_after=_TAKEOVER)
 
 
 def model_changed() -> ApiError:
-    """Returns the error of a request whose model's file became shorter; the server opens the model anew."""
+    """Return the error of a request whose model's file became shorter; the server reopens the model."""
     message = "the model's file changed while it was in use; ask again, and the server opens it anew"
     return ApiError(503, "model_changed", message, param="model", retry_after=1.0)
 
 
 def device_failed(message: str) -> ApiError:
-    """Returns the error of a request whose GPU failed."""
+    """Return the error of a request whose GPU failed."""
     return ApiError(503, "device_failed", message, retry_after=_TAKEOVER)
 
 
 def server_stopping() -> ApiError:
-    """Returns the error of a request that comes while the server drains."""
+    """Return the error of a request that arrives while the server drains."""
     return ApiError(503, "server_stopping", "the server is about to stop", retry_after=_TAKEOVER)
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Returns OpenAI's error object, which llama-server sends too."""
+    """Return OpenAI's error object, which llama-server sends too."""
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     if error.code == "context_length_exceeded" and error.exceeds is not None:
-        # Agents compact a conversation if they read these words of OpenAI's.
+        # Agents compact a conversation if they find this text of OpenAI's.
         message = f"maximum context length is {error.exceeds[1]} tokens: {message}"
     return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def feature_disabled(what: str, flag: str) -> ApiError:
-    """Returns the error of a route that the operator has not switched on."""
+    """Return the error of a route that the operator has not switched on."""
     return ApiError(501, "not_supported", f"{what} is switched off; start the server with {flag}")
 
 
 def invalid_param(param: str, message: str) -> ApiError:
-    """Returns a 400 that names a field."""
+    """Return a 400 that names a field."""
     return ApiError(400, "invalid_request", f"{param}: {message}", param=param)
 
 
 def to_api_error(error: BaseException, params: Mapping[str, str] = _NO_NAMES) -> ApiError:
-    """The ApiError that a client is sent for an exception: the sentence of a refusal, nothing about a fault of our own.
+    """Return the ApiError for an exception: the message of a rejection, no details of an internal error.
 
-    `params` maps fields of the engine to those of the body that they came from, if the names differ.
+    `params` maps fields of the engine to fields of the body, if the names differ.
     """
     if isinstance(error, ApiError):
         return error

@@ -20,7 +20,7 @@ class ParsedRequest(Request):
     """A request whose body `gate/bodies.py` has parsed; Starlette's would parse it a second time."""
 
     async def json(self) -> Any:
-        """Returns the value of the body. ApiError if the gate found that it is not valid JSON."""
+        """Return the value of the body. ApiError if the gate found that it is not valid JSON."""
         value = self.scope["state"].get("json")
         if isinstance(value, ApiError):
             raise value
@@ -31,7 +31,7 @@ class ParsedRoute(APIRoute):
     """A route that gets its requests as ParsedRequest, without fields that it does not know."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Returns what answers a request."""
+        """Return what answers a request."""
         handle = super().get_route_handler()
         known = body_fields(None if self.body_field is None else self.body_field.field_info.annotation)
 

@@ -1,8 +1,8 @@
-"""Foreign fields: what becomes of a field that a body does not know.
+"""Unknown fields of a body: renamed, rejected or ignored.
 
 One that means the same as a field of the body under another name is renamed. One that would change the answer in
-another server is refused, with the right name. All others are taken without effect, which the header x-woolly-ignored
-and the log say. A value of null, false or nothing asks for nothing, unless the name looks misspelt.
+another server is refused, with the right name. All others have no effect, which the header x-woolly-ignored
+and the log report. A value of null, false or nothing asks for nothing, unless the name looks misspelt.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ _REJECTED = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Returns whether a value is null, false or empty. 0 is a value: a temperature of 0 asks for something."""
+    """Return whether a value is null, false or empty. 0 is a value: a temperature of 0 asks for something."""
     return value is None or value is False or value in ("", [], {})
 
 
 def body_fields(annotation: Any) -> frozenset[str]:
-    """Returns the names under which a body takes its fields; empty if the annotation is not a body."""
+    """Return the names under which a body takes its fields; empty if the annotation is not a body."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     found: set[str] = set()
     for kind in kinds:
@@ -132,7 +132,7 @@ def _resolve_one(body: dict[str, Any], name: str, known: Collection[str]) -> Non
 
 
 def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]:
-    """Returns the one structure that vLLM's field asks for, under vLLM's older name for it.
+    """Return the one structure that vLLM's field asks for, under vLLM's older name for it.
 
     A schema may come as JSON text.
     """
@@ -154,7 +154,7 @@ def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]
 
 
 def _holders(body: dict[str, Any], place: Sequence[int | str]) -> Iterable[dict[str, Any]]:
-    """Yields the objects that have the field at a place; at a number, those of the whole list.
+    """Yield the objects that have the field at a place; at a number, those of the whole list.
 
     pydantic adds the name of a member of a union to the place, which is no key.
     """

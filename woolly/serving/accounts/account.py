@@ -19,7 +19,7 @@ class KeyLimits:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Returns the names of the limits, as the file of keys has them."""
+        """Return the names of the limits, as the file of keys has them."""
         return tuple(field.name for field in fields(cls))
 
 

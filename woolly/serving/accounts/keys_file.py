@@ -47,19 +47,19 @@ class NamedKey:
 
 
 def default_file() -> Path:
-    """Returns the file that `woolly keys` writes unless another one is named."""
+    """Return the file that `woolly keys` writes unless another one is named."""
     from woolly.store import models_folder
 
     return models_folder().parent / "keys.toml"
 
 
 def hash_key(key: str) -> bytes:
-    """Returns the SHA-256 of a key."""
+    """Return the SHA-256 of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def read_keys(path: Path) -> tuple[NamedKey, ...]:
-    """Returns the keys of a file. RequestError if it cannot be read or is invalid."""
+    """Return the keys of a file. RequestError if it cannot be read or is invalid."""
     content = _parsed(path, _text_of(path))
     tables = content.get(TABLE, {})
     if not isinstance(tables, dict):
@@ -156,7 +156,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _without(text: str, name: str) -> str:
-    """Returns the text without the table of a key: its header, and all lines up to the next header."""
+    """Return the text without the table of a key: its header, and all lines up to the next header."""
     kept: list[str] = []
     is_inside = False
     for line in text.split("\n"):  # splitlines would also split within a text that has U+2028

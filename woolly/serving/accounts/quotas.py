@@ -78,7 +78,7 @@ class Quotas:
         self._used[name, "tokens", "day"] = (number, n_tokens)
 
     def headers(self, account: Account) -> Iterator[tuple[bytes, bytes]]:
-        """Yields OpenAI's headers: for requests and for tokens, the limit that has the least left."""
+        """Yield OpenAI's headers: for requests and for tokens, the limit that has the least left."""
         for what in ("requests", "tokens"):
             standings = [one for one in self._standings(account) if one.what == what]
             if standings:
@@ -106,7 +106,7 @@ class Quotas:
 
 
 def _duration(seconds: float) -> str:
-    """Returns a time as OpenAI's headers have it, such as 59s or 7h3m1s."""
+    """Return a time as OpenAI's headers have it, such as 59s or 7h3m1s."""
     minutes, rest = divmod(max(1, ceil(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{rest}s"

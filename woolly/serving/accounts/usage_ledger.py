@@ -45,7 +45,7 @@ class KeyUsage:
 
     @property
     def tokens(self) -> int:
-        """Returns the tokens that count for a limit."""
+        """Return the tokens that count for a limit."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: KeyUsage) -> KeyUsage:
@@ -84,7 +84,7 @@ class UsageLedger:
 
     @property
     def day(self) -> str:
-        """Returns the present day, in UTC."""
+        """Return the present day, in UTC."""
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
 
     async def run(self) -> None:

@@ -42,7 +42,7 @@ def check_output(path: Path) -> None:
 
 
 def count_rows(path: Path) -> int:
-    """Returns the number of rows, empty lines left out."""
+    """Return the number of rows, empty lines left out."""
     if path.suffix.lower() == _TABLE:
         with _read_as_table(path):
             return int(_parquet().ParquetFile(path).metadata.num_rows)
@@ -114,7 +114,7 @@ def _lines(path: Path) -> Generator[bytes, None, None]:
 
 
 def _table_rows(path: Path) -> Generator[dict[str, Any], None, None]:
-    """Yields rows of a table. A column of text that holds JSON, such as `messages` or `body`, is read as JSON."""
+    """Yield rows of a table. A column of text that holds JSON, such as `messages` or `body`, is read as JSON."""
     with _read_as_table(path):
         for block in _parquet().ParquetFile(path).iter_batches(batch_size=_BLOCK):
             for row in block.to_pylist():

@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def n_done(self) -> int:
-        """Returns the number of rows that have ended."""
+        """Return the number of rows that have ended."""
         return self.n_good + self.n_bad
 
 
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def tally(self) -> Tally:
-        """Returns the counts so far."""
+        """Return the counts so far."""
         n_good = self._journal.n_good
         return Tally(n_good, len(self._journal.notes) - n_good)
 

@@ -55,7 +55,7 @@ class RowReply:
 
 
 async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
-    """Returns the reply of a row's route. RowDeferred if the server is full or stopping, or the key reached its limit.
+    """Return the reply of a row's route. RowDeferred if the server is full or stopping, or the key reached its limit.
 
     Rows of one `group` share one turn: a request of another group preempts one of them in the scheduler.
     Middleware is skipped: the batch passed it. The caller runs each row in a separate task, whose context this sets.

@@ -61,7 +61,7 @@ def id_of(number: int, value: Any) -> str:
 
 
 def read_row(number: int, value: Any) -> BatchRow:
-    """Returns the row of a value. ApiError 400 says what is wrong with it.
+    """Return the row of a value. ApiError 400 says what is wrong with it.
 
     A text is a user message. An object with `body` is a line in the format of OpenAI's batches; any other object is
     the body itself, of a chat if it has `messages`, of a completion if it has `prompt`, of embeddings if it has

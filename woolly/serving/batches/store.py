@@ -169,19 +169,19 @@ class BatchStore:
             raise _full(error) from None
 
     def get(self, owner: str, id: str, kind: str) -> Data:
-        """Returns an object. ApiError 404 if the owner has no such object."""
+        """Return an object. ApiError 404 if the owner has no such object."""
         found = self._read(self.folder / f"{id}.json") if _SOUND.fullmatch(id) and id.startswith(kind) else None
         if found is None or found.get("owner") != owner:
             raise ApiError(404, "not_found", f"there is no {kind} {id[:80]!r} here", param="id")
         return found
 
     def all_of(self, owner: str, kind: str) -> list[Data]:
-        """Returns all objects of an owner, the latest first."""
+        """Return all objects of an owner, the latest first."""
         own = [found for found in self._all(kind) if found.get("owner") == owner]
         return sorted(own, key=lambda found: (found["created_at"], found["id"]), reverse=True)
 
     def unfinished(self) -> list[Data]:
-        """Returns the batches of all owners that have not ended, the oldest first."""
+        """Return the batches of all owners that have not ended, the oldest first."""
         open_ones = [one for one in self._all("batch") if one["status"] not in ENDED]
         return sorted(open_ones, key=lambda found: (found["created_at"], found["id"]))
 
@@ -209,7 +209,7 @@ class BatchStore:
         (self.folder / f"{batch['id']}.json").unlink(missing_ok=True)
 
     def _taken(self, owner: str) -> int:
-        """Returns the bytes on disk of an owner: contents, journals, and the objects that describe them."""
+        """Return the bytes on disk of an owner: contents, journals, and the objects that describe them."""
         n_bytes = 0
         for kind, path_of, times in (("file", self.content, 1), ("batch", self.journal, 2)):
             for one in self._read_all(kind):
@@ -220,7 +220,7 @@ class BatchStore:
         return n_bytes
 
     def check_room(self, owner: str, n_bytes: int) -> int:
-        """Returns the bytes that an owner may still store. ApiError 413 if `n_bytes` do not fit."""
+        """Return the bytes that an owner may still store. ApiError 413 if `n_bytes` do not fit."""
         taken = self._taken(owner)
         if taken + n_bytes > self._max_bytes:
             raise ApiError(
@@ -235,7 +235,7 @@ class BatchStore:
             yield dict(one.found)  # the worker changes its copy
 
     def _read_all(self, kind: str) -> list[_Known]:
-        """Returns all objects of a kind. Each file is read once: an object is never changed, but replaced."""
+        """Return all objects of a kind. Each file is read once: an object is never changed, but replaced."""
         before, after = self._known.get(kind, {}), {}
         with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             for entry in entries:

@@ -32,7 +32,7 @@ def seen_part(plain: str, where: str) -> Part:
 
 
 def file_text(data: str) -> str | None:
-    """Returns the text of a file that is sent as data: of plain text, None for another kind."""
+    """Return the text of a file that is sent as data: of plain text, None for another kind."""
     head, comma, body = data.partition(",")
     if not (comma and head.startswith("data:text/")):
         return None

@@ -13,7 +13,7 @@ _REPOSITORY = "myproject"  # llama-server's name of each token
 def fill_in(
     tokenizer: Tokenizer, prefix: str, suffix: str, *, begin: str = "", extra: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """Returns the tokens of the prompt: other files (name, text), prefix, suffix, and the beginning of the middle.
+    """Return the tokens of the prompt: other files (name, text), prefix, suffix, and the beginning of the middle.
 
     ApiError 400 if the model has no such tokens.
     """

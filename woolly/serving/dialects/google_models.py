@@ -15,7 +15,7 @@ def is_google(request: Request) -> bool:
 
 
 def google_model(info: ModelInfo) -> dict[str, Any]:
-    """Returns a model as Gemini's API describes it."""
+    """Return a model as Gemini's API describes it."""
     own = {"completion": ["generateContent", "streamGenerateContent", "countTokens"], "transcription": []}
     methods = own.get(info.kind, ["embedContent"])
     return {

@@ -40,11 +40,11 @@ async def answer_chat(
     during: ExitStack | None = None,
     admitted: Admitted | None = None,
 ) -> Response:
-    """Returns the reply to a conversation, complete or streamed. The dialect finds `form` in `ReplyContext.form`.
+    """Return the reply to a conversation, complete or streamed. The dialect finds `form` in `ReplyContext.form`.
 
-    `score_only` computes the prompt, which the cache then has, and no answer. What `during`
-    holds is left when the answer has ended; if the answer does not begin, it stays with the caller. It holds
-    `admitted` if the caller took it.
+    `score_only` computes the prompt, which the cache then has, and no answer. The
+    contexts in `during` are left when the answer has ended; if it does not begin, they stay with the caller. They
+    include `admitted` if the caller took it.
     """
     generator: Generator = connection.app.state.generator
 
@@ -85,7 +85,7 @@ async def open_chat(
     id_slot: int | None = None,
     score_only: bool = False,
 ) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
-    """Returns the head and the chunks of an answer under way, which ends when `stack` is closed.
+    """Return the head and the chunks of an answer under way, which ends when `stack` is closed.
 
     ApiError names the field of the body that is at fault.
     """
@@ -118,7 +118,7 @@ async def open_chat(
 
 
 async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: ModelSlot, model: str | None) -> Layout:
-    """Returns the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
+    """Return the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
 
     Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.
     """
@@ -134,12 +134,12 @@ async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: ModelSlot,
 
 
 def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields the frames of an answer; the last one is the error, if one comes."""
+    """Yield the frames of an answer; the last one is the error, if one comes."""
     return _guarded(dialect, dialect.frames(chunks, head))
 
 
 def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], stack: AsyncExitStack) -> EventStreamResponse:
-    """Returns a stream whose last frame is the error, if one comes; `stack` is closed when the stream ends."""
+    """Return a stream whose last frame is the error, if one comes; `stack` is closed when the stream ends."""
     return EventStreamResponse(_guarded(dialect, frames), stack, dialect.media_type)
 
 
@@ -160,10 +160,10 @@ def settle_error(error: Exception) -> ApiError:
 
 
 def json_reply(content: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a reply of plain JSON, which FastAPI would check a second time."""
+    """Return a reply of plain JSON, which FastAPI would check a second time."""
     return Response(json_bytes(content), media_type="application/json", headers=dict(headers or {}))
 
 
 def json_bytes(content: Any) -> bytes:
-    """Returns JSON without spaces; what UTF-8 cannot hold becomes a question mark."""
+    """Return JSON without spaces; what UTF-8 cannot hold becomes a question mark."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,11 +1,11 @@
-"""Known routes of other servers that Woolly lacks, and what their 404 suggests instead."""
+"""Known routes of other servers that Woolly lacks, and the suggestions in their 404."""
 
 from __future__ import annotations
 
 import difflib
 import re
 
-# Routes that people type. Those of the app would have to be collected: its description takes seconds to make.
+# Routes that users type. Collecting the app's routes would take seconds.
 ROUTES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/v1/responses", "/v1/messages"),
     *("/v1/rerank", "/v1/batches", "/v1/files", "/api/chat", "/api/generate", "/api/tags", "/health", "/metrics"),
@@ -21,7 +21,7 @@ _BASE = re.compile(r"(/v1/v1|/api)/(chat/completions|completions|models|response
 
 
 def unsupported_reason(path: str) -> str | None:
-    """Returns why a route of another server is missing and what to use instead; None for an unknown path."""
+    """Return why a route of another server is missing and what to use instead; None for an unknown path."""
     for kind in ("audio", "images"):
         if path.startswith(f"/v1/{kind}/"):
             return f"the models of this server generate text, not {kind}"
@@ -31,6 +31,6 @@ def unsupported_reason(path: str) -> str | None:
 
 
 def no_such_route(path: str) -> str:
-    """Returns what is said of a path that no server has: the route that is meant, if it is nearly one."""
+    """Return the message for an unknown path, with the closest route if there is one."""
     near = difflib.get_close_matches(path.rstrip("/")[:100], ROUTES, 1, 0.85)
     return f"no such route; did you mean {near[0]}?" if near else "no such route; GET /docs lists all routes"

@@ -9,8 +9,8 @@
     Disconnect    cancels the route when its client goes away
 
 A layer takes the app that it wraps as its first argument. Layers share `scope["state"]`, which routes see as
-`request.state`: `id`, `client` (its name in the log), `bucket` (what its rate is counted by), `owner` (whose sessions
-it sees), `account` (whose limits it has, None without keys), `is_admin` (whether it may load and unload models),
+`request.state`: `id`, `client` (its name in the log), `bucket` (rate limit key), `owner` (of its
+sessions), `account` (with its limits, None without keys), `is_admin` (whether it may load and unload models),
 `status` (of the reply, None before it starts), `reason` (why the request was refused, None if it was not), `ignored`
 (fields that had no effect, for the header x-woolly-ignored) and, if the request has a body, `json` (its value).
 """

@@ -1,4 +1,4 @@
-"""Access: a layer that checks where a request comes from and whether its client may ask."""
+"""Access: middleware that checks the origin and the credentials of a request."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AccessMiddleware:
         if self._authenticator.is_open:
             scope["state"]["is_admin"] = True
             if not is_socket and method not in _READING:
-                self._check_origin(headers)  # a form of any page can post what needs no key
+                self._check_origin(headers)  # a form of any page can post to routes without a key
         elif not self._paths.needs_no_key(method, path):
             self._identify(scope, headers)
 
@@ -86,12 +86,12 @@ class AccessMiddleware:
         _enter(state, client)
 
     def _query_key(self, scope: Scope) -> str | None:
-        """Returns the key of a request that has it in its address, in dialects whose clients send it there."""
+        """Return the key in the query of a request, in dialects whose clients send it there."""
         name = self._paths.query_key(scope["path"])
         return None if name is None else QueryParams(scope.get("query_string", b"")).get(name)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
-        """Refuses DNS rebinding: a page gives its own host name this machine's address, and Host shows the name."""
+        """Reject DNS rebinding: a page maps its host name to this machine's address, and Host shows the name."""
         host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
         known = ("localhost", (scope.get("server") or ("",))[0], *self._hosts)
         if host in known or host.endswith(".localhost"):
@@ -104,7 +104,7 @@ class AccessMiddleware:
             ) from None
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuses pages of other origins: browsers let any page open a WebSocket or post a form."""
+        """Reject pages of other origins: browsers let any page open a WebSocket or post a form."""
         origin = headers.get("origin")
         if origin is None or self._origins.allows(origin):
             return
@@ -129,7 +129,7 @@ def _enter(state: MutableMapping[str, Any], client: Client) -> None:
 
 
 def _split(address: str) -> SplitResult:
-    """Returns the parts of an address, all empty if it cannot be parsed, such as `[`."""
+    """Return the parts of an address, all empty if it cannot be parsed, such as `[`."""
     try:
         return urlsplit(address)
     except ValueError:

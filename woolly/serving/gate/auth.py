@@ -1,4 +1,4 @@
-"""The Authenticator: which API key or token stands for which client."""
+"""Authenticator: maps API keys and tokens to clients."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Client:
     """A client, without its key."""
 
     name: str  # for the log: which key or user
-    key: str  # the key behind it: users of one key share its rate
-    owner: str  # whose sessions it sees; the same after a restart
+    key: str  # its key: users of one key share its rate limit
+    owner: str  # owner of its sessions; stable across restarts
     is_admin: bool  # whether it may load, configure and unload models
-    account: Account | None = None  # whose limits it has; None without keys
+    account: Account | None = None  # account with its limits; None without keys
 
 
 class Authenticator:
-    """Keeps digests of the keys, and compares them in constant time. Without keys, every client may ask."""
+    """Stores digests of the keys, and compares them in constant time. Without keys, every client is accepted."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Authenticator:
         self.set_keys(keys, admin_keys, named)
 
     def set_keys(self, keys: Sequence[str], admin_keys: Sequence[str], named: Sequence[NamedKey]) -> None:
-        """Takes these keys in place of the earlier ones; a key that is gone ends its tokens too.
+        """Replace the keys; tokens of removed keys become invalid.
 
-        RequestError for none at all, which would open a server that has asked for keys.
+        RequestError for no keys, which would open a server that has required keys.
         """
         if not (keys or named or self._began_open or self.issuer):
             raise RequestError("there is no key left, so nobody could be let in; at least one was expected")
@@ -89,14 +89,14 @@ class Authenticator:
         return self.issuer is not None or any(account.is_admin for account in self._accounts.values())
 
     def account_of(self, owner: str) -> Account | None:
-        """Returns the account whose key, or a user of whose key, is this owner; None if there is none any more."""
+        """Return the account of this owner (a key or a user of a key); None if it no longer exists."""
         if owner.startswith(OIDC_OWNER) and self.issuer is not None:
             return Account(owner, owner)
         key = owner.partition(" ")[0]
         return next((account for account in self._accounts.values() if account.owner == key), None)
 
     def identify(self, credential: str | None) -> Client | None:
-        """Returns the client of a key or a token, None if it is not valid.
+        """Return the client of a key or a token, None if it is not valid.
 
         The name identifies the key and does not reveal it. Users of different keys are different users.
         """
@@ -121,7 +121,7 @@ class Authenticator:
         return Client(user, _OPEN, "", True)
 
     def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
-        """Returns a JSON Web Token for a user with a key, and its lifetime in seconds. ApiError 401 for a wrong key."""
+        """Return a JSON Web Token for a user with a key, and its lifetime in seconds. ApiError 401 for a wrong key."""
         digest = self._match(api_key)
         if digest is None and not self.is_open:
             raise ApiError(
@@ -145,7 +145,7 @@ class Authenticator:
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM), self._lifetime
 
     def validate(self, token: str) -> dict[str, Any] | None:
-        """Returns the claims of a token, None unless the secret signed it, it has not expired and its key is valid."""
+        """Return the claims of a token, None unless the secret signed it, it has not expired and its key is valid."""
         if len(token) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         try:
@@ -154,7 +154,7 @@ class Authenticator:
             )
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):
             return None
-        # "crit" lists extensions that a reader must understand, and this server understands none.
+        # "crit" lists extensions that a reader must understand; this server supports no extension.
         claims: dict[str, Any] = parts["payload"]
         return claims if "crit" not in parts["header"] and self._holds(claims) else None
 
@@ -177,7 +177,7 @@ class Authenticator:
         return found
 
     def _peppered(self, digest: bytes) -> bytes:
-        """Returns the digest of a key's hash: its beginning is in tokens, which must not show a hash of the file."""
+        """Return the digest of a key's hash: its beginning is in tokens, which must not show a hash of the file."""
         return hmac.new(self._pepper, digest, hashlib.sha256).digest()
 
 
@@ -194,7 +194,7 @@ def _bucket(digest: bytes, account: Account) -> str:
 
 
 def _owner(key: str) -> str:
-    """Returns a digest that does not depend on the secret, which may end with this process."""
+    """Return a digest that does not depend on the secret, which may change with each process."""
     data = key.encode("utf-8", "surrogatepass")
     return "key:" + hashlib.blake2b(data, digest_size=16, person=b"woolly session").hexdigest()
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from woolly.serving.errors import ApiError, error_body
 
 _LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
-_FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between looks whether a client that has sent its last byte is still there
+_FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between checks that a client that has sent its last byte is still connected
 
 
 class _StallWatch(asyncio.Protocol):
@@ -56,7 +56,7 @@ class _StallWatch(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _watch_reading(self, n_before: int | None = None) -> None:
-        """Aborts if the client has read nothing since `n_before` bytes waited, else looks again later."""
+        """Abort if the client has read nothing since `n_before` bytes waited, else check again later."""
         n_waiting = self.transport.get_write_buffer_size()
         if self._below is not None:
             n_waiting += self._below.get_write_buffer_size()
@@ -72,13 +72,13 @@ class _StallWatch(asyncio.Protocol):
 
 
 def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
-    """Returns the transport of the socket itself, which asyncio's TLS has no public name for; None without TLS."""
+    """Return the transport of the socket itself, which asyncio's TLS has no public name for; None without TLS."""
     below: asyncio.Transport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     return below
 
 
 def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
-    """Lets the buffer below TLS pause the protocol above it: encrypted data leaves asyncio's own count at once.
+    """Lets the buffer below TLS pause the protocol above it: asyncio does not count encrypted data.
 
     A WebSocket takes the connection over from HTTP, and is paused in its place.
     """
@@ -91,10 +91,10 @@ def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
 
 
 def _send_quickly(cycle: Any) -> None:
-    """Gives a reply (uvicorn's RequestResponseCycle) a shorter way for the pieces of a stream.
+    """Give a reply (uvicorn's RequestResponseCycle) a fast path for the pieces of a stream.
 
-    h11 takes 6 µs to check and frame a piece. The frame of one that is not the last depends on its length alone, so
-    that h11 need not see it: 1 µs.
+    h11 takes 6 µs to check and frame a piece. The frame of a piece before the last depends only on its length, so
+    h11 can be bypassed: 1 µs.
     """
     send, is_chunked = cycle.send, False
 
@@ -118,7 +118,7 @@ def _send_quickly(cycle: Any) -> None:
 
 
 def connection_class(most: int, seconds: float) -> type[H11Protocol]:
-    """Returns the HTTP protocol with at most `most` connections, and `seconds` for the head of a request."""
+    """Return the HTTP protocol with a maximum of `most` connections, and `seconds` for the head of a request."""
 
     class Connection(_StallWatch, H11Protocol):
         stall_seconds = seconds
@@ -147,7 +147,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             self._watch()
 
         def handle_events(self) -> None:
-            """Reads requests: of data that has come, and, after a reply, of data that waited behind its request."""
+            """Read requests from new data and, after a reply, from data that waited behind its request."""
             before = self.cycle
             super().handle_events()
             cycle = self.cycle
@@ -158,9 +158,9 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
                 cycle.keep_alive = False
 
         def eof_received(self) -> bool:  # type: ignore[override]
-            """Keeps the connection of a client that sends no more and waits for its reply, such as `nc -N`.
+            """Keep the connection of a half-closed client that waits for its reply, such as `nc -N`.
 
-            One that has begun to read its reply, and ends then, has closed its socket.
+            A client that ends after its reply has begun has closed its socket.
             """
             super().eof_received()
             cycle = self.cycle
@@ -238,7 +238,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
 
 
 def socket_class(seconds: float) -> type[WebSocketsSansIOProtocol]:
-    """Returns the WebSocket protocol, which aborts if the client reads nothing for `seconds`."""
+    """Return the WebSocket protocol, which aborts if the client reads nothing for `seconds`."""
 
     class Socket(_StallWatch, WebSocketsSansIOProtocol):  # type: ignore[misc]
         stall_seconds = seconds

@@ -1,4 +1,4 @@
-"""Cors: a layer that tells browsers which pages of other origins may read replies."""
+"""Cors: middleware for cross-origin requests (CORS)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from woolly.serving.gate.origins import AllowedOrigins
 
 _METHODS = "GET, POST, DELETE, OPTIONS"
 _EXPOSED = "x-request-id, retry-after, x-woolly-ignored, x-woolly-cache"
-_SECONDS = "600"  # that a browser may remember the reply to its question
+_SECONDS = "600"  # seconds that a browser may cache a preflight reply
 
 
 class CorsMiddleware:
-    """Answers a browser's question (preflight) itself, and names the allowed origin in every other reply.
+    """Answers preflight requests itself, and names the allowed origin in every other reply.
 
-    An origin that is not allowed gets no header, by which the browser refuses it; Access refuses what it sends anyway.
+    Other origins get no header, so the browser blocks the reply; Access rejects their requests.
     """
 
     def __init__(self, app: ASGIApp, origins: AllowedOrigins) -> None:
@@ -35,7 +35,7 @@ class CorsMiddleware:
             allowed |= {"Access-Control-Allow-Origin": origin, "Access-Control-Allow-Credentials": "true"}
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             if len(allowed) > 1:
-                # Named, not "*", which does not stand for Authorization.
+                # Listed, because "*" does not include Authorization.
                 wanted = headers.get("access-control-request-headers", "*")
                 allowed |= {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": wanted}
                 allowed["Access-Control-Max-Age"] = _SECONDS

@@ -1,4 +1,4 @@
-"""Disconnect: a layer that cancels a route when its client goes away."""
+"""Disconnect: middleware that cancels a route when its client goes away."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Watched:
                 route.cancel()
                 if self._health.state == "draining" and scope["state"]["status"] is None:
                     raise server_stopping() from None
-                await asyncio.wait([route])  # what it holds is released when its thread is done
+                await asyncio.wait([route])  # its resources are released when its thread is done
                 raise
             if not is_complete:
                 log.info("client gone")

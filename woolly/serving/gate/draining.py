@@ -1,4 +1,4 @@
-"""Draining: a layer that refuses requests while the server stops."""
+"""Draining: middleware that rejects requests while the server stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals: a layer that turns what the layers and routes within it raise into a reply."""
+"""Refusals: middleware that turns exceptions of inner middleware and routes into replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExemptPaths: which requests a layer of the gate lets pass unchecked."""
+"""ExemptPaths: requests exempt from checks of middleware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class ExemptPaths:
     """Exempt paths, exact matches, as the dialects name them."""
 
-    health: frozenset[str]  # reports whether the server lives: no check at all
+    health: frozenset[str]  # health: no checks
     tokens: frozenset[str]  # take a key or a token in the body: no key in the header
     metrics: frozenset[str]
     polled: frozenset[str]  # programs ask these every second: their lines would hide the others in the log

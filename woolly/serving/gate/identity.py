@@ -1,4 +1,4 @@
-"""Identity: a layer that gives each request an id, counts its reply and writes its line of the log."""
+"""Identity: middleware that gives each request an id, counts its reply and writes its log line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _GONE = 499  # logged if the client goes away before the reply starts
 
 
 def client_of(connection: HTTPConnection) -> str:
-    """Returns the name of the client in the log."""
+    """Return the name of the client in the log."""
     return str(getattr(connection.state, "client", ""))
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """Returns whose sessions and requests a client sees: its key's or its key's user's; without keys all are one."""
+    """Return the owner of a client's sessions and requests: its key or user; the same for all without keys."""
     return str(getattr(connection.state, "owner", ""))
 
 

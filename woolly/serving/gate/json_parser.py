@@ -1,4 +1,4 @@
-"""JSON guard: parses a body, and refuses what JSON does not know or an honest request does not hold."""
+"""JSON parser of bodies; rejects invalid JSON and excessive values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE = 1 << 16  # bytes from which a thread of the pool parses
 
 
 async def parse_json(body: bytes) -> Any:
-    """Returns the value of a body. ApiError 400 for what is not plain JSON, 413 for too many values."""
+    """Return the value of a body. ApiError 400 for invalid JSON, 413 for too many values."""
     return await run_in_thread(_parse, body) if len(body) > _LARGE else _parse(body)
 
 

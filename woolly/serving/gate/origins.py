@@ -10,9 +10,9 @@ _LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 
 
 class AllowedOrigins:
-    """Origins of --cors-origins; localhost means pages that this machine serves.
+    """Origins of --cors-origins; localhost means pages of this machine.
 
-    Without it, pages that this machine serves, if the server listens to it alone.
+    Without it, pages of this machine, if the server listens on localhost only.
     """
 
     def __init__(self, settings: Settings) -> None:

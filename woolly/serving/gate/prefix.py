@@ -1,4 +1,4 @@
-"""Prefix: a layer that takes the path of --api-prefix off, so that all others see the routes as they are."""
+"""Prefix: middleware that removes the path of --api-prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates: a layer that limits how often each client may ask."""
+"""Rates: middleware that limits the request rate of each client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_CLIENTS = 10_000  # remembered at once; the limiter forgets the longest qui
 
 
 class RateLimiter:
-    """Token bucket per client, which holds a minute's requests. Belongs to the event loop's thread."""
+    """Token bucket per client with a minute's requests. Event loop thread only."""
 
     def __init__(
         self, per_minute: int, clock: Callable[[], float] = time.monotonic, may: str = "a client may ask"
@@ -57,9 +57,10 @@ class RateLimiter:
 
 
 class KeyGuessLimiter:
-    """Slows down the guessing of keys: an address that has sent too many wrong ones waits, whatever it sends next.
+    """Slows down brute-force attacks on keys: an address that has sent too many wrong keys must wait.
 
-    A key that was right at the address before stays right, so that one bad client does not lock out its neighbours.
+    A key that was accepted from the address before stays valid, so that one bad client does not lock out its
+    neighbours.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,7 +72,7 @@ class KeyGuessLimiter:
         self._wrong.count(address)
 
     def record_success(self, address: str, key: str) -> None:
-        """Lets a right key pass. ApiError 429 if it may be the hit of a long row of key_guesses."""
+        """Lets a right key pass. ApiError 429 if it may be the result of many attempts."""
         if (address, key) not in self._right and self._wrong.is_spent(address):
             self._wrong.count(address)
         self._right[address, key] = None
@@ -94,6 +95,6 @@ class RateLimitMiddleware:
             scope["type"] == "http" and not self._paths.is_unlimited(scope["method"], scope["path"])
         ):
             bucket = scope["state"]["bucket"]
-            # A bucket of its own: what is typed takes nothing from what is sent.
+            # Separate bucket: read-ahead does not count against requests.
             self._rates.count(f"{bucket} {_AHEAD}" if scope["path"].endswith(_AHEAD) else bucket)
         await self._app(scope, receive, send)

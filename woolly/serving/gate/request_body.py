@@ -1,4 +1,4 @@
-"""Bodies: a layer that reads the body of a request within its limits and parses its JSON once."""
+"""Bodies: middleware that reads the body of a request within its limits and parses its JSON once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 class BodyBudget:
-    """Counts the bytes that the bodies of all requests hold together. Belongs to the event loop's thread."""
+    """Total bytes of all request bodies in memory. Event loop thread only."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
@@ -35,7 +35,7 @@ class BodyBudget:
     def share(self) -> Iterator[Callable[[int], None]]:
         """Yields `take(n_bytes)`; everything taken is released when the block exits.
 
-        Only bytes that have arrived count: a client that announces many and sends none holds none. `take` raises
+        Only received bytes count, not the Content-Length. `take` raises
         ApiError 503 if the budget is spent.
         """
         n_taken = 0
@@ -115,7 +115,7 @@ class BodyMiddleware:
 async def read_body(
     receive: Receive, declared: int | None, most: int, seconds: float, take: Callable[[int], None] = lambda _: None
 ) -> bytes | None:
-    """Returns the whole body, None if the client goes away. ApiError 413 if it is too large, 408 if too slow.
+    """Return the complete body, None if the client goes away. ApiError 413 if it is too large, 408 if too slow.
 
     `take` counts the bytes as they arrive, and may refuse them.
     """
@@ -140,7 +140,7 @@ async def read_body(
 
 
 async def _value_of(body: bytes) -> Any:
-    """Returns the value of a body, or the ApiError of one that is not valid JSON."""
+    """Return the value of a body, or the ApiError of one that is not valid JSON."""
     try:
         return await parse_json(body)
     except ApiError as error:
@@ -153,7 +153,7 @@ def _not_json(kind: str) -> ApiError:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Returns a `receive` that gives the body first and then what follows it."""
+    """Return a `receive` that gives the body first and then what follows it."""
     is_given = False
 
     async def replayed() -> Message:

@@ -1,4 +1,4 @@
-"""Admission: limits how many answers run and wait; refuses one too many at once."""
+"""Admission: limits running and waiting answers; rejects further ones immediately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Admission:
     """Counts answers from the arrival of their request to its end. Belongs to the event loop's thread."""
 
     def __init__(self, n_running: Callable[[], int], n_waiting: int) -> None:
-        """`n_running` is how many run at once at the time, which models may decide."""
+        """`n_running` returns the current maximum of concurrent answers, which may depend on models."""
         self._n_running = n_running
         self._n_waiting = n_waiting
         self.n_open = 0
@@ -31,19 +31,19 @@ class Admission:
 
     @property
     def max_open(self) -> int:
-        """Returns the most answers that run and wait together."""
+        """Return the maximum number of running and waiting answers."""
         return self._n_running() + self._n_waiting
 
     @property
     def n_waiting(self) -> int:
-        """Returns the number of answers that wait for one of the running ones to end."""
+        """Return the number of answers that wait for one of the running ones to end."""
         return max(0, self.n_open - self._n_running())
 
     @contextmanager
     def admit(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
-        """Holds room for n answers to each prompt; an answer takes about `seconds_each`, for Retry-After.
+        """Reserve capacity for n answers to each prompt; an answer takes about `seconds_each`, for Retry-After.
 
-        ApiError 503 while the server stops, 429 if the queue is full, 400 if it could never hold as many.
+        ApiError 503 while the server stops, 429 if the queue is full, 400 if it could never have the capacity.
         """
         if self.is_draining:
             raise server_stopping()

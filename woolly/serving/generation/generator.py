@@ -64,19 +64,19 @@ _TEXTS = 2  # requests that only tokenize or render, at once; they take no place
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
+    """Dialect-neutral request: a prompt as text, ids or rendered conversation, and sampling parameters."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
-    prompt: str | Prompt | Layout  # rows of an audio clip may be among the ids
+    prompt: str | Prompt | Layout  # the ids may have placeholders for audio rows
     model: str | None = None  # None: the loaded one
     score_only: bool = False  # generate nothing; for params.prompt_logprobs
     client: str = ""  # its name in the log
-    owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
+    owner: str = ""  # owner of reusable prefixes; see --share-prefixes
     reports_progress: bool = False  # chunks report the prefill progress
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
     token_constraints: TokenConstraints = UNCONSTRAINED
     context_ids: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
-    hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
+    hooks: Mapping[str | int, Hook] | None = None  # hooks that read values of steps; not for a layout
     is_part: bool = False  # one of several for a reply that has a line of the log itself
 
 
@@ -115,7 +115,7 @@ class Generator:
 
     @property
     def running(self) -> tuple[RunningRequest, ...]:
-        """Returns the requests that the engine has at present."""
+        """Return the requests that the engine has at present."""
         return tuple(self._running)
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Generator:
 
     @contextmanager
     def admit(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
-        """Holds room for n answers to each prompt; taken before any work is done for them.
+        """Reserve capacity for n answers to each prompt, before any work for them.
 
         ApiError 429 or 503 at once if there is none, or the account has reached a limit; 400 if the server could never
         hold as many.
@@ -140,7 +140,7 @@ class Generator:
     async def open(
         self, generation: GenerationRequest, admitted: Admitted | None = None, slot: ModelSlot | None = None
     ) -> AsyncIterator[RunningRequest]:
-        """Runs a request while the block runs; cancels what has not finished at its end.
+        """Runs a request while the block runs; cancels unfinished answers at its end.
 
         The caller holds `admitted` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
         several: with one slot each, unloading waits for the first while the second waits for the unload (deadlock).
@@ -154,12 +154,12 @@ class Generator:
             yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
     async def with_derived_defaults(self, chat: ChatRequest, model: str | None, slot: ModelSlot) -> ChatRequest:
-        """Returns the conversation with the defaults of a derived model: system prompt, reasoning."""
+        """Return the conversation with the defaults of a derived model: system prompt, reasoning."""
         made = await self._models.find_derived(model)
         return with_system(made, self._with_reasoning(chat, slot, reasoning_of(made)))
 
     async def lay_out(self, chat: ChatRequest, slot: ModelSlot) -> Layout:
-        """Returns the conversation as the model's template lays it out, off the event loop."""
+        """Render the conversation with the model's template, off the event loop."""
         llm, asked = slot.model, self.with_server_defaults(chat, slot)
         pool = self.media_pool if has_media(asked.messages) else None
         return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
@@ -170,7 +170,7 @@ class Generator:
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
     def with_server_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
-        """Returns the conversation with what the server's settings and the model's preset say if the request does not.
+        """Return the conversation with defaults of the server's settings and the model's preset.
 
         A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
         """
@@ -193,7 +193,7 @@ class Generator:
         return with_system(llm.preset, asked)
 
     def _with_reasoning(self, chat: ChatRequest, slot: ModelSlot, reasoning: str) -> ChatRequest:
-        """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
+        """Return the conversation with reasoning on or off, unless it says so itself or the word is auto."""
         if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
             return chat
         if reasoning == "off":
@@ -204,7 +204,7 @@ class Generator:
         return replace(chat, variables={**chat.variables, "enable_thinking": True})
 
     async def defaults_for(self, model: str | None) -> SamplingParams:
-        """Returns the parameters of a request that sets none: the preset's of the model, else the server's."""
+        """Return the default parameters of a request: the preset's of the model, else the server's."""
         info = await self._models.resolve(model)
         slot = self._models.ready(info.name)
         try:
@@ -216,13 +216,13 @@ class Generator:
 
     @property
     def notifier(self) -> LoopNotifier:
-        """Returns what wakes the readers of answers; only while the event loop runs."""
+        """Return the notifier of the readers of answers; only while the event loop runs."""
         if self._notifier is None:
             self._notifier = LoopNotifier()
         return self._notifier
 
     async def prepare(self, generation: GenerationRequest, slot: ModelSlot) -> list[Request]:
-        """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
+        """Return the engine's requests, which are not queued yet; prepared off the event loop."""
         with _cancelled_if_closed(slot.model):
             return await run_in_thread(self._prepare, slot.model, self._scaled(generation, slot))
 
@@ -271,12 +271,12 @@ class Generator:
         _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
 
     async def count_tokens(self, layout: Layout, slot: ModelSlot) -> int:
-        """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
+        """Return the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_in_thread(slot.model.count_tokens, layout)
 
     def _max_prompt(self, llm: LLM) -> int:
-        """Returns the most tokens that a prompt may have."""
+        """Return the maximum tokens of a prompt."""
         return min(self._settings.max_prompt or llm.ctx, llm.ctx)
 
     def _finish(self, generation: GenerationRequest, running: RunningRequest) -> None:
@@ -316,13 +316,13 @@ class Generator:
             log.info(what, extra={"client": generation.client or None, "text": text})
 
     def cache_salt(self, owner: str) -> bytes:
-        """Returns what separates the prefixes of clients: how much of a prompt was cached tells what others sent."""
+        """Return the cache salt of a client: cache hits would reveal prompts of others."""
         if self._settings.shares_prefixes or not owner:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
     def _scaled(self, generation: GenerationRequest, slot: ModelSlot) -> GenerationRequest:
-        """Returns a request with the server's scales of the adapters, if it says nothing about them."""
+        """Return a request with the server's adapter scales, if it has none."""
         layout = generation.prompt if isinstance(generation.prompt, Layout) else None
         params = generation.params if layout is None else layout.params
         if params.adapters is not None or not slot.has_scales:
@@ -373,7 +373,7 @@ def _cancelled_if_closed(llm: LLM) -> Iterator[None]:
 
 
 def _n_characters(values: Iterable[Any]) -> int:
-    """Returns the number of characters of all texts in JSON values."""
+    """Return the number of characters of all texts in JSON values."""
     n = 0
     stack = list(values)
     while stack:

@@ -1,4 +1,4 @@
-"""Texts: reads what a request sends with the model that it asks for, and waits off the event loop."""
+"""Pooling: runs texts of a request through its model, and waits off the event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _VERBS: dict[Capability, tuple[str, Purpose]] = {
 
 @dataclass(frozen=True)
 class PoolingResult:
-    """Texts that a model has read, and what a reply says beside the result."""
+    """Processed texts, with additional fields of the reply."""
 
     result: Any  # of `finish`
     model: ModelInfo
@@ -49,7 +49,7 @@ class PoolingResult:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Returns the header that names shortened texts, if there are any."""
+        """Return the header that names shortened texts, if there are any."""
         return {"x-woolly-truncated": ",".join(map(str, self.cut))[:1000]} if self.cut else {}
 
 
@@ -62,7 +62,7 @@ async def run_pooling(
     *,
     field: str,
 ) -> PoolingResult:
-    """Returns what a model that can do one of `can` makes of texts; `field` is their name in the body.
+    """Run texts through a model with one of the capabilities `can`; `field` is their name in the body.
 
     `prepare` and `finish` run on a thread. ApiError 400 if the model cannot, with the names of models here that can.
     """
@@ -110,7 +110,7 @@ async def run_pooling(
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
-    """Returns the model that answers to a name; ApiError if it can do nothing of `can`."""
+    """Return the model of a name; ApiError if it has no capability of `can`."""
     for one in can[:-1]:
         with suppress(ApiError):
             if one in (info := await models.resolve(name, one)).capabilities:
@@ -144,7 +144,7 @@ async def _wait(llm: LLM, job: PoolingJob, seconds: float) -> None:
 
 
 async def _no_such_model(models: ModelManager, name: str, can: Sequence[Capability]) -> ApiError:
-    """Returns the refusal of a name that no model has, such as that of a cloud: no chat model can stand in for it."""
+    """Return the error for an unknown name, such as a cloud model's: no chat model can replace it."""
     verb, purpose = _VERBS[can[0]]
     able = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
     if able:
@@ -156,7 +156,7 @@ async def _no_such_model(models: ModelManager, name: str, can: Sequence[Capabili
 
 
 async def _wrong_model(models: ModelManager, info: ModelInfo, can: Sequence[Capability]) -> ApiError:
-    """Returns the refusal of a model that was made for something else."""
+    """Return the error for a model without the capability."""
     verb, purpose = _VERBS[can[0]]
     others = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
     names = ", ".join(others[:4])

@@ -1,4 +1,4 @@
-"""ReadAhead: reads what is being typed into the cache while the server has nothing else to do."""
+"""ReadAhead: prefills the text that a user is typing while the server is idle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SettledPrompt:
 
 
 def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
-    """Returns the prompt of a layout, and how much of it another end of its last message leaves as it is."""
+    """Return the prompt of a layout, and the length of the prefix that further typing cannot change."""
     ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(stable_prefix(layout, other))
     alike = (a == b for a, b in zip(ids, first, strict=False))
     n_settled = next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
@@ -46,7 +46,7 @@ def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
 
 
 async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPrompt, task: ReadAheadTask) -> None:
-    """Reads the pages of a prompt that no further typing changes, as far as the task lasts, which notes them."""
+    """Prefill the pages of a prompt that further typing cannot change, until the task ends; it records them."""
     llm = slot.model
     if llm.engine.program.plan.has_source:
         return  # an encoder reads a prompt at once, and its rows depend on all of it
@@ -86,7 +86,7 @@ async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPromp
 
 
 def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
-    """Returns how many pages of a prompt the cache has."""
+    """Return how many pages of a prompt the cache has."""
     return len(engine.scheduler.pages.index.find(request.digests_to(n_pages)))
 
 
@@ -98,7 +98,7 @@ def _has_room(request: Request, engine: Engine) -> bool:
 
 
 def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:
-    """Yields the number of tokens after which each piece of a prompt ends."""
+    """Yield the number of tokens after which each piece of a prompt ends."""
     scheduler = llm.engine.scheduler
     has_states = scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
     piece, tail = (_PIECE_OF_STATES, _TAIL) if has_states else (_PIECE, 0)

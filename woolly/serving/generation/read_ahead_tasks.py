@@ -1,4 +1,4 @@
-"""ReadAheadTasks: one reading ahead for each client, none beside an answer."""
+"""ReadAheadTasks: one read-ahead per client, none while an answer runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ End = Literal["busy", "replaced", "unloaded", "media", "full", "limit"]
 
 
 class ReadAheadTask:
-    """The reading of one client, until something more important comes."""
+    """Read-ahead of one client, until more important work arrives."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner  # whose prefixes it reads
@@ -39,7 +39,7 @@ class ReadAheadTask:
         self.n_read = max(0, n_tokens - self.n_cached)
 
     async def run(self, running: RunningRequest) -> bool:
-        """Runs a request that writes nothing; whether it came to its end."""
+        """Run a request without output; return True if it finished."""
         self._running = running
         try:
             running.start()
@@ -65,7 +65,7 @@ class ReadAheadTasks:
 
     @contextmanager
     def take(self, owner: str, address: str) -> Iterator[ReadAheadTask]:
-        """Holds the task of a client, in place of the one that it has. Beside an answer it has ended at once."""
+        """Register the task of a client, replacing its earlier one. While an answer runs, it ends immediately."""
         client, task = (owner, address), ReadAheadTask(owner)
         if (before := self._tasks.get(client)) is not None:
             before.end("replaced")

@@ -1,7 +1,7 @@
-"""Kept streams: answers that go on when their client leaves, and can be read again from any byte.
+"""Kept streams: answers that continue when their client leaves, and can be read again from any byte.
 
 A client names its conversation in the header X-Conversation-Id. The answer then runs to its end with or without a
-reader, and is stream for a while, for the same client only.
+reader, and is kept for a while, for the same client only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import AsyncExitStack, suppress
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.generation.threads import start_task
 
-# Opens an answer: enters what it needs in the stack, such as its model, and returns its frames.
+# Opens an answer: enters its resources, such as its model, in the stack, and returns its frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
 
-_SECONDS = 600.0  # that an ended stream is stream
+_SECONDS = 600.0  # seconds that an ended stream is kept
 _RETRY = 1.0  # seconds after which a client may ask again for a stream that waits for its model
 _MAX_STREAMS = 64  # streams
 _MAX_BYTES = 8 << 20  # of one stream; a longer one loses its beginning
@@ -37,7 +37,7 @@ class ResumableStream:
         self.expires = math.inf  # by time.monotonic(): a clock that is set drops nothing
         self.task: asyncio.Task[None] | None = None
         self.is_open = False  # whether its model is loaded and the answer has begun
-        self.n_lost = 0  # bytes of its beginning that are stream no longer
+        self.n_lost = 0  # bytes of its beginning that are dropped
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
         self._data = bytearray()
@@ -46,15 +46,15 @@ class ResumableStream:
 
     @property
     def n_bytes(self) -> int:
-        """Returns how many bytes there were so far."""
+        """Return how many bytes there were so far."""
         return self.n_lost + len(self._data)
 
     def frame_end(self, frame: int) -> int:
-        """Returns the byte behind a frame, counted from 0; that behind the last one if there are not as many yet."""
+        """Return the byte behind a frame, counted from 0; that behind the last one if there are not as many yet."""
         return self._ends[frame] if frame < len(self._ends) else self.n_bytes
 
     async def opened(self) -> None:
-        """Waits until the answer begins. Raises why it does not; goes on if the caller is cancelled."""
+        """Wait until the answer begins, or raise its error; continues if the caller is cancelled."""
         await asyncio.shield(self._opened)
 
     async def run(self, begin: Begin) -> None:
@@ -83,7 +83,7 @@ class ResumableStream:
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
-        """Yields the bytes from one on, waiting for those that are still to come. ApiError 400 if some are lost."""
+        """Yield the bytes from one on, waiting for those that are still to come. ApiError 400 if some are lost."""
         while True:
             grown = self._grown
             if start < self.n_lost:
@@ -113,9 +113,9 @@ class ResumableStreams:
         self._streams: OrderedDict[tuple[str, str], ResumableStream] = OrderedDict()
 
     async def open(self, name: str, owner: str, begin: Begin) -> ResumableStream:
-        """Returns a stream that is stream, when its answer begins; an earlier one of the conversation is given up.
+        """Return a new kept stream when its answer begins; an earlier one of the conversation is dropped.
 
-        It goes on if the caller is cancelled, also while it waits for its model. Raises why the answer does not begin;
+        It continues if the caller is cancelled, also while it waits for its model. Raises the error of the answer;
         ApiError 503 if too many run.
         """
         stream = self.start(name, owner, begin)
@@ -123,7 +123,7 @@ class ResumableStreams:
         return stream
 
     def start(self, name: str, owner: str, begin: Begin) -> ResumableStream:
-        """Returns a stream that is stream, whose answer has still to begin. ApiError 503 if too many run."""
+        """Return a new kept stream before its answer begins. ApiError 503 if too many run."""
         self.drop(name, owner)
         self._drop_expired()
         self._evict_oldest(owner)
@@ -135,12 +135,12 @@ class ResumableStreams:
         return stream
 
     def get(self, name: str, owner: str) -> ResumableStream | None:
-        """Returns the stream of a conversation, also one that waits for its model; None if it is not stream."""
+        """Return the stream of a conversation, also one that waits for its model; None if it is not kept."""
         self._drop_expired()
         return self._streams.get((owner, name))
 
     def find(self, name: str, owner: str) -> ResumableStream:
-        """Returns the stream of a conversation. ApiError 404 if it is not stream, or is another client's.
+        """Return the stream of a conversation. ApiError 404 if it is not kept, or is another client's.
 
         ApiError 503 while it waits for its model.
         """
@@ -152,7 +152,7 @@ class ResumableStreams:
         return stream
 
     def matching(self, names: list[str], owner: str) -> list[ResumableStream]:
-        """Returns the streams of conversations, also those whose name has a model's behind it (`name::model`)."""
+        """Return the streams of conversations, also those whose name has a model's behind it (`name::model`)."""
         self._drop_expired()
         own = [stream for stream in self._streams.values() if stream.owner == owner]
         return [
@@ -183,7 +183,7 @@ class ResumableStreams:
             del self._streams[key]
 
     def _evict_oldest(self, owner: str) -> None:
-        """Forgets the oldest that ended of the owner who has most: nobody can push out the stream of another."""
+        """Forget the oldest ended stream of the owner with the most: owners cannot evict each other's streams."""
         while len(self._streams) >= _MAX_STREAMS:
             n_of = Counter(one for one, _ in self._streams)
             ended = [key for key, stream in self._streams.items() if stream.ended is not None]

@@ -1,4 +1,4 @@
-"""Running: one request in the engine, and what its reader sees of it."""
+"""RunningRequest: one request in the engine, and its output for the reader."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def n_prompt(self) -> int:
-        """Returns the positions of the prompt: its tokens, and the first of an answer to what an encoder reads."""
+        """Return the positions of the prompt: its tokens, and the first of an answer to what an encoder reads."""
         return len(self._requests[0].prompt)
 
     @property
     def prompt_text(self) -> str:
-        """Returns the prompt as the model sees it, template included."""
+        """Return the prompt as the model sees it, template included."""
         return self.tokenizer.decode(self.prompt_ids)
 
     @property
     def engine_steps(self) -> tuple[int, int]:
-        """Returns the identity of the engine, and how many steps it has run; none after it is closed."""
+        """Return the identity of the engine, and how many steps it has run; none after it is closed."""
         try:
             engine = self._driver.engine
         except RequestError:
@@ -70,12 +70,12 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def prompt_pieces(self) -> str:
-        """Returns the texts of the prompt's tokens one after another, which shows a space that a tokenizer adds."""
+        """Return the texts of the prompt's tokens one after another, which shows a space that a tokenizer adds."""
         return b"".join(map(self.tokenizer.token_bytes, self.prompt_ids)).decode("utf-8", "replace")
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """Returns the engine's requests, one per answer."""
+        """Return the engine's requests, one per answer."""
         return self._requests
 
     @property
@@ -93,7 +93,7 @@ class RunningRequest(AsyncIterator[Chunk]):
             self._driver.cancel(self._requests)
 
     async def end_reasoning(self) -> bool:
-        """Ends the thoughts that the answers are in; whether any is in one."""
+        """End the reasoning of the answers; return True if any was reasoning."""
         going = [request for request in self._requests if request.finish_reason is None]
         return await asyncio.to_thread(self._driver.end_reasoning, going)
 
@@ -133,7 +133,7 @@ class RunningRequest(AsyncIterator[Chunk]):
         return Completion.of(self._requests)
 
     def usage(self) -> dict[str, int]:
-        """Returns the tokens so far: prompt_tokens, completion_tokens, total_tokens, cached_tokens."""
+        """Return the tokens so far: prompt_tokens, completion_tokens, total_tokens, cached_tokens."""
         n_prompt = self.n_prompt
         n_completion = sum(len(request.output) for request in self._requests)
         cached = self._requests[0].prefix
@@ -145,7 +145,7 @@ class RunningRequest(AsyncIterator[Chunk]):
         }
 
     def timings(self) -> dict[str, float]:
-        """Returns llama-server's timings; the prompt's time is from arrival to the first token, the queue included."""
+        """Return llama-server's timings; the prompt's time is from arrival to the first token, the queue included."""
         usage = self.usage()
         n_prompt = usage["prompt_tokens"] - usage["cached_tokens"]
         n_predicted = usage["completion_tokens"]
@@ -169,22 +169,22 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def queue_seconds(self) -> float:
-        """Returns how long the answers waited in the engine for a place; 0 if another process has the engine."""
+        """Return the seconds that the answers waited in the engine's queue; 0 if another process has the engine."""
         return max((one.begun - one.queued for one in self._requests if one.begun), default=0.0)
 
     def cache_note(self, *, has_text: bool = True) -> str:
-        """Returns what the cache had of the prompt, and at which text the prompt became another."""
+        """Return the cached length of the prompt, and the text at which it diverged."""
         return cache_note(self._requests[0], has_text=has_text) or ""
 
     def advance(self, n_computed: int) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-        """Yields the progress of the prompt, preceded by that of its beginning the first time."""
+        """Yield the progress of the prompt, preceded by that of its beginning the first time."""
         if not self._has_advanced:
             self._has_advanced = True
             yield self.progress(self.usage()["cached_tokens"])
         yield self.progress(n_computed)
 
     def progress(self, n_computed: int) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns llama-server's progress of the prompt, and the timings at this point."""
+        """Return llama-server's progress of the prompt, and the timings at this point."""
         usage = self.usage()
         n_cached = usage["cached_tokens"]
         elapsed = 1000 * (time.monotonic() - self._arrived) if n_computed > n_cached else 0.0
@@ -203,7 +203,7 @@ class RunningRequest(AsyncIterator[Chunk]):
         return done, timings
 
     def reasons(self) -> list[str]:
-        """Returns how each answer ended; "cancelled" for one that has not."""
+        """Return how each answer ended; "cancelled" for one that has not."""
         return [request.finish_reason or "cancelled" for request in self._requests]
 
     def _listen(self, request: Request, chunk: Chunk) -> None:

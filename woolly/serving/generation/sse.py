@@ -18,13 +18,13 @@ _HEADERS = {"Cache-Control": "private, no-cache"}
 
 
 def sse_event(data: Any) -> bytes:
-    """Returns the bytes of one event: text as it is, other values as JSON."""
+    """Return the bytes of one event: text as it is, other values as JSON."""
     text = data if isinstance(data, str) else _ENCODER.encode(data)
     return f"data: {text}\n\n".encode("utf-8", "replace")
 
 
 def named_sse_event(data: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of one event with its type as its name: some SDKs skip an event without."""
+    """Return the bytes of one event with its type as its name: some SDKs skip an event without."""
     text = _ENCODER.encode(data)
     return f"event: {data['type']}\ndata: {text}\n\n".encode("utf-8", "replace")
 
@@ -37,7 +37,7 @@ class TextFrame:
         self._before, _, self._after = make(_MARK).partition(_ENCODER.encode(_MARK).encode())
 
     def __call__(self, text: str) -> bytes:
-        """Returns the frame of a text."""
+        """Return the frame of a text."""
         return self._before + _ENCODER.encode(text).encode("utf-8", "replace") + self._after
 
 

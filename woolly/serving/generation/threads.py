@@ -18,11 +18,11 @@ T = TypeVar("T")
 async def run_in_thread(
     function: Callable[..., T], *args: Any, on_cancel: Callable[[], None] | None = None, pool: Executor | None = None
 ) -> T:
-    """Returns what a function returns, run on a thread of the pool; by default that of all requests.
+    """Run a function on a thread of a pool and return its result; by default the pool of all requests.
 
     A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
-    model stay taken as long as the thread uses them. `on_cancel` is called then: the function may look whether it was.
-    Children that the thread waits for are killed then.
+    model stay taken as long as the thread uses them. `on_cancel` is called then: the function may check for
+    cancellation. Children that the thread waits for are killed then.
     """
     # With the context of the task, as asyncio.to_thread runs it, which knows no other pool.
     context, left = contextvars.copy_context(), threading.Event()
@@ -50,7 +50,7 @@ async def run_in_thread(
 
 
 class SharedTask(Generic[T]):
-    """SchedulerOutput that runs once for all callers that ask while it runs, and continues if one of them is cancelled.
+    """Work that runs once for all concurrent callers, and continues if one of them is cancelled.
 
     For work on a thread of the pool: it holds one thread, however many callers there are.
     """
@@ -60,14 +60,14 @@ class SharedTask(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Returns what the work returns, or raises what it raises."""
+        """Return the result of the work, or raise its error."""
         if self._task is None or self._task.done():
             self._task = start_task(self._work())
         return await asyncio.shield(self._task)
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Returns a task whose error is not a complaint of asyncio if nobody awaits it."""
+    """Return a task whose error asyncio does not log if it is never awaited."""
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks the error as retrieved
     return task

@@ -77,7 +77,7 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> FastAPI:
-    """Returns the server as an ASGI app; `app.state` holds what its routes share.
+    """Return the server as an ASGI app; `app.state` holds what its routes share.
 
     http_server.py loads models at the start; otherwise the first request that needs one does.
     """
@@ -174,14 +174,14 @@ def _watch_disk(stats: Stats, models: ModelManager) -> None:
 
 
 def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
-    """Yields the model, what computes it, and its bytes if that is a GPU."""
+    """Yield the model, what computes it, and its bytes if that is a GPU."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
 def _engines(models: ModelManager) -> Iterator[EngineStats]:
-    """Yields what the engines of this process hold; lengths, which may be read while the engine's thread works."""
+    """Yield what the engines of this process hold; lengths, which may be read while the engine's thread works."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             scheduler = getattr(slot.llm.engine, "scheduler", None)  # replicas have theirs in other processes
@@ -192,7 +192,7 @@ def _engines(models: ModelManager) -> Iterator[EngineStats]:
 
 
 def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middleware]:
-    """Returns what a request passes before its route, outermost first."""
+    """Return the middleware, outermost first."""
     settings: Settings = state.settings
     dialects: Dialects = state.dialects
     paths = ExemptPaths(
@@ -286,7 +286,7 @@ def _of_status(request: Request, error: HTTPException) -> ApiError:
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
-    """Returns one sentence about the first error; those of unknown fields come last."""
+    """Return one sentence about the first error; those of unknown fields come last."""
     first: Any = min(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
     place = _place(first)
     if first["type"] in ("missing", "model_attributes_type") and not place:
@@ -307,7 +307,7 @@ _TYPE_NAMES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "none"
 
 
 def _place(problem: Any) -> str:
-    """Returns the path of the field, without the member of a union that pydantic appends."""
+    """Return the path of the field, without the member of a union that pydantic appends."""
     parts = itertools.takewhile(_is_of_the_request, problem["loc"][1:])
     return ".".join(str(part) for part in parts)[:200]
 

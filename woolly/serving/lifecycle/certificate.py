@@ -1,4 +1,4 @@
-"""Certificate: what the server proves its name with over TLS; read again while it runs, or made for this machine."""
+"""Certificate: TLS certificate of the server, reloaded while it runs, or self-signed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Certificate:
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
-    """Returns the certificate that the settings name or that --tls auto makes; None without TLS."""
+    """Return the certificate that the settings name or that --tls auto makes; None without TLS."""
     if settings.tls is not None:
         return Certificate(*make_certificate(settings.host, models_folder().parent / "tls"))
     if settings.tls_cert is None or settings.tls_key is None:
@@ -67,7 +67,7 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def make_certificate(host: str, folder: Path) -> tuple[Path, Path]:
-    """Returns the files of a self-signed certificate for this machine, which it keeps, and of its key.
+    """Return the files of a self-signed certificate for this machine, which it keeps, and of its key.
 
     RequestError without the package cryptography and the command openssl, or if the folder cannot be written.
     """
@@ -142,7 +142,7 @@ def _by_openssl(names: tuple[str, ...], cert: Path, key: Path) -> None:
 
 
 def _names_of(host: str) -> tuple[str, ...]:
-    """Returns the names and addresses by which clients may know this machine."""
+    """Return the names and addresses by which clients may know this machine."""
     names = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower()}
     if host in ("0.0.0.0", "::"):
         names |= {address for address in (_own_address(),) if address is not None}
@@ -199,7 +199,7 @@ def _ends(cert: Path) -> float:
 
 
 def _times(cert: Path) -> tuple[float, float]:
-    """Returns when the first certificate of a file begins and ends to be valid, in seconds since 1970."""
+    """Return when the first certificate of a file begins and ends to be valid, in seconds since 1970."""
     # The only reader of certificates that Python has; the ssl module uses it in its own tests.
     decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
     try:
@@ -213,7 +213,7 @@ def _times(cert: Path) -> tuple[float, float]:
 
 
 def _fingerprint(cert: Path) -> str:
-    """Returns the SHA-256 of the first certificate of a file, as browsers show it."""
+    """Return the SHA-256 of the first certificate of a file, as browsers show it."""
     found = _PEM.search(cert.read_text(encoding="ascii", errors="replace"))
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0])).hexdigest() if found else ""
     return ":".join(re.findall("..", digest.upper()))

@@ -183,7 +183,7 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
     def _begin_to_restart(self) -> bool:
-        """Returns whether it restarts: not if it never was ready, nor where it cannot, nor after several in vain."""
+        """Return whether it restarts: not if it never was ready, nor where it cannot, nor after several in vain."""
         if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
@@ -309,7 +309,7 @@ def _heed_hangup(server: _Server) -> None:
 
 
 def _fit_connections(wanted: int) -> int:
-    """Returns how many connections may be open: `wanted`, or fewer with a warning if the file limit is too low."""
+    """Return how many connections may be open: `wanted`, or fewer with a warning if the file limit is too low."""
     if sys.platform == "win32":  # no such limit on sockets
         return wanted
     import resource
@@ -328,7 +328,7 @@ def _fit_connections(wanted: int) -> int:
 
 
 def _working() -> list[str]:
-    """Returns the names of threads that the interpreter would wait for, or whose memory it would free."""
+    """Return the names of threads that the interpreter would wait for, or whose memory it would free."""
     threads = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
     return [thread.name for thread in threads if not thread.daemon or thread.name.startswith("woolly-")]
 
@@ -357,5 +357,5 @@ def _url(host: str, port: int, settings: Settings) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Returns an address at which this machine reaches itself."""
+    """Return an address at which this machine reaches itself."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -16,7 +16,7 @@ Stamp = tuple[int, int, int] | None  # inode, time and size of a file; None: it 
 
 
 def key_files(settings: Settings) -> tuple[Path, ...]:
-    """Returns the files that keys are read from."""
+    """Return the files that keys are read from."""
     files = (settings.keys_file, settings.api_key_file, settings.admin_key_file)
     return tuple(file for file in files if file is not None)
 

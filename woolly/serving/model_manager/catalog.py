@@ -124,7 +124,7 @@ class ModelCatalog:
         self._log_skipped()
 
     def list(self) -> list[ModelInfo]:
-        """Returns all models by name, that of --model first; leaves out files that are not models."""
+        """Return all models by name, that of --model first; leaves out files that are not models."""
         found = {}
         for name, path in self._paths().items():
             try:
@@ -134,7 +134,7 @@ class ModelCatalog:
         return list(found.values())
 
     def find(self, name: str) -> ModelInfo:
-        """Returns a model by its name, its file's name, or its name in the catalogue. ApiError 404 if there is none."""
+        """Return a model by its name, its file's name, or its name in the catalogue. ApiError 404 if there is none."""
         paths = self._paths()
         key = self._key(name, paths)
         if key is None:
@@ -159,7 +159,7 @@ class ModelCatalog:
         return self._checked(key, paths[key])
 
     def by_path(self, path: str) -> ModelInfo:
-        """Returns a model by its path within the folder. ApiError 403 for a path that leads out of the folder.
+        """Return a model by its path within the folder. ApiError 403 for a path that leads out of the folder.
 
         ApiError 409 for a file that has the name of another model.
         """
@@ -202,7 +202,7 @@ class ModelCatalog:
         return paths
 
     def _files(self) -> Sequence[Path]:
-        """Returns the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
+        """Return the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
         try:
             return [file for place in ("", "hf/*/*/**/") for file in sorted(find_files(self._folder, place))]
         except OSError:
@@ -218,11 +218,11 @@ class ModelCatalog:
             log.warning("models skipped", extra={**_named(others), "reason": "these are not GGUF files"})
 
     def _links_out(self) -> Sequence[Path]:
-        """Returns the links of the folder that are not followed."""
+        """Return the links of the folder that are not followed."""
         return [file for file in self._files() if file.is_symlink() and not self._is_confined(file)]
 
     def _names(self, path: Path) -> Sequence[str]:
-        """Returns the names of a file, the one that is shown first: the operator's, then as `woolly list` has them."""
+        """Return the names of a file, the one that is shown first: the operator's, then as `woolly list` has them."""
         given = self._main_names if path == self._main_path else ()
         hub = self._folder / "hf"
         folder, more = path.parent, []
@@ -276,7 +276,7 @@ class ModelCatalog:
         )
 
     def _context(self, info: ModelInfo) -> int:
-        """Returns the context that the model would be loaded with."""
+        """Return the context that the model would be loaded with."""
         preset = None
         with suppress(StoreError):  # a file of presets that is wrong is refused when the model is used
             preset = find_preset(info.path)
@@ -284,7 +284,7 @@ class ModelCatalog:
         return wanted or affordable_ctx(info.n_ctx_train, info.token_bytes, info.size_bytes)
 
     def _key(self, name: str, paths: Mapping[str, Path]) -> str | None:
-        """Returns the model that a name means: its own name first, then its name or an alias in any case."""
+        """Return the model that a name means: its own name first, then its name or an alias in any case."""
         if name in paths:
             return name
         wanted = name.lower()
@@ -292,7 +292,7 @@ class ModelCatalog:
 
 
 def _named(files: Sequence[Path]) -> dict[str, Any]:
-    """Returns what a line of the log says of files: how many, and the names of the first ones."""
+    """Return what a line of the log says of files: how many, and the names of the first ones."""
     shown = ", ".join(_readable(file.name) for file in files[:_MAX_LISTED])
     return {"count": len(files), "names": shown + (", ..." if len(files) > _MAX_LISTED else "")}
 
@@ -307,7 +307,7 @@ def _begins_as_gguf(path: Path) -> bool:
 
 
 def name_taken(name: str) -> ApiError:
-    """Returns the error for a file that has the name of another model."""
+    """Return the error for a file that has the name of another model."""
     return ApiError(
         409,
         "name_taken",
@@ -350,7 +350,7 @@ def _read_header(path: Path, created: int) -> ModelInfo:
 
 
 def _plan_of(file: GGUFFile) -> Plan | str:
-    """Returns the plan of a model, which computes nothing, or why it cannot be run."""
+    """Return the plan of a model, which computes nothing, or why it cannot be run."""
     try:
         return trace(file)
     except WoollyError as error:
@@ -361,7 +361,7 @@ def _plan_of(file: GGUFFile) -> Plan | str:
 
 
 def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
-    """Returns what a model can be asked for."""
+    """Return the capabilities of a model."""
     if isinstance(plan, str):
         return ()
     if plan.transcribes:
@@ -377,7 +377,7 @@ def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tupl
 
 
 def _readable(text: str) -> str:
-    """Returns text with U+FFFD for bytes that are not UTF-8, which no JSON reply could hold."""
+    """Return text with U+FFFD for bytes that are not UTF-8, which no JSON reply could hold."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

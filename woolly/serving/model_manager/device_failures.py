@@ -32,5 +32,5 @@ class DeviceFailures:
             raise device_failed(message)
 
     def first_message(self) -> str | None:
-        """Returns what is wrong with the first model that cannot be used; None if all can."""
+        """Return the error of the first failed model; None without failures."""
         return next(iter(self._messages.values()), None)

@@ -124,7 +124,7 @@ class DynamicAdapters:
             return model
 
     def _model_of(self, name: str) -> str:
-        """Returns the model that an adapter was added to; ApiError 404 if there is none of this name."""
+        """Return the model that an adapter was added to; ApiError 404 if there is none of this name."""
         found = next((model for model, files in self._files.items() if name in files), None)
         if found is None:
             known = ", ".join(one for files in self._files.values() for one in files)
@@ -155,7 +155,7 @@ class DynamicAdapters:
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:
-        """Returns a file of the models folder or beside the model: a client names no other of this machine."""
+        """Return a file of the models folder or beside the model: a client names no other of this machine."""
         try:
             file = (self._folder / path).resolve()
         except (OSError, RuntimeError, ValueError):  # loops of links, a NUL
@@ -171,7 +171,7 @@ class DynamicAdapters:
 
 
 def _key(name: str) -> str:
-    """Returns what is equal for names that mean the same."""
+    """Return what is equal for names that mean the same."""
     return name.removesuffix(":latest").lower()
 
 

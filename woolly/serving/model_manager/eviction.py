@@ -13,7 +13,7 @@ from woolly.serving.model_manager.memory import check_memory
 def choose_evictions(
     slot: ModelSlot, others: Sequence[ModelSlot], models_max: int | None, max_bytes: int | None = None
 ) -> list[ModelSlot]:
-    """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
+    """Return the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
     `models_max` counts per kind: an embedding model does not evict a text-generation model. `max_bytes` bounds all
     models of a memory together. Pinned models stay; `models_max` does not count them, `max_bytes` does.
@@ -90,10 +90,10 @@ def _check(
 
 
 def _freed(needs: MemoryEstimate, evicted: Sequence[ModelSlot]) -> int:
-    """Returns the bytes that models leave in the memory that is needed."""
+    """Return the bytes that models leave in the memory that is needed."""
     return sum(other.n_bytes for other in evicted if _helps(needs, other))
 
 
 def _helps(needs: MemoryEstimate, other: ModelSlot) -> bool:
-    """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
+    """Return True if a model uses the needed kind of memory: GPU or system."""
     return other.needs is None or needs.shares_memory(other.needs)

@@ -35,14 +35,14 @@ class ModelSlot:
 
     @property
     def model(self) -> LLM:
-        """Returns the model. ApiError 503 if it was freed, as after the grace period."""
+        """Return the model. ApiError 503 if it was freed, as after the grace period."""
         if self.llm is None:
             raise answer_cancelled()
         return self.llm
 
     @property
     def progress(self) -> float | None:
-        """Returns the share of the weights that a device has; None if all are there, or nobody knows."""
+        """Return the share of the weights that a device has; None if all are there, or nobody knows."""
         if self.llm is None or self.llm.is_closed:
             return None
         stats = self.llm.engine.program.weight_stats()
@@ -55,7 +55,7 @@ class ModelSlot:
 
     @property
     def n_bytes(self) -> int:
-        """Returns the memory that unloading frees, 0 if it is not estimated yet."""
+        """Return the memory that unloading frees, 0 if it is not estimated yet."""
         return 0 if self.needs is None else self.needs.total
 
     @property

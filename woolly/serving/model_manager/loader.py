@@ -31,7 +31,7 @@ _OF_A_MODEL = (
 
 
 def options_for(path: Path, settings: Settings, loading: Preset | None = None) -> ModelOptions:
-    """Returns how a model is opened: by the settings, by its preset for what they leave open, by the name it has."""
+    """Return how a model is opened: by the settings, by its preset for what they leave open, by the name it has."""
     options = settings.model_options()
     own = options.adapters or options.control_vectors or options.stages
     if own and settings.model is not None and resolve(settings.model) != path:
@@ -50,7 +50,7 @@ def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None
 
 
 def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Settings:
-    """Returns the settings with those that a client chose for a model; ApiError 400 for others."""
+    """Return the settings with those that a client chose for a model; ApiError 400 for others."""
     unknown = sorted(set(config) - set(_OF_A_MODEL))
     if unknown:
         raise ApiError(
@@ -67,7 +67,7 @@ def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Setting
 
 
 def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
-    """Returns what the model would take.
+    """Return the estimated memory of the model.
 
     Raises the errors of the file and of the options, before another model is unloaded for this one.
     """

@@ -1,4 +1,4 @@
-"""The ModelManager: loads models, lends them to requests and unloads them."""
+"""ModelManager: loads models, keeps them while requests use them, and unloads them."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class ModelManager:
 
     @property
     def main(self) -> str | None:
-        """Returns the name of the model that --model names."""
+        """Return the name of the model that --model names."""
         return self._catalog.main
 
     @property
     def loaded_models(self) -> tuple[ModelSlot, ...]:
-        """Returns every model that is loading, loaded or unloading."""
+        """Return every model that is loading, loaded or unloading."""
         return tuple(self._loaded.values())
 
     def ready(self, name: str | None = None, only_allowed: bool = False) -> ModelSlot | None:
@@ -81,14 +81,14 @@ class ModelManager:
         return max(slots, key=lambda slot: slot.last_used, default=None)
 
     async def list(self) -> list[ModelInfo]:
-        """Returns every model of the folder, that of --model, and derived models."""
+        """Return every model of the folder, that of --model, and derived models."""
         found = [self._with_state(info) for info in await asyncio.to_thread(self._catalog.list)]
         names = await asyncio.to_thread(lambda: [*self._names.as_models(found)])
         derived = [self._with_state(info, loaded) for info, loaded in names]
         return [info for info in (*found, *derived) if is_allowed(info)]
 
     async def find_derived(self, name: str | None) -> Preset | None:
-        """Returns the preset of a derived model (/api/create), None for other names."""
+        """Return the preset of a derived model (/api/create), None for other names."""
         return await self._resolver.find_derived(name)
 
     async def has_any(self) -> bool:
@@ -100,7 +100,7 @@ class ModelManager:
         return self._with_state(await self._resolver.find(name, capability))
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Returns the model that answers to a name: its own, or the main or only one unless --strict-models is set.
+        """Return the model that answers to a name: its own, or the main or only one unless --strict-models is set.
 
         Clients have names of their own built in, such as gpt-4 or claude-sonnet; the reply says who answered.
         """
@@ -194,7 +194,7 @@ class ModelManager:
         self._keep_alive[name] = seconds
 
     def keep_alive_of(self, name: str) -> float:
-        """Returns how many seconds after its last use a model is unloaded; infinite for never."""
+        """Return how many seconds after its last use a model is unloaded; infinite for never."""
         keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
         if keep_alive.is_pinned:
             return math.inf
@@ -224,7 +224,7 @@ class ModelManager:
         self._loaded.clear()
 
     def _with_state(self, info: ModelInfo, loaded: str | None = None) -> ModelInfo:
-        """Returns a model with the state of its slot; `loaded` is the slot's name, if that is another one."""
+        """Return a model with the state of its slot; `loaded` is the slot's name, if that is another one."""
         slot = self._loaded.get(loaded or info.name)
         if slot is None:
             return replace(info, state="unloaded", stage=None, progress=None)
@@ -233,7 +233,7 @@ class ModelManager:
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
     async def _acquire(self, info: ModelInfo, settings: Settings) -> ModelSlot:
-        """Returns the model when it is loaded, with one more user, which the caller releases.
+        """Return the model when it is loaded, with one more user, which the caller releases.
 
         The first caller starts the task that loads it, others wait for it. A caller counts as a user from then on: a
         model that was loaded for requests is not unloaded for others before these have run.

@@ -1,4 +1,4 @@
-"""Memory: whether a model fits before it is loaded, with the numbers."""
+"""Memory: check that a model fits before it is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.serving.errors import ApiError
 
 
 def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
-    """Returns what the model takes at least. Raises the errors of the file and of `ctx`."""
+    """Return the minimum memory of the model. Raises the errors of the file and of `ctx`."""
     with open_gguf(path) as file:
         plan = trace(file, ctx=options.ctx)
         if options.stages:  # they have both

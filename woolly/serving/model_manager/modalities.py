@@ -16,7 +16,7 @@ from woolly.store import resolve
 
 
 def configured_mmproj(path: Path, settings: Settings) -> str | None:
-    """Returns the projector of --mmproj for a model's file: a file is for --model alone, "none" for all."""
+    """Return the projector of --mmproj for a model's file: a file is for --model alone, "none" for all."""
     given = settings.mmproj
     if given is None or given == "none" or settings.model is None:
         return given
@@ -41,7 +41,7 @@ async def input_modalities(info: ModelInfo, settings: Settings, slot: ModelSlot 
 
 
 async def supports_video(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> bool:
-    """Returns whether a model sees videos in a form that is known here; as `input_modalities` finds what it takes."""
+    """Return True if a model supports video input in a known format."""
     if info.transcribes or info.kind != "completion":
         return False
     if slot is not None and slot.llm is not None:
@@ -61,7 +61,7 @@ async def supports_video(info: ModelInfo, settings: Settings, slot: ModelSlot | 
 
 
 async def llama_server_model(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> dict[str, Any]:
-    """Returns a model as llama-server lists it beside OpenAI's shape: its clients look there whether it sees."""
+    """Return a model in llama-server's format: its clients find the vision capability there."""
     takes_more = len(await input_modalities(info, settings, slot)) > 1
     capabilities = [*info.capabilities, *(["multimodal"] if takes_more else [])]
     return {"name": info.name, "model": info.name, "capabilities": capabilities}

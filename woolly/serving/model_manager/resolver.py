@@ -1,4 +1,4 @@
-"""Finding: which model a name means, and which one answers a request that names none."""
+"""Resolver: finds the model of a name, and the default model."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class ModelResolver:
         self._loaded = loaded
 
     async def find_derived(self, name: str | None) -> Preset | None:
-        """Returns the preset of a derived model (/api/create), None for other names."""
+        """Return the preset of a derived model (/api/create), None for other names."""
         return None if name is None else await asyncio.to_thread(self._known.find, name)
 
     def _current(self, capability: Capability | None = None) -> ModelInfo | None:
-        """Returns the loaded model that was used last; one that is unloading only if there is no other."""
+        """Return the loaded model that was used last; one that is unloading only if there is no other."""
         allowed = [slot for slot in self._loaded.values() if is_allowed(slot.info)]
         slots = [slot for slot in allowed if capability is None or capability in slot.info.capabilities]
         best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
         return None if best is None else best.info
 
     async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Returns a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
+        """Return a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
 
         An account may use a derived model without its model: the model is looked for then, and not checked.
         """
@@ -95,7 +95,7 @@ class ModelResolver:
         return info if slot is None else slot.info
 
     async def _named(self, name: str) -> ModelInfo:
-        """Returns the model of a name that is its own, or an alias of it."""
+        """Return the model of a name that is its own, or an alias of it."""
         slot = self._loaded.get(name)
         if slot is not None:
             return slot.info
@@ -107,9 +107,9 @@ class ModelResolver:
         return await self.find(name.removesuffix(_LATEST))
 
     async def _default(self, capability: Capability) -> ModelInfo:
-        """Returns the model of a request that names none: a loaded one, that of --model, or the only one there is.
+        """Return the model of a request that names none: a loaded one, that of --model, or the only one there is.
 
-        If none can do what is asked, a model that cannot is returned as well: its refusal names what to do.
+        If no model has the capability, return the default model; its error names the fix.
         """
         found = self._current(capability) or await self._only(capability)
         if found is not None:
@@ -123,12 +123,12 @@ class ModelResolver:
         return self._current() or (models[0] if self._catalog.main is None else await self.find(self._catalog.main))
 
     async def usable(self) -> Sequence[ModelInfo]:
-        """Returns the models that can be run, and that the account may use."""
+        """Return the models that can be run, and that the account may use."""
         found = await asyncio.to_thread(self._catalog.list)
         return [one for one in found if one.unsupported is None and is_allowed(one)]
 
     async def _only(self, capability: Capability) -> ModelInfo | None:
-        """Returns the model of --model if it can do what is asked, or the only one of the folder that can."""
+        """Return the model of --model if it can do what is asked, or the only one of the folder that can."""
         main = None if self._catalog.main is None else await self._named(self._catalog.main)
         if main is not None and capability in main.capabilities and is_allowed(main):
             return main
@@ -136,7 +136,7 @@ class ModelResolver:
         return able[0] if len(able) == 1 else None
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Returns the model that answers to a name, as `ModelManager.resolve` describes it."""
+        """Return the model that answers to a name, as `ModelManager.resolve` describes it."""
         try:
             return await self.find(name, capability)
         except ApiError as error:

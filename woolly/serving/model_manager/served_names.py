@@ -1,4 +1,4 @@
-"""ServedNames: what clients may call models by beside the names of files, each with settings of its own.
+"""ServedNames: names for models besides the names of files, each with its own settings.
 
 [models.think]              # in woolly.toml; in presets.toml of the models folder the table is [think]
 from = "qwen3:4b"           # names with the same loading settings share one loaded model
@@ -59,15 +59,15 @@ class ServedNames:
         self._added = {known: preset for known, preset in self._added.items() if known != name}
 
     def check(self) -> None:
-        """StoreError if --names-file is not as it should be; names of presets.toml are refused when they are used."""
+        """StoreError if --names-file is invalid; names of presets.toml are refused when they are used."""
         if self._file is not None:
             for preset in read_presets(self._file, TABLE):
                 _check(preset)
 
     def all(self) -> tuple[Preset, ...]:
-        """Returns all names, each with the model that it stands for in the end, and the settings of names between.
+        """Return all names, each with the model that it stands for in the end, and the settings of names between.
 
-        StoreError if a file is not as it should be.
+        StoreError if a file is invalid.
         """
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
@@ -76,14 +76,14 @@ class ServedNames:
         return tuple(_resolve_base(preset, known) for preset in known.values())
 
     def find(self, name: str) -> Preset | None:
-        """Returns what a name stands for, None for other names."""
+        """Return the preset of a name, None for other names."""
         wanted = name.removesuffix(":latest").lower()
         with suppress(StoreError):  # a file of presets that is wrong is refused when a model is used
             return next((one for one in self.all() if one.name.lower() == wanted), None)
         return None
 
     def backing_model(self, preset: Preset, base: ModelInfo) -> ModelInfo:
-        """Returns the model that a name is answered by: its model, or that with the name's loading settings.
+        """Return the model that a name is answered by: its model, or that with the name's loading settings.
 
         The first name with these settings gives the loaded model its name. StoreError for a wrong setting.
         """
@@ -95,7 +95,7 @@ class ServedNames:
         return replace(base, name=first.name, aliases=(), given_names=(), base=base.name, loading=first)
 
     def as_models(self, models: Sequence[ModelInfo]) -> Iterator[tuple[ModelInfo, str]]:
-        """Yields the names as models, each with the name of the loaded model that answers it."""
+        """Yield the names as models, each with the name of the loaded model that answers it."""
         with suppress(StoreError):
             for preset in self.all():
                 base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
@@ -107,7 +107,7 @@ class ServedNames:
                         yield replace(own, context_length=ctx), found.name
 
     def keep_alive_of(self, info: ModelInfo) -> KeepAlive:
-        """Returns how long a loaded model stays: as long as the name says that keeps it longest.
+        """Return how long a loaded model stays: as long as the name says that keeps it longest.
 
         A name with a wrong setting says nothing but a line of the log: its model answers by other names.
         """
@@ -129,7 +129,7 @@ class ServedNames:
 
 
 def reasoning_of(preset: Preset | None) -> str:
-    """Returns whether a name makes its model think: on, off, or auto as its template has it."""
+    """Return whether a name makes its model think: on, off, or auto as its template has it."""
     return "auto" if preset is None else str(preset.sampling.get("reasoning", "auto"))
 
 
@@ -145,7 +145,7 @@ def _loads(preset: Preset, load: Mapping[str, Any]) -> bool:
 
 
 def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
-    """Returns a name that stands for a model, with the settings of names between, unless it says otherwise."""
+    """Return a name that stands for a model, with the settings of names between, unless it says otherwise."""
     seen = {preset.name.lower()}
     while preset.base is not None:
         wanted = preset.base.removesuffix(":latest").lower()

@@ -1,4 +1,4 @@
-"""Health: whether the process lives, and whether the server takes requests, also while it loads and stops."""
+"""Health: liveness and readiness, also while the server loads and stops."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
 
 
 def _told(request: Request, fault: str) -> str:
-    """Returns why the server cannot serve, without the name of a model if the server has keys."""
+    """Return why the server cannot serve, without the name of a model if the server has keys."""
     state: Health = request.app.state.health
     is_shown = request.app.state.authenticator.is_open or not state.is_ready
     return fault if is_shown else "what computes the answers has failed; the log has the reason"
 
 
 def _identities(request: Request) -> dict[str, Any]:
-    """Returns the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
+    """Return the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
     if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models}
@@ -80,7 +80,7 @@ def _identities(request: Request) -> dict[str, Any]:
 
 
 def _devices(request: Request) -> dict[str, Any]:
-    """Returns what computes each loaded model, by name; nothing if the server has keys."""
+    """Return what computes each loaded model, by name; nothing if the server has keys."""
     if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models if slot.state == "ready"}
@@ -140,7 +140,7 @@ _REPORTS: dict[str, Report] = {"health": health, "status": status, "ready": read
 
 
 def health_router(dialects: Iterable[Dialect]) -> APIRouter:
-    """Returns the routes that the dialects ask for; a second path for one report is not in the API's description."""
+    """Return the routes that the dialects ask for; a second path for one report is not in the API's description."""
     router = APIRouter(tags=["health"])
     for dialect in dialects:
         described: set[str] = set()

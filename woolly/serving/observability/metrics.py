@@ -162,7 +162,7 @@ class Stats:
             work.add(usage, timings, drafted)
 
     def take_recent(self) -> WorkCounters:
-        """Returns what was added since the last call."""
+        """Return the counters since the last call."""
         recent, self._recent = self._recent, WorkCounters()
         return recent
 
@@ -201,12 +201,12 @@ class Stats:
 
     @property
     def seconds_per_answer(self) -> float:
-        """Returns the mean time of recent answers; 1 if there are none."""
+        """Return the mean time of recent answers; 1 if there are none."""
         taken = [one.answer_s for one in self.recent]
         return sum(taken) / len(taken) if taken else 1.0
 
     def snapshot(self, model: str | None = None) -> dict[str, Any]:
-        """Returns the figures as one mapping; times in milliseconds, over those of the last 1024 answers that `model`
+        """Return the figures as one mapping; times in milliseconds, over those of the last 1024 answers that `model`
         gave, or all of them."""
         recent = [one for one in self.recent if model in (None, one.model)]
         first = sorted(one.first_token_s for one in recent)
@@ -219,7 +219,7 @@ class Stats:
         }
 
     def text(self, models: Container[str] | None = None) -> bytes:
-        """Returns the metrics in Prometheus' text format; with `models`, the lines of other models are left out."""
+        """Return the metrics in Prometheus' text format; with `models`, the lines of other models are left out."""
         shown: Any = self.registry if models is None else _Shown(self.registry, models)
         return generate_latest(shown)
 
@@ -232,7 +232,7 @@ class _Shown:
         self._models = models
 
     def collect(self) -> Iterable[Metric]:
-        """Yields the metrics with the samples that may be seen."""
+        """Yield the metrics with the samples that may be seen."""
         for metric in self._registry.collect():
             metric.samples = [one for one in metric.samples if self._is_shown(one.labels)]
             yield metric
@@ -249,11 +249,11 @@ class DeviceMetrics:
         self._read = read
 
     def describe(self) -> list[Metric]:
-        """Returns nothing: which metrics there are is not asked at registration."""
+        """Return nothing: which metrics there are is not asked at registration."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Yields a metric with the names, and one with the bytes."""
+        """Yield a metric with the names, and one with the bytes."""
         labels = ["model", "device"]
         info = GaugeMetricFamily("woolly_device_info", "What computes a model.", labels=labels)
         memory = GaugeMetricFamily("woolly_device_memory_bytes", "Bytes of a model on a GPU.", labels=labels)
@@ -284,11 +284,11 @@ class EngineMetrics:
         self._has_vllm_names = has_vllm_names
 
     def describe(self) -> list[Metric]:
-        """Returns nothing: which metrics there are is not asked at registration."""
+        """Return nothing: which metrics there are is not asked at registration."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Yields the gauges of all models."""
+        """Yield the gauges of all models."""
         names = {
             "woolly_engine_running": "Requests that the engine of a model runs.",
             "woolly_engine_waiting": "Requests that wait for it.",

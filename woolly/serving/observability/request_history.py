@@ -58,11 +58,11 @@ class RequestHistory:
         )
 
     def all(self) -> list[dict[str, Any]]:
-        """Returns the requests without their bodies, the newest first."""
+        """Return the requests without their bodies, the newest first."""
         return [{name: value for name, value in one.items() if name != "body"} for one in reversed(self._history)]
 
     def get(self, id: str) -> dict[str, Any] | None:
-        """Returns the newest request with an id; None if it is not kept, or not any more."""
+        """Return the newest request with an id; None if it is not kept, or not any more."""
         return next((one for one in reversed(self._history) if one["id"] == id), None)
 
 
@@ -73,7 +73,7 @@ def record_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
 
 
 def redacted(value: Any, *, with_texts: bool) -> Any:
-    """Returns JSON whose texts and token ids are replaced by their lengths, except for words of the API.
+    """Return JSON whose texts and token ids are replaced by their lengths, except for words of the API.
 
     It is bounded in any case.
     """

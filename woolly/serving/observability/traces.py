@@ -89,7 +89,7 @@ class Traces:
 
 
 def _of_answers(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns what the answers of a request took as attributes of its span."""
+    """Return what the answers of a request took as attributes of its span."""
     return {
         "gen_ai.response.model": answers[0]["model"],
         "gen_ai.usage.input_tokens": sum(one["prompt_tokens"] for one in answers),
@@ -119,7 +119,7 @@ def check_telemetry(endpoint: str | None) -> None:
 
 
 def open_traces(endpoint: str, version: str) -> tuple[Traces, Callable[[], None]]:
-    """Returns the traces that are sent to an OTLP collector over HTTP, and a function that sends the rest and ends."""
+    """Return the traces that are sent to an OTLP collector over HTTP, and a function that sends the rest and ends."""
     sdk, exporter = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
     resource = import_module(f"{sdk}.resources").Resource.create({"service.name": "woolly", "service.version": version})
     spans = import_module(f"{sdk}.trace").TracerProvider(resource=resource, shutdown_on_exit=False)

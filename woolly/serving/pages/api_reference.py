@@ -86,7 +86,7 @@ def add_reference(app: FastAPI) -> None:
 
 
 def render(schema: dict[str, Any]) -> str:
-    """Returns the page of an OpenAPI description."""
+    """Return the page of an OpenAPI description."""
     title = f"{escape(schema['info']['title'])} {escape(schema['info']['version'])}"
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -126,7 +126,7 @@ def _quoted(text: str) -> str:
 
 
 def _example(body: dict[str, Any]) -> dict[str, Any]:
-    """Returns a body to begin with: fields that must be there, and those that keep an answer short."""
+    """Return a body to begin with: fields that must be there, and those that keep an answer short."""
     fields = body.get("properties", {})
     wanted = [name for name in fields if name in body.get("required", []) or (name in _SAMPLES and name != "content")]
     if "messages" in wanted and "prompt" in wanted:

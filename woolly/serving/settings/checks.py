@@ -63,7 +63,7 @@ _OPEN: dict[str, tuple[float, Any]] = {
 
 
 def read_aliases(settings: Settings) -> dict[str, Any]:
-    """Returns the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
+    """Return the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
     found = {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
     if isinstance(settings.parallel, str):
         from woolly.runtime import parse_max_running  # imported late: --help does without NumPy
@@ -155,7 +155,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:
-    """Returns plain, administrators' and named keys as it reads them; refuses those that no client could send.
+    """Return plain, administrators' and named keys as it reads them; refuses those that no client could send.
 
     A file without a key is refused too. Who uses keys takes these: files that are read again may have changed.
     """
@@ -223,7 +223,7 @@ def reads_ahead(settings: Settings) -> bool:
 
 
 def late_swap(settings: Settings) -> str | None:
-    """Returns a sentence if a request for another model may give up before a busy one has left; None if not."""
+    """Return a sentence if a request for another model may give up before a busy one has left; None if not."""
     if settings.load_wait >= settings.swap_wait + settings.grace:
         return None
     return (

@@ -32,18 +32,18 @@ _GUARDS = ("api_key", "api_key_file", "admin_key", "admin_key_file", "keys_file"
 
 
 def environment_name(setting: str) -> str:
-    """Returns the environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"WOOLLY_{setting.upper()}"
 
 
 def kind_of(setting: str) -> type:
-    """Returns the type that text is read as: str, int, float, bool, Path, or tuple for a list."""
+    """Return the type that text is read as: str, int, float, bool, Path, or tuple for a list."""
     kinds = _kinds(setting)
     return kinds[0] if len(kinds) == 1 else str
 
 
 def _kinds(setting: str) -> tuple[type, ...]:
-    """Returns the types that a value may have; None aside."""
+    """Return the types that a value may have; None aside."""
     hint = _hints()[setting]
     if typing.get_origin(hint) is tuple:
         return (tuple,)
@@ -52,12 +52,12 @@ def _kinds(setting: str) -> tuple[type, ...]:
 
 @functools.cache
 def _hints() -> dict[str, Any]:
-    """Returns the type hints of all settings: to evaluate them takes 3 ms, and `serve` has an option for each."""
+    """Return the type hints of all settings: to evaluate them takes 3 ms, and `serve` has an option for each."""
     return typing.get_type_hints(Settings)
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
-    """Returns the settings, each from the first source that has it. `flags` may name the file as `config`."""
+    """Return the settings, each from the first source that has it. `flags` may name the file as `config`."""
     given = dict(flags)
     path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
     values = _of_file(_at_home(Path(path or FILE_NAME)), required=path is not None)
@@ -80,7 +80,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 
 def _at_home(value: Any) -> Any:
-    """Returns a path, or each of a list, with the home folder for ~: in a file or --model=~/x no shell has done so."""
+    """Return a path, or each of a list, with the home folder for ~: in a file or --model=~/x no shell has done so."""
     if isinstance(value, tuple):
         return tuple(map(_at_home, value))
     return None if value is None else type(value)(expand_home(str(value)))
@@ -156,7 +156,7 @@ def _check_outside(path: Path, content: Mapping[str, Any], known: Collection[str
 
 
 def checked_value(source: str, name: str, value: Any) -> Any:
-    """Returns a value of TOML or JSON with the type of its setting. RequestError for a wrong type."""
+    """Return a value of TOML or JSON with the type of its setting. RequestError for a wrong type."""
     kind = kind_of(name)
     if kind is tuple:
         return _split(value if isinstance(value, list) else [value], source)

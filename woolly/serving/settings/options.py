@@ -17,7 +17,7 @@ def _kv_type(settings: Settings) -> str | None:
 
 
 def options_from(settings: Settings) -> ModelOptions:
-    """Returns the options of `LLM`: the setting of each row, and those that several settings say together.
+    """Return the options of `LLM`: the setting of each row, and those that several settings say together.
 
     Reads --chat-template-file.
     """

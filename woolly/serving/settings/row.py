@@ -7,7 +7,7 @@ from typing import Any
 
 
 def setting(default: Any, flags: str, help: str, shown: str | None = None, *, group: str | None = None) -> Any:
-    """Returns a field with its flags and help; `shown` describes the default if the value itself does not.
+    """Return a field with its flags and help; `shown` describes the default if the value itself does not.
 
     `group` is for tables that Settings inherits; otherwise the group is that of the row before it.
     """

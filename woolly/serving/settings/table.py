@@ -31,7 +31,7 @@ _GROUPS = {
 
 
 def _named(option: str) -> Any:
-    """Returns the field of an option of `LLM` that has another name here, llama.cpp's."""
+    """Return the field of an option of `LLM` that has another name here, llama.cpp's."""
     row = rows_of()[option]
     assert row.setting is not None
     return _setting(row.default, row.setting.flags, row.setting.help, row.setting.shown)
@@ -292,12 +292,12 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def folder(self) -> Path:
-        """Returns the folder of models."""
+        """Return the folder of models."""
         return models_folder() if self.models_dir is None else self.models_dir
 
     @property
     def max_models(self) -> int | None:
-        """Returns how many models of a kind may be loaded at once, None for as many as the memory holds."""
+        """Return how many models of a kind may be loaded at once, None for as many as the memory holds."""
         if self.models_max is None:
             return 1 if self.models_memory is None else None
         return self.models_max or None
@@ -309,17 +309,17 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def log_options(self) -> tuple[str, bool, Path | None]:
-        """Returns the level of the log, whether it is JSON, and its file: what `set_up_logs` takes."""
+        """Return the level of the log, whether it is JSON, and its file: what `set_up_logs` takes."""
         return "debug" if self.verbose else self.log_level, self.log_format == "json", self.log_file
 
     @property
     def sessions_path(self) -> Path:
-        """Returns the file that stores conversations."""
+        """Return the file that stores conversations."""
         return models_folder().parent / "sessions.db" if self.sessions_file is None else self.sessions_file
 
     @property
     def batches_path(self) -> Path:
-        """Returns the folder of files and batches."""
+        """Return the folder of files and batches."""
         return models_folder().parent / "batches" if self.batches_dir is None else self.batches_dir
 
     @property
@@ -334,31 +334,31 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def request_ctx(self) -> int | None:
-        """Returns the context of one request, None for the model's own."""
+        """Return the context of one request, None for the model's own."""
         if self.ctx_size is None or self.kv_unified:
             return self.ctx_size
         return max(1, self.ctx_size // int(self.parallel or 16))
 
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:
-        """Returns the files of --lora and --lora-scaled, and how much each counts if nobody says otherwise."""
+        """Return the files of --lora and --lora-scaled, and how much each counts if nobody says otherwise."""
         from woolly.engine.loading.adapters import scaled_file
 
         return (*((file, 1.0) for file in self.lora), *map(scaled_file, self.lora_scaled))
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Returns the switches of --chat-template-kwargs."""
+        """Return the switches of --chat-template-kwargs."""
         return {} if self.chat_template_kwargs is None else dict(json.loads(self.chat_template_kwargs))
 
     def model_options(self) -> ModelOptions:
-        """Returns how a model is opened."""
+        """Return how a model is opened."""
         from woolly.serving.settings.options import options_from
 
         return options_from(self)
 
     def defaults(self) -> SamplingParams:
-        """Returns the sampling parameters of a request that sets none."""
+        """Return the sampling parameters of a request that sets none."""
         from woolly.sampling import SamplingParams
 
         return SamplingParams(
@@ -379,7 +379,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
 
 def groups(settings: type[Settings] = Settings) -> dict[str, str]:
-    """Returns the group of each setting, in the order of the groups."""
+    """Return the group of each setting, in the order of the groups."""
     found, group = {}, ""
     for setting in fields(settings):
         if "group" in setting.metadata:
@@ -392,6 +392,6 @@ def groups(settings: type[Settings] = Settings) -> dict[str, str]:
 
 
 def in_order(settings: type[Settings] = Settings) -> list[Field[Any]]:
-    """Returns the settings, group by group: those of a group stand together, as help and reference show them."""
+    """Return the settings, group by group: those of a group stand together, as help and reference show them."""
     by_name = {setting.name: setting for setting in fields(settings)}
     return [by_name[name] for name in groups(settings)]

@@ -100,14 +100,14 @@ class TeamSettings:
 
     @property
     def named_keys(self) -> tuple[NamedKey, ...]:
-        """Returns the keys of --keys-file, which each call reads again."""
+        """Return the keys of --keys-file, which each call reads again."""
         from woolly.serving.accounts.keys_file import read_keys
 
         return () if self.keys_file is None else read_keys(self.keys_file)
 
     @property
     def issuer(self) -> Issuer | None:
-        """Returns what checks tokens of --oidc-issuer, without its keys yet; None without one."""
+        """Return the checker of --oidc-issuer's tokens, without its keys yet; None without an issuer."""
         from woolly.serving.accounts.oidc import Issuer
 
         if self.oidc_issuer is None or self.oidc_audience is None:
@@ -116,7 +116,7 @@ class TeamSettings:
 
     @property
     def models_bytes(self) -> int | None:
-        """Returns the most memory of all loaded models together, None for what is free."""
+        """Return the maximum memory of all loaded models together; None: the free memory."""
         from woolly.runtime import parse_size
 
         return parse_size("models_memory", self.models_memory)
@@ -128,7 +128,7 @@ class TeamSettings:
 
     @property
     def usage_path(self) -> Path | None:
-        """Returns the file that keeps usage; None if it is not kept."""
+        """Return the file that keeps usage; None if it is not kept."""
         if self.usage_file is not None or self.keys_file is None:
             return self.usage_file
         return models_folder().parent / "usage.db"

@@ -30,32 +30,32 @@ class Texts:
 
     @property
     def max_files_bytes(self) -> int:
-        """Returns the most bytes of one client's files."""
+        """Return the maximum bytes of one client's files."""
         return _bytes("max_files", self.max_files)
 
     @property
     def max_body_bytes(self) -> int:
-        """Returns the largest body in bytes."""
+        """Return the largest body in bytes."""
         return _bytes("max_body", self.max_body)
 
     @property
     def max_bodies_bytes(self) -> int:
-        """Returns the most bytes of all bodies together."""
+        """Return the maximum bytes of all bodies together."""
         return _bytes("max_bodies", self.max_bodies)
 
     @property
     def max_session_bytes(self) -> int:
-        """Returns the most bytes of one session's messages."""
+        """Return the maximum bytes of one session's messages."""
         return _bytes("max_session_size", self.max_session_size)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Returns the keys of --api-key, of --admin-key and of their files, which each call reads again."""
+        """Return the keys of --api-key, of --admin-key and of their files, which each call reads again."""
         return (*self.api_key, *self.admin_keys, *_lines_of("api_key_file", self.api_key_file))
 
     @property
     def admin_keys(self) -> tuple[str, ...]:
-        """Returns the keys of --admin-key and of its file, which each call reads again."""
+        """Return the keys of --admin-key and of its file, which each call reads again."""
         return (*self.admin_key, *_lines_of("admin_key_file", self.admin_key_file))
 
     @property
@@ -66,7 +66,7 @@ class Texts:
 
     @property
     def template_source(self) -> str | None:
-        """Returns the template that --chat-template gives as text or by name."""
+        """Return the template that --chat-template gives as text or by name."""
         from woolly.templates import named_template
 
         return None if self.chat_template is None else named_template(self.chat_template) or self.chat_template

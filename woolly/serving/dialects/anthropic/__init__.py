@@ -43,7 +43,7 @@ class Anthropic(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Anthropic's error object. Claude Code compacts a conversation only if it finds this sentence."""
+        """Return Anthropic's error object. Claude Code compacts a conversation only if it finds this sentence."""
         kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
@@ -52,15 +52,15 @@ class Anthropic(ChatDialect):
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id.get()}
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Returns the event that ends a stream with an error."""
+        """Return the event that ends a stream with an error."""
         return named_sse_event(self.error(error))
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events."""
+        """Yield server-sent events."""
         return replies.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a message."""
+        """Return a message."""
         return await replies.full_reply(chunks, head)
 
 

@@ -171,7 +171,7 @@ def _time(seconds: int | None, later: timedelta = timedelta()) -> str | None:
 
 
 def _rows(body: MessageBatchBody) -> bytes:
-    """Returns the requests as rows of a batch."""
+    """Return the requests as rows of a batch."""
     rows = ({"custom_id": one.custom_id, "url": MESSAGES, "body": one.params} for one in body.requests)
     return b"".join(json_bytes(row) + b"\n" for row in rows)
 

@@ -127,6 +127,6 @@ class MessagesBody(CountBody):
     stream: bool | None = None
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
-        """Returns the engine's parameters."""
+        """Return the engine's parameters."""
         sent = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k")}
         return Sampling(**sent, stop=self.stop_sequences or None).params(defaults, max_tokens=self.max_tokens or None)

@@ -180,7 +180,7 @@ class _Pair:
 
 
 def _paired(talk: Sequence[Message]) -> list[_Pair]:
-    """Returns the calls that have a result, in their order.
+    """Return the calls that have a result, in their order.
 
     Clients reuse ids, some for all calls: a result belongs to the first call of its id without a result.
     """

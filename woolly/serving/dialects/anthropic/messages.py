@@ -50,7 +50,7 @@ class Message(BaseModel):
 
 
 def read_messages(system: str | Sequence[Block] | None, messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names an unsupported field."""
+    """Return the neutral messages; ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     blocks = [Block(type="text", text=system)] if isinstance(system, str) else list(system or ())
     texts = [_text(block, f"system.{i}") for i, block in enumerate(blocks)]
@@ -112,7 +112,7 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
 
 
 def _content(parts: Sequence[chat.Part]) -> str | tuple[chat.Part, ...]:
-    """Returns parts as one text if there is nothing else."""
+    """Return parts as one text if there is nothing else."""
     texts = [part.text for part in parts if isinstance(part, chat.TextPart)]
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
 
@@ -149,7 +149,7 @@ def _source(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, where: str) -> str:
-    """Returns the text of a call's result. Images and files in it become notes, so that an agent can continue."""
+    """Return the text of a call's result. Images and files in it become notes, so that an agent can continue."""
     if isinstance(block.content, list):
         parts = []
         for i, part in enumerate(block.content):

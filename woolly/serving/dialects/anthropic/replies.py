@@ -119,7 +119,7 @@ class Blocks:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields server-sent events, and pings while there are none."""
+    """Yield server-sent events, and pings while there are none."""
     return with_heartbeats(_frames(chunks, head), lambda: named_sse_event({"type": "ping"}))
 
 
@@ -162,7 +162,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 def _message(head: ReplyContext) -> Data:
-    """Returns the message before its first block. The number of cached tokens is known at the end."""
+    """Return the message before its first block. The number of cached tokens is known at the end."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",

@@ -163,7 +163,7 @@ class OpenAIBody(Sampling):
                 ignore("stream_options.include_obfuscation")
 
     def make(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
-        """Returns the engine's parameters."""
+        """Return the engine's parameters."""
         if self.seed is not None and not -1 <= self.seed < 2**32:
             overrides.setdefault("seed", self.seed % (2**32 - 1))  # OpenAI's have 64 bits
         return self.params(defaults, **overrides)
@@ -346,7 +346,7 @@ class CompletionBody(OpenAIBody):
     suffix: str | None = Field(None, description="Text that follows the answer, for models with tokens for it.")
 
     def make(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
-        """Returns the engine's parameters."""
+        """Return the engine's parameters."""
         self.check_text()
         return super().make(defaults, **overrides)
 

@@ -116,19 +116,19 @@ class Choice:
         return "".join(event.text for event in self._events if isinstance(event, Reasoning))
 
     def take_logprobs(self) -> dict[str, Any] | None:
-        """Returns the log-probabilities since the last call, if requested."""
+        """Return the log-probabilities since the last call, if requested."""
         placed, self._placed = self._placed, []
         return None if self._track is None else chat_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def take_ids(self) -> dict[str, list[int]]:
-        """Returns the ids since the last call as a field of a choice, if requested."""
+        """Return the ids since the last call as a field of a choice, if requested."""
         if self._token_ids is None:
             return {}
         ids, self._token_ids = self._token_ids, []
         return {"token_ids": ids}
 
     def message(self) -> dict[str, Any]:
-        """Returns the answer so far."""
+        """Return the answer so far."""
         message = message_of(self._events)
         if self._is_old and (calls := message.pop("tool_calls", None)):
             message["function_call"] = calls[0]["function"]
@@ -136,7 +136,7 @@ class Choice:
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> dict[str, Any]:
-    """Returns the reply."""
+    """Return the reply."""
     choices = _choices(head)
     async for chunk in _dressed(chunks, head.form):
         choices[chunk.index].push(chunk)
@@ -181,7 +181,7 @@ def _of_prompt(head: ReplyContext) -> dict[str, Any]:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
+    """Yield server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
 
     Heartbeats are not SSE comments, which break some clients and do not count as data for others.
     """
@@ -200,7 +200,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope
 async def _stream(
     chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
-    """Yields the chunks; the last one of each answer has a finish reason, the last of all timings.
+    """Yield the chunks; the last one of each answer has a finish reason, the last of all timings.
 
     Chunks that differ only in their text, as most do, are bytes.
     """

@@ -33,7 +33,7 @@ class Envelope:
 
 
 def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
-    """Returns the tokens of one request or of several."""
+    """Return the tokens of one request or of several."""
     each = [running.usage() for running in runnings]
     n_prompt = sum(usage["prompt_tokens"] for usage in each)
     n_completion = sum(usage["completion_tokens"] for usage in each)
@@ -46,5 +46,5 @@ def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
 
 
 def timings_of(runnings: Sequence[RunningRequest]) -> dict[str, float]:
-    """Returns the timings of one request; of several, the timings of the last to end."""
+    """Return the timings of one request; of several, the timings of the last to end."""
     return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

@@ -39,7 +39,7 @@ class LogprobTrack:
         self._offset = offset
 
     def push(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[PlacedLogprob]:
-        """Returns the tokens whose text is shown for the first time."""
+        """Return the tokens whose text is shown for the first time."""
         for logprob in logprobs:
             self._waiting.append((self._n_made, logprob))
             self._n_made += len(self._detokenizer.push(logprob.token))
@@ -61,7 +61,7 @@ class LogprobTrack:
 def place_prompt(
     tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None], *, skips_first: bool
 ) -> list[PlacedLogprob]:
-    """Returns the tokens of a prompt; `skips_first` if the first one is a BOS that is not part of its text."""
+    """Return the tokens of a prompt; `skips_first` if the first one is a BOS that is not part of its text."""
     detokenizer = StreamDetokenizer(tokenizer, skip_special=False)
     placed, at = [], 0
     for i, (token, one) in enumerate(zip(ids, logprobs, strict=True)):
@@ -72,7 +72,7 @@ def place_prompt(
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_ids: bool = False) -> dict[str, Any]:
-    """Returns the shape of chat completions: each token with its exact bytes; `as_ids` names tokens by their ids."""
+    """Return the shape of chat completions: each token with its exact bytes; `as_ids` names tokens by their ids."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)
@@ -92,7 +92,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_i
 def completion_logprobs(
     tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob], *, as_ids: bool = False
 ) -> dict[str, Any]:
-    """Returns the shape of text completions: four lists; the chosen token is always among the alternatives."""
+    """Return the shape of text completions: four lists; the chosen token is always among the alternatives."""
 
     def text(token: int) -> str:
         return f"token_id:{token}" if as_ids else _text(tokenizer.token_bytes(token), "bytes:")
@@ -133,7 +133,7 @@ def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> lis
 
 
 def _text(data: bytes, prefix: str) -> str:
-    """Returns a token as text, or its bytes in OpenAI's format if it is not a complete character."""
+    """Return a token as text, or its bytes in OpenAI's format if it is not a complete character."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -69,7 +69,7 @@ class Message(BaseModel):
 
 
 def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names an unsupported field."""
+    """Return the neutral messages; ApiError names an unsupported field."""
     called = ""  # id of the last call in OpenAI's legacy format, which has no ids
     talk: list[chat.Message] = []
     for i, message in enumerate(messages):
@@ -131,7 +131,7 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
 
 
 def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
-    """Returns a part. An image or a file in the result of a call becomes a note, so that an agent can continue."""
+    """Return a part. An image or a file in the result of a call becomes a note, so that an agent can continue."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
         return chat.TextPart(OMITTED_IMAGE)
@@ -171,7 +171,7 @@ def _image(part: Part, where: str) -> chat.ImagePart:
 
 
 def _audio(part: Part, where: str) -> chat.AudioPart:
-    """Returns an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
+    """Return an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
     given = (part.model_extra or {}).get(part.type)
     place = f"{where}.{part.type}"
     if part.type == "audio_url":

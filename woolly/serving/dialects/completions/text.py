@@ -133,14 +133,14 @@ class _Text:
         return text, completion_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def ids_of(self, chunk: Chunk, *, is_first: bool) -> dict[str, Any]:
-        """Returns the ids of a chunk as fields of a choice, if they were asked for; the first has the prompt's."""
+        """Return the ids of a chunk as fields of a choice, if they were asked for; the first has the prompt's."""
         if not self._has_ids:
             return {}
         ids = {"token_ids": [one.token for one in chunk.logprobs]}
         return ids | {"prompt_token_ids": list(self._request.given)} if is_first else ids
 
     def of_prompt(self) -> dict[str, Any]:
-        """Returns the log-probabilities of the prompt as a field of a choice, if requested."""
+        """Return the log-probabilities of the prompt as a field of a choice, if requested."""
         if not self._is_scored:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._request.prompt_logprobs)}
@@ -218,7 +218,7 @@ async def _chunks(
 
 
 async def _merged(runnings: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Chunk]]:
-    """Yields the chunks of all as they arrive; an exception of one ends all."""
+    """Yield the chunks of all as they arrive; an exception of one ends all."""
     if len(runnings) == 1:
         async for chunk in runnings[0]:
             yield 0, chunk

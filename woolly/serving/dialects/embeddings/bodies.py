@@ -89,7 +89,7 @@ class ScoreBody(TextBody):
     documents: str | Items[str] | None = Field(None, description="As text_2.")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs; ApiError if the two lists cannot be paired."""
+        """Return the pairs; ApiError if the two lists cannot be paired."""
         first, second = (
             as_texts(one if one is not None else other)
             for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))

@@ -16,7 +16,7 @@ def usage_fields(pooled: PoolingResult) -> dict[str, Any]:
 
 
 def enveloped(pooled: PoolingResult, kind: str) -> dict[str, Any]:
-    """Returns the fields around the result."""
+    """Return the fields around the result."""
     return {
         "id": f"{kind}-{secrets.token_hex(12)}",
         "object": "list",

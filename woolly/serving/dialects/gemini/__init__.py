@@ -52,7 +52,7 @@ class Gemini(ChatDialect):
         self.router.include_router(routes.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Google's error object. Agents detect a prompt that is too long by the sentence."""
+        """Return Google's error object. Agents detect a prompt that is too long by the sentence."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds
@@ -63,11 +63,11 @@ class Gemini(ChatDialect):
         return {"error": {"code": error.status, "message": message, "status": status}}
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events."""
+        """Yield server-sent events."""
         return replies.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a response."""
+        """Return a response."""
         return await replies.full_reply(chunks, head)
 
 

@@ -110,7 +110,7 @@ class GenerationConfig(Camel):
         return tuple(texts)
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
-        """Returns the engine's parameters."""
+        """Return the engine's parameters."""
         sent: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -151,7 +151,7 @@ class CountBody(Camel):
         return self.generation_config or GenerationConfig.model_validate({})
 
     def to_chat(self, defaults: SamplingParams) -> ChatRequest:
-        """Returns the neutral conversation."""
+        """Return the neutral conversation."""
         config = self.config
         config.check()
         if self.cached_content:

@@ -64,7 +64,7 @@ class Content(Camel):
 
 
 def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
-    """Returns the neutral messages; ApiError names an unsupported field."""
+    """Return the neutral messages; ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     if system is not None:
         text = system if isinstance(system, str) else text_of(system, "systemInstruction")

@@ -81,7 +81,7 @@ class _Candidate:
         return {**part, "thoughtSignature": encode_reasoning(thought)} if thought else part
 
     def take_logprobs(self) -> Data:
-        """Returns the log-probabilities since the last call as a field of a candidate, if requested."""
+        """Return the log-probabilities since the last call as a field of a candidate, if requested."""
         placed, self._placed = self._placed, []
         if self._track is None or not placed:
             return {}
@@ -95,7 +95,7 @@ class _Candidate:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields server-sent events, and responses without a candidate while there are none."""
+    """Yield server-sent events, and responses without a candidate while there are none."""
     frame = _Frame(head)
     beat = sse_event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
     return with_heartbeats(_frames(chunks, head, frame), lambda: beat)

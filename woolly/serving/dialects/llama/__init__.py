@@ -52,7 +52,7 @@ class Llama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns OpenAI's error object, as llama-server does; a prompt that is too long has a type of its own."""
+        """Return OpenAI's error object, as llama-server does; a prompt that is too long has a type of its own."""
         body = error_body(error)
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_prompt, n_ctx = error.exceeds
@@ -67,15 +67,15 @@ class Llama(ChatDialect):
         return body
 
     def more_metrics(self, state: State) -> str:
-        """Returns llama-server's metrics."""
+        """Return llama-server's metrics."""
         return metrics.metrics_text(state)
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events."""
+        """Yield server-sent events."""
         return completions.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a chat.completion."""
+        """Return a chat.completion."""
         return await completions.full_reply(chunks, head)
 
 

@@ -46,7 +46,7 @@ async def complete(body: CompletionBody, request: Request) -> Response:
 async def answer(
     body: CompletionBody, request: Request, laid_out: Callable[[Tokenizer], Sequence[int]] | None = None
 ) -> Response:
-    """Returns the reply of /completion; `laid_out` returns the prompt's ids if the body has no prompt."""
+    """Return the reply of /completion; `laid_out` returns the prompt's ids if the body has no prompt."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     params = body.to_params(await generator.defaults_for(body.model))
@@ -74,7 +74,7 @@ async def _generation(
     request: Request,
     slot: ModelSlot,
 ) -> GenerationRequest:
-    """Returns the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
+    """Return the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
     whole: str | tuple[int, ...] | Layout
     if isinstance(prompt, str):
         whole = prompt
@@ -175,7 +175,7 @@ def _part(running: RunningRequest, chunk: Chunk, n_predicted: int) -> dict[str, 
 
 
 async def _context(request: Request, running: RunningRequest) -> int:
-    """Returns the context of the loaded model, in tokens."""
+    """Return the context of the loaded model, in tokens."""
     models: ModelManager = request.app.state.models
     return (await models.get(running.model.name)).context_length
 
@@ -234,7 +234,7 @@ def _stop_type(choice: Completion) -> str:
 def _probabilities(
     logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, params: SamplingParams
 ) -> list[dict[str, Any]]:
-    """Returns llama-server's entries; after the samplers they are probabilities, before them their logarithms."""
+    """Return llama-server's entries; after the samplers they are probabilities, before them their logarithms."""
     is_post = params.post_sampling_probs
     return [
         {
@@ -255,7 +255,7 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float, is_post: bool) -> d
 
 
 def _fields(reply: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Returns the wanted fields; a path with slashes names a field of an inner object."""
+    """Return the wanted fields; a path with slashes names a field of an inner object."""
     found: dict[str, Any] = {}
     for path in wanted:
         value: Any = reply

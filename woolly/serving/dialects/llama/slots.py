@@ -149,7 +149,7 @@ async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, An
 
 
 def _forget(held: SlotContents, engine: Engine) -> int:
-    """Returns the number of tokens that left the cache; those after the last full page leave with all pages."""
+    """Return the number of tokens that left the cache; those after the last full page leave with all pages."""
     n_pages = engine.forget(held.tokens, held.salt, held.digests)
     return len(held.tokens) if n_pages == len(held.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
 

@@ -134,7 +134,7 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
 def _counted(
     llm: LLM, body: Tokenize, chat: ChatRequest | None, modalities: Modalities | None, check: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns vLLM's reply. Images count with their rows, as in a prompt; `check` rejects a text that is too long."""
+    """Return vLLM's reply. Images count with their rows, as in a prompt; `check` rejects a text that is too long."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:

@@ -50,7 +50,7 @@ class Mcp(ChatDialect):
         self.router.include_router(page_tools.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns OpenAI's error object, which the page reads."""
+        """Return OpenAI's error object, which the page reads."""
         return error_body(error)
 
     async def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
@@ -59,7 +59,7 @@ class Mcp(ChatDialect):
             yield chunk.text.encode()
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns the text of an answer."""
+        """Return the text of an answer."""
         texts = [chunk.text async for chunk in chunks]
         return {"text": "".join(texts)}
 

@@ -45,7 +45,7 @@ class Endpoint:
         self._closing = asyncio.Event()
 
     async def manager(self) -> StreamableHTTPSessionManager:
-        """Returns the manager. ApiError 501 if the package is missing or cannot be used."""
+        """Return the manager. ApiError 501 if the package is missing or cannot be used."""
         if self._opened is None:
             if find_spec("mcp") is None:
                 raise ApiError(501, "not_supported", _error_result("/mcp needs a package on the server's machine"))
@@ -114,7 +114,7 @@ def _listed() -> ListToolsResult:
 
 
 async def _called(request: Request, name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """Returns the result of a tool; an error is a result too, which the other program's model reads."""
+    """Return the result of a tool; an error is a result too, which the other program's model reads."""
     try:
         if name not in TOOLS:
             raise ApiError(404, "not_found", f"there is no tool {name[:80]!r}; there are: {', '.join(TOOLS)}")

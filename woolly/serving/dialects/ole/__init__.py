@@ -68,7 +68,7 @@ class Ole(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Ole's error object."""
+        """Return Ole's error object."""
         told = {
             "code": error.code,
             "message": error.client_message,
@@ -78,11 +78,11 @@ class Ole(ChatDialect):
         return {"error": told}
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
+        """Yield server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
         return chat.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a chat.completion."""
+        """Return a chat.completion."""
         return await chat.full_reply(chunks, head)
 
 

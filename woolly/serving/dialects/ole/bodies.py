@@ -36,7 +36,7 @@ class InferenceBody(ChatBody):
     session_id: str | None = Field(default=None, description="The session that goes on with these messages.")
 
     def sent(self, *, chat: bool) -> list[Message] | None:
-        """Returns the messages to answer, or None if a prompt is to be continued."""
+        """Return the messages to answer, or None if a prompt is to be continued."""
         if (self.prompt is None) == (self.messages is None):
             raise invalid_param("prompt", "send either a prompt or messages")
         if self.messages is not None:
@@ -48,11 +48,11 @@ class InferenceBody(ChatBody):
     def to_chat(
         self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
     ) -> ChatRequest:
-        """Returns the neutral request, with Ole's names under those of the engine."""
+        """Return the neutral request, with Ole's names under those of the engine."""
         return super().to_chat(defaults, messages, **self._renamed(), **overrides)
 
     def to_completion(self) -> CompletionBody:
-        """Returns the body of a text completion; fields of chats are refused by name."""
+        """Return the body of a text completion; fields of chats are refused by name."""
         own = {"messages", "session_id", *_ALIASES}
         fields = self.model_dump(exclude=own, exclude_none=True, by_alias=True)
         for name in fields.keys() - body_fields(CompletionBody):

@@ -38,7 +38,7 @@ async def list_catalogue(request: Request) -> dict[str, Any]:
 
 
 def _rows(here: set[str], capacity: Capacity | None) -> list[dict[str, Any]]:
-    """Returns a row for each size of each family; `fits` is null if a GPU may take a part of a model."""
+    """Return a row for each size of each family; `fits` is null if a GPU may take a part of a model."""
     can_run = set(architectures())
     rows = []
     for name, family in read_catalogue().families.items():

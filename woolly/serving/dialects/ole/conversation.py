@@ -33,7 +33,7 @@ class Conversation:
         self._sent = sent
 
     async def keep(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[ChatChunk]:
-        """Yields the chunks; before the last one, the session gets the new messages and the answer, both or neither."""
+        """Yield the chunks; before the last one, the session gets the new messages and the answer, both or neither."""
         events: list[Event] = []
         async for chunk in chunks:
             events += chunk.events

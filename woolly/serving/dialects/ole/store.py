@@ -324,7 +324,7 @@ def _body(message: Message) -> str:
 
 
 def _metadata(metadata: Mapping[str, Any]) -> str:
-    """Returns its JSON in ASCII, because SQLite cannot store half a surrogate pair."""
+    """Return its JSON in ASCII, because SQLite cannot store half a surrogate pair."""
     try:
         text = json.dumps(dict(metadata), allow_nan=False)
     except ValueError:

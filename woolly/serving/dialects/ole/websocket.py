@@ -213,7 +213,7 @@ class _Connection:
 
 
 async def _messages(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[dict[str, Any]]:
-    """Yields a message for each event of the answers; the last one of an answer has all of it."""
+    """Yield a message for each event of the answers; the last one of an answer has all of it."""
     answers: list[list[Event]] = [[] for _ in head.running.requests]
     async for chunk in chunks:
         answers[chunk.index] += chunk.events

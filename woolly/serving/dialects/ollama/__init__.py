@@ -27,22 +27,22 @@ class Ollama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns Ollama's error, a text. Agents detect a prompt that is too long by its first words."""
+        """Return Ollama's error, a text. Agents detect a prompt that is too long by its first words."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded":
             message = f"input length exceeds the context length: {message}"
         return {"error": message}
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Returns the line that ends a stream with an error."""
+        """Return the line that ends a stream with an error."""
         return replies.line(dict(self.error(error)))
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields lines of JSON."""
+        """Yield lines of JSON."""
         return replies.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns one object."""
+        """Return one object."""
         return await replies.full_reply(chunks, head)
 
 

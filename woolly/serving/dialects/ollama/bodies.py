@@ -113,7 +113,7 @@ class AnswerBody(BaseModel):
         return self.format
 
     def asked(self, talk: Sequence[chat.Message], params: SamplingParams, **more: Any) -> ChatRequest:
-        """Returns the neutral conversation."""
+        """Return the neutral conversation."""
         effort = "medium" if self.think is True else {"max": "high"}.get(self.think, self.think) if self.think else None
         return ChatRequest(
             tuple(talk),
@@ -134,7 +134,7 @@ class ChatBody(AnswerBody):
     tool_choice: str | ChoiceSpec | None = Field(None, description="As OpenAI has it.")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Returns the neutral conversation; ApiError names an unsupported field."""
+        """Return the neutral conversation; ApiError names an unsupported field."""
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)
@@ -169,7 +169,7 @@ class GenerateBody(AnswerBody):
                 raise invalid_param(name, f"it is given together with {'raw' if self.raw else 'suffix'}; leave one out")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Returns the prompt as a conversation."""
+        """Return the prompt as a conversation."""
         system = [chat.Message("system", self.system)] if self.system else []
         return self.asked([*system, chat.Message("user", _content(self.prompt, self.images, "images"))], params)
 
@@ -193,7 +193,7 @@ def _message(message: Message, i: int) -> chat.Message:
 
 
 def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[chat.Part, ...]:
-    """Returns the text, after its images, PDF files and videos if there are any."""
+    """Return the text, after its images, PDF files and videos if there are any."""
     if not images:
         return text
     parts: list[chat.Part] = []

@@ -125,7 +125,7 @@ async def show(body: ShowBody, request: Request) -> Response:
 
 
 def _parameters(derived: Preset | None) -> list[str]:
-    """Returns the options of a derived model, as lines of a Modelfile."""
+    """Return the options of a derived model, as lines of a Modelfile."""
     given = {} if derived is None else derived.sampling
     names = {"max_tokens": "num_predict"}
     return [
@@ -150,13 +150,13 @@ def _thinks(template: str) -> bool:
 
 
 def _template(request: Request, info: ModelInfo, metadata: Mapping[str, Any]) -> str:
-    """Returns the template of conversations: the operator's, or the file's; empty if there is none."""
+    """Return the template of conversations: the operator's, or the file's; empty if there is none."""
     template = request.app.state.settings.template_source or metadata.get("tokenizer.chat_template")
     return template if isinstance(template, str) else ""
 
 
 def _license(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the licence that the file names, and the address of its text."""
+    """Return the licence that the file names, and the address of its text."""
     found = [metadata.get(f"general.license{part}") for part in ("", ".name", ".link")]
     text = "\n".join(line for line in found if isinstance(line, str) and line)
     return {"license": text} if text else {}
@@ -195,7 +195,7 @@ def _metadata(info: ModelInfo) -> dict[str, Any]:
 
 
 def _plain(value: Any, *, is_full: bool) -> Any:
-    """Returns a value of the file as JSON can hold it; a long list is empty unless requested in full."""
+    """Return a value of the file as JSON can hold it; a long list is empty unless requested in full."""
     if isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -15,7 +15,7 @@ def tagged(name: str) -> str:
 
 
 async def find_model(request: Request, name: str | None, can: Capability = "completion") -> ModelInfo:
-    """Returns the model of a name. ApiError 404 for a name that no model has: Ollama's clients then pull it.
+    """Return the model of a name. ApiError 404 for a name that no model has: Ollama's clients then pull it.
 
     Other dialects let the only model answer to any name, because their clients have other names built in.
     """

@@ -20,7 +20,7 @@ _SAME = (
 
 
 def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
-    """Returns the options of a derived model as fields of SamplingParams, checked as in a request."""
+    """Return the options of a derived model as fields of SamplingParams, checked as in a request."""
     params = read_options(options, defaults, n_ctx)
     sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
     found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}
@@ -28,7 +28,7 @@ def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n
 
 
 def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:
-    """Returns the engine's parameters. Null has no effect; options without effect are noted.
+    """Return the engine's parameters. Null has no effect; options without effect are noted.
 
     `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is rejected.
     """

@@ -63,7 +63,7 @@ async def _is_here(request: Request, name: str) -> bool:
 
 
 def _allowed(request: Request, name: str) -> str:
-    """Returns the name for the store. ApiError 403 or 400 if the client may not download it."""
+    """Return the name for the store. ApiError 403 or 400 if the client may not download it."""
     settings: Settings = request.app.state.settings
     if not settings.allow_pull:
         raise ApiError(
@@ -95,7 +95,7 @@ async def _nothing() -> AsyncIterator[dict[str, Any]]:
 
 
 async def _download(name: str) -> AsyncIterator[dict[str, Any]]:
-    """Yields the progress of a download, which continues if the client leaves."""
+    """Yield the progress of a download, which continues if the client leaves."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 

@@ -95,7 +95,7 @@ class Lines:
 
 
 def line(data: Data) -> bytes:
-    """Returns a line of JSON."""
+    """Return a line of JSON."""
     return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
 
 
@@ -136,7 +136,7 @@ def load_reply(form: Form, reason: Literal["load", "unload"], seconds: float) ->
 
 
 def moment(seconds: float | None = None) -> str:
-    """Returns a time as RFC 3339 has it; by default now."""
+    """Return a time as RFC 3339 has it; by default now."""
     now = datetime.now(timezone.utc) if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
     return now.isoformat().replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""RESPONSES: /v1/responses and /v1/conversations, in the words of OpenAI's Responses API."""
+"""RESPONSES: /v1/responses and /v1/conversations, in the format of OpenAI's Responses API."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -33,25 +33,25 @@ class Responses(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns OpenAI's error object. Codex knows a server that is busy by this code."""
+        """Return OpenAI's error object. Codex detects a busy server by this code."""
         body = error_body(error)
         if error.status == 503:
             body["error"]["code"] = "server_is_overloaded"
         return body
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Returns the event of a stream that fails where no response can say so."""
+        """Return the error event of a stream that fails without a response."""
         told = self.error(error)["error"]
         return named_sse_event(
             {"type": "error", **{name: told[name] for name in ("code", "message", "param")}, "sequence_number": 0}
         )
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events."""
+        """Yield server-sent events."""
         return replies.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a response."""
+        """Return a response."""
         return await replies.full_reply(chunks, head)
 
 

@@ -1,4 +1,4 @@
-"""Responses in the background: they run to their end while nobody waits, and their events can be read again."""
+"""Responses in the background: they run without a client, and their events can be replayed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def answer_later(
     asked_for: str | None,
     during: ExitStack,
 ) -> Response:
-    """Starts a response that goes on without its client, and returns it as it is queued, or its stream.
+    """Start a response that runs without its client, and return it as queued, or its stream.
 
-    `model` answers, `asked_for` is the name that the body has. What `during` holds is left when the response has ended.
-    ApiError 429 or 503 at once if there is no room.
+    `model` answers, `asked_for` is the name that the body has. The contexts in `during` are left when the response has
+    ended. ApiError 429 or 503 immediately if there is no room.
     """
     generator: Generator = request.app.state.generator
     streams: ResumableStreams = request.app.state.streams
@@ -63,9 +63,9 @@ async def answer_later(
 
 
 async def stream_again(request: Request, id: str, starting_after: int | None) -> Response:
-    """Returns the events of a response in the background behind that with a number, until it ends.
+    """Return the events of a background response after an event number, until it ends.
 
-    ApiError 400 if they are not kept: those of other responses never are.
+    ApiError 400 if they are not kept, as for other responses.
     """
     streams: ResumableStreams = request.app.state.streams
     kept = streams.get(id, owner_of(request))

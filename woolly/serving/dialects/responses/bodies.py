@@ -139,11 +139,11 @@ class ResponseBody(Sampling):
             ignore("text.verbosity")
 
     def toolbox(self) -> RequestTools:
-        """Returns the tools that can be called here."""
+        """Return the callable tools."""
         return read_tools(self.tools or ())
 
     def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: RequestTools) -> ChatRequest:
-        """Returns the neutral request about these items."""
+        """Return the neutral request about these items."""
         self.check()
         talk = read_items(items)
         if self.instructions:

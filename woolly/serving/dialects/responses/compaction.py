@@ -28,25 +28,25 @@ from woolly.serving.observability.logs import ignore
 Data = dict[str, Any]
 
 _TRIGGER = "compaction_trigger"
-_CHARACTERS = 4  # of a token, for what is kept word by word
-_KEPT = 8  # the share of the context that questions may take, word by word
+_CHARACTERS = 4  # bytes per token, for text kept verbatim
+_KEPT = 8  # share of the context for verbatim questions
 
 
 def without_trigger(items: Sequence[Data]) -> tuple[list[Data], bool]:
-    """Returns the items before the one that asks for a compaction, and whether there is one. It must be the last."""
+    """Return the items before the compaction trigger, and True if there is one. It must be the last item."""
     if not items or items[-1].get("type") != _TRIGGER:
         return list(items), False
     return list(items[:-1]), True
 
 
 async def noting(request: Request, chat: ChatRequest, model: str | None) -> tuple[ChatRequest, int]:
-    """Returns the request for the note of a conversation, and the context that the model is served with.
+    """Return the request for the note of a conversation, and the context of the model.
 
-    The oldest turns are left out if they leave no room for a note.
+    The oldest turns are dropped if they leave no room for a note.
     """
     generator: Generator = request.app.state.generator
     async with request.app.state.models.use(model) as slot, generator.texts:
-        ctx = slot.model.ctx  # what the library says of a model before its load is a guess
+        ctx = slot.model.ctx  # the context of a model before its load is an estimate
         room = max_summary_tokens(ctx)
         asked = compaction_request(chat, room)
         n_dropped = 0
@@ -60,7 +60,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
                 n_tokens = await run_in_thread(slot.model.count_tokens, layout)
             left = without_oldest(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
             if left is None:
-                break  # it fits, or the reply says by how much it does not
+                break  # it fits, or the error reports the excess
             n_dropped += len(asked.messages) - len(left)
             asked = replace(asked, messages=left)
     if n_dropped:
@@ -71,7 +71,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
 async def compacted(
     request: Request, chat: ChatRequest, model: str | None, form: Any, items: Sequence[Data], ctx: int
 ) -> Data:
-    """Returns what stands for a conversation: its latest questions, and a note of the rest."""
+    """Return the compacted conversation: its latest questions, and a note of the rest."""
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit(1))
@@ -97,7 +97,7 @@ async def compacted(
 
 
 def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
-    """Returns the latest messages of the user that take a small share of the context; they stay word by word."""
+    """Return the latest user messages that fit in a small share of the context; they are kept verbatim."""
     room, kept = ctx * _CHARACTERS // _KEPT, []
     for item in reversed(items):
         if item.get("role") != "user" or item.get("type", "message") != "message":
@@ -110,29 +110,29 @@ def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
 
 
 class NoteOutput(Output):
-    """The one item of a compaction; thoughts and calls are left out."""
+    """Single item of a compaction, without reasoning and calls."""
 
     def __init__(self, head: ReplyContext) -> None:
         super().__init__(head)
         self._note = ""
 
     def push(self, chunk: ChatChunk) -> list[Data]:
-        """Returns the events of the item when the note has ended. ApiError if there is none."""
+        """Return the events of the item when the note has ended. ApiError if there is none."""
         for event in chunk.events:
             if isinstance(event, Text):
                 self._note += event.text
             elif isinstance(event, Finished):
-                self.end = replace(event, reason="stop")  # a note that its limit cut is one, too
+                self.end = replace(event, reason="stop")  # a truncated note is a note, too
                 return self._finish(self._note.strip())
         return []
 
     def close(self, status: str = "completed") -> list[Data]:
-        """Returns nothing: no item is open."""
+        """Return nothing: no item is open."""
         return []
 
     def _finish(self, note: str) -> list[Data]:
         if not note:
-            # No fault of the server; and of a 500, clients send the same request again by themselves.
+            # Not a server error: clients would retry the same request after a 500.
             raise ApiError(
                 422,
                 "compaction_failed",
@@ -145,5 +145,5 @@ class NoteOutput(Output):
 
 
 def reject_with_trigger(name: str) -> ApiError:
-    """Returns the refusal of a field that a compaction cannot have."""
+    """Return the error for a field that a compaction does not support."""
     return invalid_param(name, "a compaction cannot have it; leave it out, and send the items themselves")

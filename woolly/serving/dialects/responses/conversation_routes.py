@@ -1,4 +1,4 @@
-"""/v1/conversations: items that the server keeps, and that responses continue."""
+"""/v1/conversations: items stored by the server, continued by responses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def create(request: Request, body: ConversationBody | None = None) -> Data
 
 
 async def get(id: str, request: Request) -> Data:
-    """Returns a conversation without its items."""
+    """Return a conversation without its items."""
     return conversations_of(request).get(owner_of(request), id).shown
 
 
@@ -74,7 +74,7 @@ async def list_items(
     limit: int = Query(20, ge=1, le=100),
     after: str | None = Query(None, max_length=200),
 ) -> Data:
-    """Returns the items of a conversation, the newest first unless `order` is asc."""
+    """Return the items of a conversation, the newest first unless `order` is asc."""
     items = list(conversations_of(request).get(owner_of(request), id).items.values())
     return page_of(items if order == "asc" else items[::-1], limit, after)
 
@@ -87,7 +87,7 @@ async def add_items(id: str, body: ItemsBody, request: Request) -> Data:
 
 
 async def get_item(id: str, item_id: str, request: Request) -> Data:
-    """Returns an item of a conversation."""
+    """Return an item of a conversation."""
     return conversations_of(request).item(owner_of(request), id, item_id)
 
 
@@ -97,7 +97,7 @@ async def remove_item(id: str, item_id: str, request: Request) -> Data:
 
 
 def page_of(items: Sequence[Data], limit: int, after: str | None) -> Data:
-    """Returns a page of a list as OpenAI has it: the items behind `after`; all if there is no such item."""
+    """Return a page of a list in OpenAI's format: the items after `after`; all if there is no such item."""
     ids = [item["id"] for item in items]
     first = ids.index(after) + 1 if after in ids else 0
     page = list(items[first : first + limit])

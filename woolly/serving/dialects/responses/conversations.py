@@ -22,7 +22,7 @@ _MAX_CONVERSATIONS = 1000  # conversations
 _MAX_BYTES = 64 << 20
 _MAX_CONVERSATION_BYTES = 16 << 20  # bytes of one conversation before an answer
 _MAX_ITEMS = 10_000  # of one conversation
-_ITEM = 64  # bytes that an item takes beside its JSON, about
+_ITEM = 64  # approximate bytes of an item besides its JSON
 
 
 @dataclass
@@ -39,13 +39,13 @@ class KeptConversation:
 
     @property
     def shown(self) -> Data:
-        """Returns the conversation as a client sees it."""
+        """Return the conversation as sent to clients."""
         fields = {"id": self.id, "object": "conversation", "created_at": self.created_at}
         return {**fields, "metadata": self.metadata}
 
 
 class ConversationStore:
-    """Keeps conversations within bounds. Each owner sees its own. Belongs to the event loop's thread."""
+    """Bounded store of conversations. Each owner sees its own. Event loop thread only."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ConversationStore:
 
     @property
     def n_bytes(self) -> int:
-        """Returns the bytes of all that is kept."""
+        """Return the bytes of the stored values."""
         return self._kept.n_bytes
 
     def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
@@ -74,7 +74,7 @@ class ConversationStore:
         return conversation
 
     def get(self, owner: str, id: str) -> KeptConversation:
-        """Returns a conversation. ApiError 404 if the owner has no such object."""
+        """Return a conversation. ApiError 404 if the owner has no such object."""
         found = self._kept.get(owner, id)
         if found is None:
             message = f"there is no conversation {id[:80]!r} here; it may have been forgotten"
@@ -91,12 +91,12 @@ class ConversationStore:
         return conversation
 
     def delete(self, owner: str, id: str) -> None:
-        """Forgets a conversation. An answer to it that is under way goes on, and is not added to anything."""
+        """Forgets a conversation. A running answer to it continues, and is not stored."""
         self.get(owner, id)
         self._kept.forget(id)
 
     def item(self, owner: str, id: str, item_id: str) -> Data:
-        """Returns an item. ApiError 404 if there is none."""
+        """Return an item. ApiError 404 if there is none."""
         found = self.get(owner, id).items.get(item_id)
         if found is None:
             raise ApiError(404, "not_found", f"there is no item {item_id[:80]!r} in this conversation")
@@ -119,9 +119,9 @@ class ConversationStore:
 
     @contextmanager
     def answering(self, owner: str, id: str, items: Sequence[Data]) -> Iterator[list[Data]]:
-        """Yields the items so far while a response to them and to its own `items` is under way.
+        """Yield the items so far while a response to them and to new `items` runs.
 
-        ApiError 409 if another one is: the two would not know of each other.
+        ApiError 409 if another one runs: the two would not see each other.
         """
         conversation = self.get(owner, id)
         self._check(conversation, items)
@@ -137,7 +137,7 @@ class ConversationStore:
     def settle(self, owner: str, id: str, items: Sequence[Data]) -> None:
         """Adds the input and the output of a response that has ended, unless the conversation is gone.
 
-        An item whose id another one got meanwhile gets an id of its own.
+        An item whose id was used meanwhile gets a new id.
         """
         conversation = self._kept.get(owner, id)
         if conversation is not None:
@@ -172,12 +172,12 @@ class ConversationStore:
 
 
 def new_items(items: Sequence[Mapping[str, Any]]) -> list[Data]:
-    """Returns items as a conversation shows them: each has an id, a message a type, a status and parts."""
+    """Return items as a conversation shows them: each has an id, a message a type, a status and parts."""
     return [_shown(item) for item in items]
 
 
 def conversations_of(connection: HTTPConnection) -> ConversationStore:
-    """Returns the store of an app."""
+    """Return the store of an app."""
     state = connection.app.state
     store: ConversationStore | None = getattr(state, "conversations", None)
     if store is None:

@@ -22,9 +22,9 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 class _Talk:
-    """Messages so far, and the assistant's one that items still add to.
+    """Messages so far, and the open assistant message.
 
-    Thoughts, text and calls in a row are one message, and so is text between a call and its result.
+    Consecutive reasoning, text and calls are one message, and so is text between a call and its result.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Talk:
 
 
 def read_items(items: Sequence[Item]) -> list[Message]:
-    """Returns the messages; ApiError names an unsupported field."""
+    """Return the messages; ApiError names an unsupported field."""
     talk = _Talk()
     for i, item in enumerate(items):
         _read(item, f"input.{i}", talk)
@@ -86,7 +86,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
                 f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
             )
         talk.add(Message("user", summary_text(note)))
-    elif kind == "compaction_trigger":  # without the note that it asks for, the client would lose its conversation
+    elif kind == "compaction_trigger":  # without the requested note, the client would lose its conversation
         raise invalid_param(where, "a compaction_trigger must be the last item of the input of a response")
     elif isinstance(kind, str):
         ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
@@ -117,7 +117,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
 
 
 def _read_part(part: Any, where: str) -> Part:
-    """Returns a part: an image, an audio clip, a file, or text."""
+    """Return a part: an image, an audio clip, a file, or text."""
     if isinstance(part, Mapping) and part.get("type") == "input_audio":
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
@@ -163,7 +163,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def _result(output: Any, where: str) -> str:
-    """Returns the text of a call's result. Images and files in it become notes, so that an agent can continue."""
+    """Return the text of a call's result. Images and files in it become notes, so that an agent can continue."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
@@ -189,7 +189,7 @@ def _is_unread(part: Any) -> bool:
 
 
 def _reasoning_text(item: Item, where: str) -> str:
-    """Returns the text of a thought: the thought itself, else its summary."""
+    """Return the text of a reasoning item: its content, else its summary."""
     for name in ("content", "summary"):
         parts = item.get(name)
         if parts is not None and not isinstance(parts, list):

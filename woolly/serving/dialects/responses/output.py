@@ -1,4 +1,4 @@
-"""The Output: an answer as items of a response, and as the events of a stream that make them."""
+"""Output: an answer as items of a response, and as stream events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Data = dict[str, Any]
 
 
 class Output:
-    """Turns the events of an answer into items, one after another, each done before the next is added.
+    """Converter from events of an answer to items; each is done before the next is added.
 
-    A whole reply holds the items that a stream of the same answer has built up.
+    A complete reply has the same items as a stream of the same answer.
     """
 
     def __init__(self, head: ReplyContext) -> None:
@@ -37,7 +37,7 @@ class Output:
         self._logprobs: list[Data] = []
 
     def push(self, chunk: ChatChunk) -> list[Data]:
-        """Returns the events of the stream that a chunk makes, without their numbers."""
+        """Return the stream events of a chunk, without sequence numbers."""
         placed = [] if self._track is None else self._track.push(chunk.raw, chunk.logprobs)
         logprobs = chat_logprobs(self._tokenizer, placed)["content"]
         told: list[Data] = []
@@ -48,7 +48,7 @@ class Output:
         return told
 
     def close(self, status: str = "completed") -> list[Data]:
-        """Returns the events that end the open item."""
+        """Return the events that end the open item."""
         item, self._open = self._open, None
         if item is None:
             return []
@@ -81,7 +81,7 @@ class Output:
         return self.close("incomplete" if event.reason == "length" else "completed")
 
     def _enter(self, kind: str, prefix: str, **fields: Any) -> list[Data]:
-        """Returns the events that begin an item of a kind; none if it is open."""
+        """Return the events that begin an item of a kind; empty if it is open."""
         if self._open is not None and self._open["type"] == kind:
             return []
         closed = self.close()
@@ -150,7 +150,7 @@ class Output:
         return {"type": kind, "output_index": len(self.items) - 1, **fields}
 
     def _about(self, kind: str, *, item: Data | None = None, **fields: Any) -> Data:
-        """Returns an event about an item, by default the open one."""
+        """Return an event about an item, by default the open one."""
         about = self._open if item is None else item
         assert about is not None
         return self._event(kind, item_id=about["id"], **fields)

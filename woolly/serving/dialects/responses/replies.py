@@ -44,7 +44,7 @@ class Form:
     is_stream: bool
     previous: str | None = None
     conversation: str | None = None
-    is_compaction: bool = False  # a note is written, in place of an answer
+    is_compaction: bool = False  # the answer is a compaction note
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Form:
         *,
         is_compaction: bool = False,
     ) -> Form:
-        """Reads the body; `items` are those of its own input."""
+        """Read the body; `items` is its input."""
         return cls(
             f"resp_{secrets.token_hex(16)}",
             int(time.time()),
@@ -80,20 +80,20 @@ class Form:
 
 
 class _Numbers:
-    """Numbers the events of one stream."""
+    """Sequence numbers of the events of one stream."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def frame(self, data: Data) -> bytes:
-        """Returns an event with its number, as bytes."""
+        """Return an event with its number, as bytes."""
         numbered = {**data, "sequence_number": self._next}
         self._next += 1
         return named_sse_event(numbered)
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Returns the response."""
+    """Return the response."""
     output, response = _output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:
         try:
@@ -108,9 +108,9 @@ async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Da
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields server-sent events: created, in progress, those of the items, and the end.
+    """Yield server-sent events: created, in progress, item events, and the end.
 
-    While there are none, the response is in progress again: comments do not keep a client waiting.
+    Heartbeats repeat in progress: clients time out on comments.
     """
     numbers, response = _Numbers(), begun(head.form, head.running.model.name)
     beat = {"type": "response.in_progress", "response": response}
@@ -141,7 +141,7 @@ async def _frames(
 
 
 async def failed_frames(form: Form, model: str, error: ApiError) -> AsyncIterator[bytes]:
-    """Yields the stream of a response that fails before its first item."""
+    """Yield the stream of a response that fails before its first item."""
     numbers, response = _Numbers(), begun(form, model)
     for kind in ("created", "in_progress"):
         yield numbers.frame({"type": f"response.{kind}", "response": response})
@@ -195,7 +195,7 @@ def _fields(body: ResponseBody) -> Data:
 
 
 def begun(form: Form, model: str) -> Data:
-    """Returns the response as it begins."""
+    """Return the response as it begins."""
     return {
         "id": form.id,
         "object": "response",
@@ -239,6 +239,6 @@ def _ended(response: Data, head: ReplyContext, output: Output) -> Data:
 
 
 def failure(error: ApiError) -> Data:
-    """Returns the fields of a response that failed."""
+    """Return the fields of a response that failed."""
     message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     return {"status": "failed", "completed_at": None, "error": {"code": error.code, "message": message}}

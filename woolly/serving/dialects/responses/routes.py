@@ -84,7 +84,7 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
 
 
 async def compact(body: ResponseBody, request: Request) -> Data:
-    """Returns items that stand for a conversation: its latest questions, and a note that the model writes of it."""
+    """Return a compacted conversation: its latest questions, and a note written by the model."""
     _check_compaction(body, ("stream", "conversation", "background"))
     body.check()
     toolbox = body.toolbox()
@@ -120,13 +120,13 @@ async def count(body: ResponseBody, request: Request) -> Data:
 async def retrieve(
     id: str, request: Request, stream: bool = Query(False), starting_after: int | None = Query(None, ge=0, le=2**53)
 ) -> Response:
-    """Returns a stored response, or one that is under way; with `stream`, the events of one in the background."""
+    """Return a stored or running response; with `stream`, the events of a background response."""
     response = store_of(request).get(owner_of(request), id)
     return await stream_again(request, id, starting_after) if stream else json_reply(response)
 
 
 async def delete(id: str, request: Request) -> Data:
-    """Forgets a stored response; one that is under way is a 409."""
+    """Delete a stored response; 409 if it is running."""
     store_of(request).delete(owner_of(request), id)
     return {"id": id, "object": "response", "deleted": True}
 
@@ -137,20 +137,20 @@ async def cancel(id: str, request: Request) -> Data:
 
 
 async def list_items(id: str, request: Request) -> Data:
-    """Returns the input of a response, stored or under way, newest item first."""
+    """Return the input of a response, stored or under way, newest item first."""
     items = list(reversed(store_of(request).items(owner_of(request), id)))
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": None, "last_id": None}
     return {"object": "list", "data": items, "has_more": False, **ends}
 
 
 def _own(body: ResponseBody, request: Request) -> list[Data]:
-    """Returns the items of the body's own input, as a conversation shows them if the body continues one."""
+    """Return the items of the body's input, with ids if the body continues a conversation."""
     items = store_of(request).resolved(owner_of(request), body.items)
     return items if body.conversation_id is None else new_items(items)
 
 
 def _earlier(body: ResponseBody, request: Request) -> list[Data]:
-    """Returns the items of the conversation or the stored response that the body continues, and of all before it."""
+    """Return the items of the conversation or the stored response that the body continues, and of all before it."""
     if (id := body.conversation_id) is not None:
         return list(conversations_of(request).get(owner_of(request), id).items.values())
     id = body.previous_response_id

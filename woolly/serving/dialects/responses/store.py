@@ -1,4 +1,4 @@
-"""The ResponseStore: the responses that clients may continue or fetch again, in memory and within bounds."""
+"""ResponseStore: responses that clients may continue or fetch again, in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFERENCE = "item_reference"
 
 @dataclass(frozen=True)
 class Kept:
-    """A response, what it answered, and the one that it continued."""
+    """Response with its input, and the response that it continued."""
 
     owner: str
     response: Data
@@ -41,7 +41,7 @@ class _Live:
 
 
 class ResponseStore:
-    """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread."""
+    """Bounded store of responses. Each owner sees its own. Event loop thread only."""
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
         self._kept: BoundedStore[Kept] = BoundedStore(most, max_bytes, self._forget_items)
@@ -53,7 +53,7 @@ class ResponseStore:
 
     @property
     def n_bytes(self) -> int:
-        """Returns the bytes of all that is kept."""
+        """Return the bytes of the stored values."""
         return self._kept.n_bytes
 
     @contextmanager
@@ -62,7 +62,7 @@ class ResponseStore:
     ) -> Iterator[Callable[[], bool]]:
         """Shows a response that is under way while the block runs; yields whether a client has cancelled it.
 
-        `items` are its input. A block within another one shows the response in its place: one that waited is then in
+        `items` are its input. A nested block replaces the response: a queued one is then in
         progress.
         """
         id = response["id"]
@@ -77,7 +77,7 @@ class ResponseStore:
                 self._live[id] = outer
 
     def keep(self, owner: str, response: Data, items: list[Data], previous: str | None) -> None:
-        """Keeps a response that has ended; one that is larger than all that may be kept is not."""
+        """Store a finished response, unless it is larger than the store's limit."""
         kept = Kept(owner, response, items, previous)
         for key, item in _named(kept):
             self._items.setdefault(key, {}).setdefault(response["id"], item)
@@ -85,12 +85,12 @@ class ResponseStore:
             self._forget_items(response["id"], kept)
 
     def get(self, owner: str, id: str) -> Data:
-        """Returns a response, which may be under way. ApiError 404 if there is none."""
+        """Return a response, which may be running. ApiError 404 if there is none."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).response if live is None else live.response
 
     def items(self, owner: str, id: str) -> list[Data]:
-        """Returns the input of a response, which may be under way. ApiError 404 if there is none."""
+        """Return the input of a response, which may be under way. ApiError 404 if there is none."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).items if live is None else live.items
 
@@ -99,7 +99,7 @@ class ResponseStore:
         return id in self._kept
 
     def ended(self, owner: str, id: str) -> Kept:
-        """Returns a response that has ended, with its input. ApiError 404 if there is none."""
+        """Return a response that has ended, with its input. ApiError 404 if there is none."""
         kept = self._kept.get(owner, id)
         if kept is None:
             raise ApiError(404, "not_found", f"there is no response {id[:80]!r} here; it may have been forgotten")
@@ -123,9 +123,9 @@ class ResponseStore:
         return {**live.response, "status": "cancelled"}
 
     def resolved(self, owner: str, items: Sequence[Data]) -> list[Data]:
-        """Returns the items, with stored items in the places of references.
+        """Return the items, with stored items in the places of references.
 
-        ApiError 400 if an item is not here, or is referred to twice: what a body refers to is then never larger than
+        ApiError 400 if an item is missing, or referenced twice: the referenced items are then never larger than
         the store.
         """
         ids = [str(item.get("id")) for item in items if item.get("type") == _REFERENCE]
@@ -141,7 +141,7 @@ class ResponseStore:
         return [found[str(item.get("id"))] if item.get("type") == _REFERENCE else item for item in items]
 
     def conversation(self, owner: str, id: str) -> list[Data]:
-        """Returns the items of a response and of all that it continued, oldest first. ApiError 400 if one is gone."""
+        """Return the items of a response and of all that it continued, oldest first. ApiError 400 if one is gone."""
         turns: list[list[Data]] = []
         at: str | None = id
         while at is not None:
@@ -155,7 +155,7 @@ class ResponseStore:
                     param="previous_response_id",
                 ) from None
             output = kept.response["output"]
-            if output and output[0]["type"] == "compaction":  # a note stands for all that it was written of
+            if output and output[0]["type"] == "compaction":  # a note replaces all earlier items
                 turns.append(output)
                 break
             turns.append([*kept.items, *output])
@@ -181,7 +181,7 @@ class ResponseStore:
 
 
 def _named(kept: Kept) -> Iterator[tuple[tuple[str, str], Data]]:
-    """Yields the items that a later body can refer to; the id of an input item is the client's, and may be no text."""
+    """Yield the items that a later body can refer to; the id of an input item may be any JSON."""
     output: list[Data] = kept.response["output"]
     for item in (*kept.items, *output):
         if isinstance(id := item["id"], str):
@@ -189,7 +189,7 @@ def _named(kept: Kept) -> Iterator[tuple[tuple[str, str], Data]]:
 
 
 def store_of(connection: HTTPConnection) -> ResponseStore:
-    """Returns the store of an app."""
+    """Return the store of an app."""
     state = connection.app.state
     store: ResponseStore | None = getattr(state, "responses", None)
     if store is None:

@@ -16,15 +16,15 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 @dataclass(frozen=True)
 class RequestTools:
-    """The tools that the model sees, and what their names mean to the client."""
+    """Tools for the model, and the client's names for them."""
 
     tools: tuple[Tool, ...] = ()
-    customs: frozenset[str] = frozenset()  # names of tools whose input is a text
+    customs: frozenset[str] = frozenset()  # names of tools with text input
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the model's name -> (namespace, name)
 
 
 def split_name(toolbox: RequestTools, name: str) -> dict[str, str]:
-    """Returns the fields of a call that name its tool."""
+    """Return the fields of a call that name its tool."""
     if name in toolbox.namespaces:
         namespace, own = toolbox.namespaces[name]
         return {"name": own, "namespace": namespace}
@@ -32,7 +32,7 @@ def split_name(toolbox: RequestTools, name: str) -> dict[str, str]:
 
 
 def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
-    """Returns the tools that can be called here. Those that OpenAI's servers run are left out, which is noted."""
+    """Return the callable tools. Tools that run on OpenAI's servers are ignored, which is noted."""
     tools: list[Tool] = []
     customs: set[str] = set()
     namespaces: dict[str, tuple[str, str]] = {}
@@ -97,9 +97,9 @@ def _function(spec: Mapping[str, Any], where: str) -> Tool:
 
 
 def _custom(spec: Mapping[str, Any], where: str) -> Tool:
-    """Returns a tool whose input is a text as a function with one argument.
+    """Return a tool with text input as a function with one argument.
 
-    A regular expression binds the text. A Lark grammar cannot, within the string of a JSON object: the model reads it.
+    A regular expression constrains the text. A Lark grammar inside a JSON string cannot: it is shown to the model.
     """
     format = spec.get("format")
     format = format if isinstance(format, Mapping) else {}

@@ -44,7 +44,7 @@ class Assets:
 
     @cached_property
     def files(self) -> Mapping[str, Asset]:
-        """Returns all files."""
+        """Return all files."""
         found = {}
         for path in sorted(self._folder.rglob("*")):
             if path.is_file() and path.suffix in _TYPES:
@@ -54,7 +54,7 @@ class Assets:
 
     @cached_property
     def stamp(self) -> str:
-        """Returns twelve hexadecimal digits."""
+        """Return twelve hexadecimal digits."""
         digest = hashlib.sha256()
         for name, asset in self.files.items():
             digest.update(f"{name} {asset.etag}\n".encode())
@@ -62,7 +62,7 @@ class Assets:
 
     @cached_property
     def page(self) -> Asset:
-        """Returns the page itself, with the stamp in the addresses of its files."""
+        """Return the page itself, with the stamp in the addresses of its files."""
         page = self.files["index.html"]
         return _asset(page.body.replace(b'"web/', f'"web/{self.stamp}/'.encode()), page.media_type)
 

@@ -55,7 +55,7 @@ def is_public(method: str, path: str) -> bool:
 
 
 def create_router(assets: Assets | None = None, *, has_page: bool = True) -> APIRouter:
-    """Returns the routes `/` and, with the page, its files below `/web/`. Without it, `/` has no HTML.
+    """Return the routes `/` and, with the page, its files below `/web/`. Without it, `/` has no HTML.
 
     `/` describes the server to clients that name JSON or HTML, and others get the text of Ollama's health check.
     """
