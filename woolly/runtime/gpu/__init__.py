@@ -1,3 +1,3 @@
-"""What GPUs have in common: devices, launches, batches, pages."""
+"""Shared base of the GPU backends: devices, launches, batches, KV cache pages."""
 
 __all__: list[str] = []

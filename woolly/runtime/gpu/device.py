@@ -124,7 +124,7 @@ class Device(Protocol):
         """Queue recorded launches."""
 
     def forget(self, graph: int) -> None:
-        """Drops recorded launches."""
+        """Free recorded launches."""
 
     def mark(self) -> int:
         """Queue a timestamp and return its number."""

@@ -65,7 +65,7 @@ class Loader:
         return sum(weight.n_bytes for weight in self._weights[self._n_loaded :])
 
     def start(self) -> None:
-        """Starts the threads, or nothing if all is loaded or they run already."""
+        """Start the threads, unless all weights are loaded or the threads run already."""
         with self._changed:
             if self._threads or self._n_loaded == len(self._weights) or self._error is not None:
                 return

@@ -88,7 +88,7 @@ class GpuProgram:
         return self._core.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps of the fused plan and returns a view of the last value, valid until the next run."""
+        """Run steps of the fused plan and return a view of the last value, valid until the next run."""
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self._core.run(batch, state, self.plan, first, last)
 
@@ -149,7 +149,7 @@ class GpuDraft:
         return GpuState(self._core.device, self._plan, n_pages, self._core.kv_type)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps of the fused draft and returns a view of the last value, valid until the next run."""
+        """Run steps of the fused draft and return a view of the last value, valid until the next run."""
         first, last = checked_range(first, last, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.run(batch, state, self._plan, n_before + first, n_before + last)

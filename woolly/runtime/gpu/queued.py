@@ -295,7 +295,7 @@ class QueuedDevice(ABC):
         self._seconds |= {graph: now - start for graph, start in replayed.items() if graph in self._graphs}
 
     def capture(self, queue: Callable[[], None]) -> int:
-        """Records launches as command buffers."""
+        """Record launches as command buffers and return the number of the graph."""
         self._submit()
         self._recorded = []
         self._stream.begin_piece()
@@ -321,7 +321,7 @@ class QueuedDevice(ABC):
         self._stream.replay(self._graphs[graph], self._seconds.get(graph, 1.0) < _SUBMISSION_S)
 
     def forget(self, graph: int) -> None:
-        """Drops recorded launches."""
+        """Free recorded launches."""
         self.wait()
         self._seconds.pop(graph, None)
         self._stream.forget(self._graphs.pop(graph))
