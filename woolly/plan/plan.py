@@ -1,4 +1,4 @@
-"""The Plan: what a model computes, as frozen data. Comparable, printable, never changed after load."""
+"""The Plan: the computation of a model as immutable, comparable, printable data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from woolly.quant import GGMLType
 
 Rows = Literal["batch", "output"]
-# What the last step makes: a row of logits for each wanted row, or vectors or scores of whole texts.
+# Result of the last step: logits per output row, or embeddings or scores of complete texts.
 Result = Literal["logits", "embeddings", "scores"]
-# Which rows of a text its vector is made of; "rank" is a vector that a head turns into scores.
+# Pooling of a text's rows; "rank": a vector that a classifier head maps to scores.
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Attribute = int | float | str | Rope
 
@@ -141,7 +141,7 @@ class Step:
         return min(1.0, self.integer("n_used") / weight.shape[0]) if is_chosen else 1.0
 
     def row_bytes(self) -> int:
-        """Bytes of weights that one row reads: of experts, those that the row goes to."""
+        """Bytes of weights read for one row; of experts, only the selected ones."""
         return round(sum(weight.n_bytes * self.used_share(weight) for weight in self.weights))
 
 
@@ -152,16 +152,16 @@ class Plan:
     architecture: str
     steps: tuple[Step, ...]
     values: tuple[Value, ...]
-    state: tuple[Paged | Slot, ...]  # what steps keep between runs; their attribute "entry" is an index into it
+    state: tuple[Paged | Slot, ...]  # state between runs, indexed by the attribute "entry" of steps
     result: Result = "logits"
     pooling: Pooling | None = None  # None of logits; "none": a vector for each row that the batch asks for
-    labels: tuple[str, ...] = ()  # names of the scores' columns, if the file gives them
-    positions: int | None = None  # up to which it is what the model computes; None: all that the model knows
-    # The second sentence of a file whose blocks guess further tokens: from the value that it reads (`features`) and
-    # the token after each row to logits of the token after that. Its entries of the state are its own.
+    labels: tuple[str, ...] = ()  # names of the score columns, if the file has them
+    positions: int | None = None  # positions up to which the plan equals the model; None: all
+    # Plan of the multi-token-prediction blocks: maps the value `features` and the token after each row to the logits
+    # of the token after that. Its state is separate.
     draft: Plan | None = None
-    borrows: bool = False  # a draft that reads the state of its plan, and keeps nothing of its own
-    # A draft that fills in several tokens at once has a token that stands in their places, and a most of them.
+    borrows: bool = False  # draft that reads the state of the main model and has no state itself
+    # Drafts that predict several tokens in parallel: the mask token, and the maximum number of masks.
     mask: int | None = None
     n_masks: int = 0
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
@@ -231,7 +231,7 @@ class Plan:
 
     @cached_property
     def windows(self) -> tuple[int, ...]:
-        """Windows of the paged entries, each once; an entry that sees all tokens has none."""
+        """Distinct windows of the paged entries, ascending; entries without a window are excluded."""
         return tuple(sorted({entry.window for entry in self.paged.values()} - {0}))
 
     def bytes_per_token(self, bytes_per_element: float) -> float:

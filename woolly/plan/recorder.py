@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from woolly.plan.tracer import Tracer
     from woolly.quant import GGMLType
 
-# Tensors that no text model reads: towers for images and audio in the same file, and scales for int8 hardware.
+# Tensors that no text model reads: vision and audio encoders in the same file, and scales for int8 hardware.
 _TOWERS = ("v.", "mm.", "a.")
-_AUDIO = ("a.", "mm.a.")  # the other tower of a file, beside that for images
+_AUDIO = ("a.", "mm.a.")  # the audio encoder next to a vision encoder
 _SIDECAR = ".input_scale"
 # Frames of this folder are not the model's.
 _HERE = str(Path(__file__).parent)
@@ -56,7 +56,7 @@ class Handle:
 
     @property
     def width(self) -> int:
-        """Columns of the matrix that this stands for."""
+        """Columns of the value."""
         return self.value.width
 
     def __add__(self, other: Handle | Vector) -> Handle:
@@ -85,10 +85,10 @@ class Recorder:
         ignored: tuple[str, ...] | None = None,
         state: tuple[Paged | Slot, ...] = (),
     ) -> None:
-        """`is_tower` says that a tower is traced, whose tensors a text model skips.
+        """`is_tower`: trace a vision or audio encoder, whose tensors a text model skips.
 
-        `ignored` are beginnings of names that no step reads; None: those of towers, or of the audio tower.
-        `state` is that of the plan whose draft is traced, if steps look at it.
+        `ignored` are name prefixes that no step reads; None: those of encoders, or of the audio encoder.
+        `state` is the state of the main model, for drafts that read it.
         """
         self._ignored = ignored if ignored is not None else _AUDIO if is_tower else _TOWERS
         self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
@@ -129,7 +129,7 @@ class Recorder:
         self._skipped += tuple(".".join((*self._scope, name)) for name in names)
 
     def output(self, value: Handle, result: Result = "logits", pooling: Pooling | None = None) -> None:
-        """Names the result of the plan, what it is, and how it was pooled."""
+        """Set the result of the plan, its kind and its pooling."""
         if self._output is not None:
             self._fail("output was named twice")
         if value.value.id != len(self._values) - 1:

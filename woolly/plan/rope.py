@@ -31,7 +31,7 @@ class Rope:
     """
 
     head_dim: int
-    n_rot: int  # how many leading elements of each head turn
+    n_rot: int  # leading elements of each head that are rotated
     base: float
     style: RopeStyle
     factor: float = 1.0
@@ -48,8 +48,8 @@ class Rope:
     sections: tuple[int, ...] = ()
     order: SectionOrder = "contiguous"
     spectrum: Spectrum = "one"
-    back: int = 0  # rows turn by the position this many before their own, at least 0; below 0: after
-    inverse: bool = False  # rows turn the other way
+    back: int = 0  # offset subtracted from the position, clamped at 0; negative: added
+    inverse: bool = False  # rotate in the opposite direction
 
     def __str__(self) -> str:
         scaling = f" {'yarn' if self.yarn else 'linear'} x{self.factor:g}" if self.factor != 1.0 else ""

@@ -1,4 +1,4 @@
-"""The Tracer: what a model file talks to. Its methods are the rows of the op table."""
+"""The Tracer: the API of model files. Its methods are the rows of the op table."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-# Raised when a change of the code changes a bit of any logit or of any choice: what was computed before is then not
-# taken for what is computed now.
+# Incremented when a code change alters a bit of any logit or sampled token, so that earlier results are not mixed
+# with new ones.
 ARITHMETIC = 7

@@ -32,18 +32,18 @@ class Batch:
     slots_out: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot that is left behind
     snapshots: Int32 = field(
         default_factory=_NO_SNAPSHOTS.copy
-    )  # [n, 2]; (row, slot): what is left after that row, too
+    )  # [n, 2]; (row, slot): also store the state after that row
     # [n_windows, n_sequences, max pages]: as `pages`, for each of `Plan.windows`; -1 for pages that no row sees.
-    window_pages: Int32 | None = None  # None: as `pages`, for states whose windows have room for all pages
+    window_pages: Int32 | None = None  # None: as `pages`, for states that allocate all pages for every window
 
-    # [n_sequences, n_adapters] float32: how much of each adapter of the plan a sequence wants.
+    # [n_sequences, n_adapters] float32: scale of each adapter.
     adapters: npt.NDArray[np.float32] | None = None  # None: 1 of each
 
-    # [n_rows, width] float32: for plans of drafts, the hidden state before each token; for towers, the patches.
+    # [n_rows, width] float32: for drafts, the hidden state before each token; for encoders, the patches.
     hidden: npt.NDArray[np.float32] | None = None
     is_hidden_normed: bool = False  # whether a draft made it; the model's own is not normed yet
 
-    # Rows of a tower in place of tokens: [n, width] float32, and the row of the batch of each, ascending.
+    # Injected embeddings: [n, width] float32, and the batch row of each, ascending.
     inputs_embeds: npt.NDArray[np.float32] | None = None
     embeds_rows: Int32 | None = None
     # [n_axes, n_rows]: the rope positions of a row, for ropes with sections. None: all are its position.

@@ -91,7 +91,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
     if stages is not None:
         from woolly.runtime.pipeline import PipelineBackend  # sockets and all: few need it
 
-        # Stages have machines of their own: what this one has says nothing about them.
+        # Stages run on other machines, so the hardware of this one does not matter.
         return PipelineBackend("cpu" if name == "auto" else choose(name).name, stages)
     if name == "auto":
         backends: list[Backend] = []
@@ -113,7 +113,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
 def find_gpu_backend(name: str) -> GpuBackend | None:
     """The backend of GPUs that a name asks for, or the first for "auto", for plans that are not cut in layers.
 
-    None if the name is another, or if there is no GPU that can be used.
+    None for other names, or if no GPU is usable.
     """
     kinds = GPU_KINDS if name == "auto" else (name,) if is_gpu_backend(name) else ()
     backends = (BACKENDS[kind]() for kind in kinds)

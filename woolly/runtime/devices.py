@@ -1,4 +1,4 @@
-"""Devices: what a model runs on, from text such as "cuda:1"."""
+"""Parsing of devices such as "cuda:1"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from woolly.errors import RequestError
 
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
 GPU_KINDS = ("cuda", "metal", "vulkan")
-# Those with kernels for towers. All compute texts with rows of images.
+# Backends with kernels for vision and audio encoders. All of them support injected embeddings.
 TOWER_KINDS = ("cuda", "vulkan")
 
 _NUMBERED = ", ".join(f"{kind}:N" for kind in GPU_KINDS)

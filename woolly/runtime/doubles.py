@@ -1,4 +1,4 @@
-"""Functions of f64, of our own, for what is computed once and decides bits of rows: native/cpu/ops/doubles.h.
+"""Reproducible f64 functions for constants that affect result bits; see native/cpu/ops/doubles.h.
 
 Those of C libraries and of NumPy differ from system to system. Here every operation is one that IEEE 754 rounds in one
 way, in the order of the C++, so both have the same bits.
@@ -18,7 +18,7 @@ _HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")  # the root of 1/2
 
 
 def _exp_series(r: Float64, whole: Float64) -> Float64:
-    """e^r of r within half of ln 2, times 2^whole."""
+    """Return e^r * 2^whole, for |r| <= ln(2) / 2."""
     total = np.ones_like(r)
     for n in range(13, 0, -1):
         total = 1.0 + total * r / n
@@ -33,7 +33,7 @@ def exp_double(x: Float64) -> Float64:
 
 
 def exp2_double(x: Float64) -> Float64:
-    """2^x of such x: exact of whole numbers."""
+    """Return 2^x for |x| <= 700, exact for integers."""
     whole = np.floor(x + 0.5)
     return _exp_series((x - whole) * _LN2, whole)
 

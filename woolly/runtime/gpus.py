@@ -1,4 +1,4 @@
-"""Gpus: what GPUs this machine has, of every kind, without a program on them."""
+"""Discovery of the GPUs of this machine, of every kind, without compiling a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
             found: Gpu = room.find_gpu(number, kind is not None)
             return found
         except DeviceError as error:
-            # That another system has a kind is no news, unless somebody asks for it.
+            # Kinds of other operating systems are reported only if requested.
             if kind is not None or error.code != "other_system":
                 errors.append(error)
     first, *others = errors

@@ -1,4 +1,4 @@
-"""ObservedProgram: a plan on the cpu backend that shows what each weight is multiplied with."""
+"""ObservedProgram: a plan on the cpu backend that yields the input rows of each weight."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from woolly.runtime.options import Options
     from woolly.runtime.state import State
 
-# Norms, gates and sums stay steps of their own, so that the inputs of all linears are values.
+# Norms, gates and sums stay separate steps, so that the inputs of all linears are values.
 _PASSES = (fuse_attention, merge_linears)
-# Bytes of experts that are kept in f32 while a batch is computed.
+# Bytes of experts cached in f32 during a batch.
 _EXPERT_MEMORY = 1 << 30
 
 
@@ -45,7 +45,7 @@ class ObservedProgram:
     """A compiled plan whose runs yield the inputs of its matrices."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, names: str = "") -> None:
-        """Looks at matrices whose names begin with `names`; the run ends with the last of them."""
+        """Observe matrices whose names begin with `names`; the run ends with the last of them."""
         self._program = CpuProgram(plan, tensors, options, _PASSES)
         self._weights = WeightStore(Views(tensors), _EXPERT_MEMORY)
         self._state = ReferenceState(plan, 0)

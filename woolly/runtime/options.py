@@ -24,11 +24,11 @@ KV_TYPES = {
     "q8_0": KvType(9, block=32),
     "q4": KvType(4.5, block=32),
 }
-# Those that GPUs have kernels for, by backend; others have all, and all pairs.
+# Types with kernels, by GPU backend; other backends support all types and pairs.
 _ON_GPUS = {"cuda": ("f16", "f32", "q8_0", "q4", "q8_0/q4", "f16/q4")}
 _ALL = (*KV_TYPES, *(f"{k}/{v}" for k in KV_TYPES for v in KV_TYPES if k != v))
 
-# Most rows of a batch, unless a backend or a caller wants others.
+# Default maximum rows of a batch.
 USUAL_ROWS = 512
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -39,17 +39,17 @@ class Options:
     """Settings of one program."""
 
     threads: int | None = None  # None: the physical cores that the process may use
-    weight_memory: int | None = None  # most bytes of prepared weights that are kept; None: no limit
+    weight_memory: int | None = None  # maximum bytes of prepared weights to keep; None: no limit
     kv_type: str | None = None  # of the cache; None: the backend decides
     level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
-    max_rows: int | None = None  # most rows of a batch; None: the backend decides
+    max_rows: int | None = None  # maximum rows of a batch; None: the backend decides
     device: str | None = None  # as `parse_devices` reads it; None: the backend's first
     # Layers on GPUs: a number, "all", or "auto" for those that fit. None: auto if the backend is, else all.
     gpu_layers: int | str | None = None
-    # The cache that is asked for later, as far as it is known: layers on GPUs leave room for it.
+    # Expected cache size, for which layers on GPUs leave room.
     cache_tokens: int | None = None
     cache_slots: int = 0
-    max_running: int = 16  # requests at once, each of which keeps its windows
+    max_running: int = 16  # concurrent requests, each with its windows
 
     def __post_init__(self) -> None:
         most = 4 * (os.cpu_count() or 1)
@@ -86,7 +86,7 @@ class Options:
             )
 
     def for_cache(self, n_tokens: int | None, max_running: int) -> Options:
-        """The options with the cache that will be asked for; None: nobody said."""
+        """Return the options with the expected cache size; None: unknown."""
         return replace(self, cache_tokens=n_tokens, max_running=max_running)
 
     def rows(self, usual: int = USUAL_ROWS) -> int:

@@ -41,13 +41,15 @@ class About:
     threads: int
     arena_bytes: int  # allocated once for the values between steps; 0: a step allocates its own
     kv_type: str = "f32"  # of keys and values in the cache
-    memory: int | None = None  # bytes that are left for a cache; None: what the system has
+    memory: int | None = None  # bytes left for a cache; None: system memory
     shares: tuple[Share, ...] = ()  # of each device, if there are several
     device: str = ""  # the name of the GPU; empty: the CPU
     device_memory: int | None = None  # bytes of the GPU in all
-    device_bandwidth: float | None = None  # bytes per second of the GPU's memory, as its driver says, else measured
-    device_driver: str = ""  # of the GPU, with what stands in for arithmetic that it lacks
-    arithmetic: str = ""  # the backend whose bits a GPU gives; empty: bits of its own
+    device_bandwidth: float | None = (
+        None  # memory bandwidth of the GPU in bytes per second, reported by the driver or measured
+    )
+    device_driver: str = ""  # GPU driver, with emulated arithmetic if any
+    arithmetic: str = ""  # backend whose bits the GPU reproduces; empty: different bits
 
     @property
     def bits(self) -> str:
@@ -67,22 +69,22 @@ class About:
 class WeightStats:
     """Counters of the prepared weights since the program was compiled."""
 
-    hits: int  # reads of a weight that was kept prepared
+    hits: int  # reads of a prepared weight
     misses: int
     evictions: int
     n_bytes: int  # kept
-    n_missing: int = 0  # of these bytes, those that are still on their way to a device
+    n_missing: int = 0  # of these bytes, not yet uploaded
 
 
 class DraftProgram(Protocol):
-    """`Plan.draft` compiled beside its plan, whose weights it shares. Its runs overwrite the values of the plan's."""
+    """`Plan.draft` compiled together with its plan, with shared weights. Its runs overwrite the plan's values."""
 
     @property
     def running_plan(self) -> Plan:
         """The plan whose steps `run` counts."""
 
     def new_state(self, n_pages: int) -> State:
-        """An empty cache of n pages of its own; sequences may use the pages of the same numbers in both."""
+        """Return a separate empty cache of n pages; sequences may use the same page numbers in both."""
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
         """Run steps as `Program.run`; the batch has hidden states."""
@@ -97,7 +99,7 @@ class Program(Protocol):
 
     @property
     def running_plan(self) -> Plan:
-        """The plan whose steps `run` counts: `plan`, or what the backend's passes made of it."""
+        """The plan that `run` executes: `plan` after the backend's passes."""
 
     @property
     def draft(self) -> DraftProgram | None:
@@ -112,10 +114,10 @@ class Program(Protocol):
         """Backend, device and settings of the program."""
 
     def load_weights(self) -> None:
-        """Starts to pack or upload weights in the background, if the backend does either. Returns at once."""
+        """Start packing or uploading weights in the background, if the backend does either. Return immediately."""
 
     def close(self) -> None:
-        """Ends what `load_weights` started."""
+        """Stop the background work of `load_weights`."""
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> State:
         """An empty cache of n pages, and of n slots if the plan keeps any, for `run` of this program.
@@ -142,10 +144,10 @@ class Program(Protocol):
 
 @runtime_checkable
 class Advances(Protocol):
-    """A program whose values are far from the host: it can leave there what only later steps read."""
+    """A program that can keep values on the device if only later steps read them."""
 
     def advance(self, batch: Batch, state: State, first: int, last: int) -> None:
-        """Runs steps as `Program.run` does, and gives nothing."""
+        """Run steps as `Program.run` without returning a value."""
 
 
 @runtime_checkable
@@ -155,7 +157,7 @@ class CutsRows(Protocol):
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> npt.NDArray[np.float32]:
         """Computes rows `first_row` to before `last_row` of one step's result, and returns all of its rows.
 
-        Rows are those of the step's value: of the batch, or of its wanted rows. `Op.cuts_rows` says which steps can.
+        Rows are rows of the step's value: of the batch, or of its output rows. Only for steps with `Op.cuts_rows`.
         """
 
 
@@ -182,7 +184,7 @@ class Backend(Protocol):
 
 
 def checked_range(first: int, last: int | None, n_steps: int) -> tuple[int, int]:
-    """The steps of a run, as `Program.run` takes them; PlanError for what is not part of a plan of `n_steps`."""
+    """Return the validated range of steps of a run; PlanError if it is outside of `n_steps`."""
     last = n_steps if last is None else last
     if not 0 <= first < last <= n_steps:
         raise PlanError(f"steps {first} to {last} are not a part of a plan of {n_steps} steps")

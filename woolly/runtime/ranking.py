@@ -1,4 +1,4 @@
-"""The Ranking: the largest logits of each row of output, for those who need not see all."""
+"""The Ranking: top-n logits of each output row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# Most logits of a row that are ranked.
+# Maximum n of the top-n logits.
 MAX_RANKED = 256
 
 
@@ -36,7 +36,7 @@ PICK = np.dtype(
 
 
 class LostRows(PlanError):  # noqa: N818 - the name says what became of the rows
-    """Whole rows were asked for after another run has overwritten them."""
+    """Complete rows of logits were requested after another run has overwritten them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Ranking:
     logits: Float32  # [n_output, n]
     sums: npt.NDArray[np.float64]  # [n_output]: of exp(logit - largest logit) over the whole row; NaN: not made
     is_sound: npt.NDArray[np.bool_]  # [n_output]: if not, the row holds NaN or plus infinity, and all else is void
-    # Whole rows from a first to a last (exclusive) of the output, [n, n_vocab], until the next run or call.
+    # rows(first, last): complete output rows first to last (exclusive), [n, n_vocab], valid until the next run or call.
     rows: Callable[[int, int], Float32]  # LostRows if another run is under way
     tokens: npt.NDArray[np.int32] | None = None  # [n_output]: that each row follows, if the device took them
 
@@ -77,12 +77,12 @@ class NextStep:
 
 @runtime_checkable
 class Ranks(Protocol):
-    """A program that can rank logits where it computes them, so that most of them need not come to the host."""
+    """A program that ranks logits on the device, so that only the top n are copied to the host."""
 
     def rank(
         self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
     ) -> Ranking:
-        """Runs steps from `first` on, as `Program.run`; gives at least the n largest logits of each row of output.
+        """Run steps from `first` on, as `Program.run`, and return at least the top n logits of each output row.
 
         n is at most MAX_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
         the device has all that it needs, so that the host works while the device does.

@@ -1,4 +1,4 @@
-"""The Share: what one device of a machine has of a model."""
+"""The Share: layers and memory of a model on one device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Share:
 
     device: str  # "cuda:0", "cpu"
     name: str  # of the GPU, as its maker calls it; "" of the CPU
-    n_layers: int  # whole ones
+    n_layers: int  # complete layers
     n_without_experts: int  # further layers, whose experts are on the CPU
     has_output: bool  # whether logits are computed there
     weights: int  # bytes
     cache: int  # bytes of the cache that is asked for, or of the least that there is
-    values: int  # bytes of what steps leave for each other, and a reserve
+    values: int  # bytes of intermediate values, and a reserve
     free: int | None = None  # bytes before the model came; None: of the CPU
     total: int | None = None
     driver: str = ""  # of the GPU, as `About.device_driver`

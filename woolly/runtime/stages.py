@@ -20,7 +20,7 @@ _MIN_LENGTH = 16  # characters of a token
 class Stages:
     """The processes that hold a model's layers, in the order of the layers."""
 
-    places: tuple[tuple[Address, ...], ...]  # each with those that may take its place
+    places: tuple[tuple[Address, ...], ...]  # each with its replacements
     token: bytes
     model: str = ""  # digest of the file, which each stage must have
     ctx: int | None = None  # as the plan was traced for

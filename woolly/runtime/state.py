@@ -1,4 +1,4 @@
-"""The State: what a plan keeps between runs, in pages that all sequences share and in slots of one sequence each."""
+"""The State of a plan between runs: pages in a pool shared by all sequences, and one slot per sequence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def pages_for(n_tokens: int) -> int:
 
 
 def pages_for_window(window: int, max_running: int, n_rows: int, n_pages: int, n_drafts: int = 1) -> int:
-    """Pages for what `max_running` requests and `logits` see at once, and for two boundaries to continue at.
+    """Return the pages for the windows of `max_running` concurrent requests and `logits`, and two resume points.
 
     All requests together hold the `n_rows` of one step, and each up to `n_drafts` that are not decided. There are
     never more than `n_pages`, those of entries without a window.
     """
-    # A request sees up to two pages in part, besides those of its window and its drafts.
+    # A request has up to two partial pages besides those of its window and its drafts.
     seen = (max_running + 1) * (pages_for(window) + 2 + pages_for(n_drafts)) + pages_for(n_rows)
     return min(n_pages, seen + 2 * pages_for(window))
 
@@ -43,7 +43,7 @@ class State(Protocol):
 
     @property
     def n_slots(self) -> int:
-        """Slots, used or not; one holds what the plan keeps of a sequence besides its pages."""
+        """Slots, used or not; one holds the recurrent state of a sequence."""
 
     @property
     def slot_bytes(self) -> int:
@@ -74,10 +74,10 @@ class PortableState(State, Protocol):
         """A copy of a page of one table."""
 
     def write_page(self, page: int, data: npt.NDArray[np.uint8], table: int = 0) -> None:
-        """Overwrites a page of one table with what `read_page` gave."""
+        """Overwrite a page of one table with the bytes of `read_page`."""
 
     def read_slot(self, slot: int) -> npt.NDArray[np.uint8]:
         """A copy of a slot, `slot_bytes` long."""
 
     def write_slot(self, slot: int, data: npt.NDArray[np.uint8]) -> None:
-        """Overwrites a slot with what `read_slot` gave."""
+        """Overwrite a slot with the bytes of `read_slot`."""

@@ -46,7 +46,7 @@ class RowView:
         return self.tensor.data[self._rows]
 
     def dequantize(self, rows: npt.NDArray[np.integer] | None = None) -> npt.NDArray[np.float32]:
-        """The values, or those of some rows of the first axis."""
+        """Return the values in f32, optionally of some rows of the first axis."""
         if self._axis == len(self.tensor.shape) - 1:
             values: npt.NDArray[np.float32] = self.tensor.dequantize()[self._rows]
             return values if rows is None else values[rows]
@@ -100,7 +100,7 @@ def check_weights(plan: Plan, views: Views) -> None:
 
 
 def _has_shape(shape: tuple[int, ...], weight: Weight, is_matrix: bool) -> bool:
-    if not is_matrix:  # a vector of all numbers, whatever the axes: files have those of convolutions in other places
+    if not is_matrix:  # flat vector: files order the axes of convolutions differently
         return math.prod(shape) == math.prod(weight.shape)
     n_axes = max(len(shape), len(weight.shape))  # a matrix of one row may be a vector in the file
     return (1,) * (n_axes - len(shape)) + shape == (1,) * (n_axes - len(weight.shape)) + weight.shape

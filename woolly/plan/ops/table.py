@@ -56,7 +56,9 @@ class Op:
     weights: tuple[str, ...] = ()
     matrices: tuple[str, ...] = ()  # roles that rows are multiplied with: they are packed, counted and bounded
     rare: tuple[str, ...] = ()  # roles used only by image rows, excluded from the cost
-    tables: tuple[str, ...] = ()  # roles whose rows are looked up; what is neither is a vector, whatever its shape
+    tables: tuple[
+        str, ...
+    ] = ()  # roles used as lookup tables; every role that is neither a matrix nor a table is a vector
     attributes: tuple[str, ...] = ()  # "?" ends one of which 0 means none: it is not printed
     # State that outlives a run, and scratch memory that threads share during one: names, with attributes in braces.
     reads: tuple[str, ...] = ()
@@ -65,8 +67,8 @@ class Op:
     part: str | Callable[[Step], str] = "other"  # part of a model that its time counts for
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
     fused: bool = False  # created by a pass, not by a model
-    whole: bool = False  # reads other rows of a text, which must be whole in the batch
-    by_row: bool = False  # a row of its result is made of the same row of its inputs, wherever that row stands
+    whole: bool = False  # reads other rows of a text, which must be complete in the batch
+    by_row: bool = False  # row-wise: each output row depends only on the same input row, not on its position
     cuts_rows: bool = False  # takes long, and may compute some rows of its result now and the others later
 
 

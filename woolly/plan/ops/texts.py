@@ -39,7 +39,7 @@ class TextOps(Recorder):
     def pool(self, x: Handle, kind: Pool) -> Handle:
         """Pool each text to one row: the mean of its rows, the first, or the last.
 
-        The text must be whole in the batch.
+        The text must be complete in the batch.
         """
         if x.value.rows != "batch":
             self._fail("pool got some rows of each text; all were expected")

@@ -1,4 +1,4 @@
-"""Ops of towers, which make rows of images, and of models that take such rows in place of tokens."""
+"""Ops of vision and audio encoders, and of models that take their embeddings in place of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TowerOps(Recorder):
 
     @op()
     def input(self, *, width: int) -> Handle:
-        """The rows that the batch brings (`Batch.hidden`), as they are."""
+        """Read the input rows of the batch (`Batch.hidden`)."""
         if width < 1:
             self._fail(f"input got a width of {width}; at least 1 was expected")
         return self._step("input", (), "batch", width)
@@ -61,7 +61,7 @@ class TowerOps(Recorder):
     def conv1d(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
         """Each column times a filter over `kernel` rows of its text, plus `name.bias` if the file has one; then silu.
 
-        The filter begins `before` rows before each row; zeros stand outside of the text, which is whole in the batch.
+        The filter begins `before` rows before each row, with zero padding. The text must be complete in the batch.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1):

@@ -1,4 +1,4 @@
-"""Speed applied from outside: each pass turns a plan into another that computes the same."""
+"""Passes: rewrites of a plan into a faster one with the same results."""
 
 from collections.abc import Callable, Sequence
 
@@ -52,12 +52,12 @@ __all__ = [
 
 Pass = Callable[[Plan], Plan]
 
-# In this order: later passes look for what earlier ones made.
+# In this order: later passes match the output of earlier ones.
 FUSIONS: tuple[Pass, ...] = (prune_rows, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
 def fusions_for(k_type: str) -> tuple[Pass, ...]:
-    """The fusions for a cache whose keys are of this type: with 4 bits they are kept without their bias."""
+    """Return the fusion passes for a key cache type; 4-bit keys are stored without their bias."""
     at = FUSIONS.index(fuse_attention) + 1
     return (*FUSIONS[:at], center_keys, *FUSIONS[at:]) if k_type == "q4" else FUSIONS
 

@@ -1,7 +1,7 @@
-"""Keys kept without their bias: 4 bits then hold what a token says, and not what all tokens share.
+"""Keys stored without their bias, so that 4 bits encode only the part that differs between tokens.
 
-The bias of Qwen 2.5 0.5B in layer 0 is 40 to 90 times as long as what it is added to. Attention adds its part of the
-scores, which is exact: a bias turns by the position, as its key does.
+In layer 0 of Qwen 2.5 0.5B, the bias is 40 to 90 times as long as the rest of the key. Attention adds its part of the
+scores exactly: the bias is rotated by the position, like the key.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def center_keys(plan: Plan) -> Plan:
     """Store and attend of keys with a bias -> store that leaves it out, attend that adds it. After `fuse_attention`.
 
-    Keys that a draft borrows stay as they are: it looks at them by steps of its own.
+    Keys that a draft borrows are unchanged: the draft reads them with separate steps.
     """
     if any(rope.sections for step in plan.steps if (rope := step.rope()) is not None):
-        return plan  # rows may turn by other positions than their own
+        return plan  # rope positions may differ from sequence positions
     made_by = {value: step for step in plan.steps for value in step.outputs}
     borrowing = plan.draft.steps if plan.draft is not None and plan.draft.borrows else ()
     borrowed = {name for step in borrowing for name in step.reads}
@@ -54,7 +54,7 @@ def _rope(store: Step) -> Rope:
 
 
 def _bias(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
-    """The bias of the keys that a step stores, if they turn by their positions and nothing else changes them."""
+    """Return the bias of the keys that a step stores, if a full rope by position is the only change after it."""
     if store.op != "store" or store.by_role("k_norm") or (rope := store.rope()) is None:
         return None
     if rope.n_rot != store.integer("head_dim") or rope.back:

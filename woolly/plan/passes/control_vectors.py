@@ -19,7 +19,7 @@ def add_control_vectors(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
         raise ModelError(f"a control vector has a direction for {missing[0]}, which the model does not have")
     values = list(plan.values)
     steps: list[Step] = []
-    renamed: dict[int, int] = {}  # what a layer leaves: the value with its direction added
+    renamed: dict[int, int] = {}  # layer output -> value with the direction added
     ends = {last[layer]: weight for layer, weight in directions.items()}
     for index, step in enumerate(plan.steps):
         steps.append(replace(step, inputs=tuple(renamed.get(v, v) for v in step.inputs)))

@@ -31,7 +31,7 @@ def fuse_attention(plan: Plan) -> Plan:
     for index, step in enumerate(plan.steps):
         if step.op not in ("attention", "indexer"):
             continue
-        # What reads the cache reads besides q the last input: the positions to look at, or the weights of an index.
+        # Besides q, the reading step takes the last input: the chosen positions, or the weights of an index.
         is_choice, has_chosen = step.op == "indexer", step.op == "attention" and step.integer("chosen") > 0
         n_stored = 2 if is_choice else len(step.inputs) - has_chosen
         inputs = (*step.inputs[:1], *step.inputs[n_stored:])
@@ -63,10 +63,10 @@ def fuse_attention(plan: Plan) -> Plan:
             "entry": step.integer("entry"),
             "head_dim": step.integer("head_dim"),
         }
-        # The turned q takes the place of the q that went in: same value, same width.
+        # The rotated q replaces the input q: same value, same width.
         turned = step.inputs[0]
         store = Step("store", (q, k, *v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
-        # What a part of a plan makes may be read in another one.
+        # The result of a part may be read in another part.
         is_read = bool(readers[step.output]) or step is plan.steps[-1] or plan.is_part
         replaced[index] = (store, read) if is_read else (store,)
     return rebuilt(plan, replaced)

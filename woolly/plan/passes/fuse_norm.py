@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fuse_norm(plan: Plan) -> Plan:
-    """rms_norm over whole rows, read by one `linears` or `moe` step -> that step's prologue."""
+    """rms_norm over complete rows, read by one `linears` or `moe` step -> that step's prologue."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, norm in enumerate(plan.steps):
@@ -22,7 +22,7 @@ def fuse_norm(plan: Plan) -> Plan:
             continue
         at = readers[norm.output][0]
         reader = plan.steps[at]
-        # The router's own input is not what the step norms.
+        # The step does not norm a separate router input.
         if reader.op not in ("linears", "moe") or reader.by_role("norm") or reader.inputs[0] != norm.output:
             continue
         fused = changed(reader, roles=f"norm {reader.text('roles')}", eps=norm.number("eps"))

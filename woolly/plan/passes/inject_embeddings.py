@@ -1,4 +1,4 @@
-"""Rows of a tower in place of tokens: where a text model takes them in."""
+"""Injection of image and audio embeddings in place of token embeddings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
     A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
     the parts after the first are added to what the first layers leave.
     """
-    # The table of layers' own inputs stays: rows of images take those of token 0, which stands in their place.
+    # The per-layer embedding table is unchanged: image rows use that of token 0, their placeholder.
     inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
-    # Runs of tokens have rows of their own, and images no tokens.
+    # N-gram embeddings need tokens, which images do not have.
     if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
         raise UnsupportedError(f"{plan.architecture} models take no rows of images yet")
     if any(dict(step.attributes).get("alibi") for step in plan.steps):
-        # Rows of an image may see later ones, and tables of ALiBi end a few positions after a row's own.
+        # Image rows may attend to later rows, but ALiBi tables end a few positions after a row.
         raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of images")
     own = plan.values[embeds[0].output].width
     if width % own != 0:
@@ -31,7 +31,7 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
         )
     plan = replace(plan, steps=tuple(_masked(plan, step) for step in plan.steps))
     readers = [step for step in plan.steps if embeds[0].output in step.inputs]
-    # Granite multiplies what it is given, whatever it is.
+    # Granite also scales injected embeddings.
     is_of_tokens = len(readers) == 1 and readers[0].op == "scale" and not plan.architecture.startswith("granite")
     last = readers[0] if is_of_tokens else embeds[0]
     ends = {plan.steps.index(last): 0}
@@ -58,9 +58,9 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
 
 
 def _masked(plan: Plan, step: Step) -> Step:
-    """The step of a model in which rows of an image see each other in some layers alone.
+    """Return an attention step with the mask of image rows, which attend to each other only in some layers.
 
-    Gemma 4: in those with a window; if layers have inputs of their own (E2B, E4B), in none.
+    Gemma 4: in layers with a window; with per-layer inputs (E2B, E4B), in none.
     """
     if plan.architecture != "gemma4" or step.op != "attention":
         return step

@@ -23,11 +23,11 @@ def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
 
     For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
     result times the scale that the batch gives a sequence. A `moe` step gets both matrices of each expert as weights.
-    ModelError for a tensor that no linear of the plan reads, and no expert as a whole.
+    ModelError for a tensor that is neither a linear nor an expert tensor of the plan.
     """
     values = list(plan.values)
     steps: list[Step] = []
-    renamed: dict[int, int] = {}  # values of linears: what stands for them after the adapters
+    renamed: dict[int, int] = {}  # values of linears -> values after the adapters
     used: list[set[str]] = [set() for _ in adapters]
 
     def value(width: int, like: Value) -> int:
@@ -68,7 +68,7 @@ def _with_low(step: Step, adapters: Sequence[Mapping[str, LowRank]], used: Seque
     attributes, weights = dict(step.attributes), list(step.weights)
     roles = step.roles
     for role, matrix in zip(step.roles, step.weights, strict=True):
-        # Gate and up in one tensor have no rows of their own in a pair; experts that share matrices have other numbers.
+        # Not for gate and up in one tensor, whose LoRA pair cannot be split, nor for experts that share matrices.
         if role not in ("gate", "up", "down") or matrix.name != matrix.tensor or step.integer("shared"):
             continue
         for index, adapter in enumerate(adapters):

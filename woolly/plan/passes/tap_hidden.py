@@ -12,7 +12,7 @@ from woolly.plan.plan import Plan, Step, Value
 def tap_hidden(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
     """The plan with the steps of `features` as soon as the inputs of these layers are there, side by side.
 
-    `features` begins with the rows that a batch brings (`hidden`); its last value is `Plan.features`.
+    `features` begins with the input rows of a batch (`hidden`); its last value is `Plan.features`.
     """
     read = [_input(plan, layer) for layer in layers]
     (brought,) = (step.output for step in features.steps if step.op == "hidden")

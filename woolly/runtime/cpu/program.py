@@ -39,7 +39,7 @@ Float32 = npt.NDArray[np.float32]
 _MAX_CONTEXT = 1 << 20
 
 
-# What the least levels of x86-64 and arm64 need beside the portable one: native/cpu/kernels/needs.h has all.
+# CPU features of the lowest non-portable levels of x86-64 and arm64; native/cpu/kernels/needs.h lists all.
 _MIN_FEATURES = ({"avx2", "fma", "f16c"}, {"asimd", "asimddp"})
 
 log = logging.getLogger("woolly.runtime")
@@ -72,9 +72,9 @@ class CpuProgram:
     def __init__(
         self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] | None = None
     ) -> None:
-        """`passes` are those that the plan goes through; fewer keep values that a fused step does not make."""
+        """`passes`: fusion passes to apply; fewer keep values that fused steps do not compute."""
         self.plan = plan
-        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        # With bidirectional attention nothing is kept between runs: the cache is small enough for f32.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         passes = fusions_for(kept_as(self.kv_type)[0]) if passes is None else passes
         warn_of_biased_keys(plan, tensors, self.kv_type, centers=True)
@@ -128,7 +128,7 @@ class CpuProgram:
         return self.compute(batch, state, first, last)
 
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> Float32:
-        """Computes some rows of a step alone, as `CutsRows` says."""
+        """Compute a range of rows of one step; see `CutsRows`."""
         first, last = checked_range(step, step + 1, len(self.running_plan.steps))
         return self.compute(batch, state, first, last, (first_row, last_row))
 
@@ -211,7 +211,7 @@ class CpuProgram:
 
 
 class CpuDraft:
-    """The draft of a plan: the last steps of its program, over pages of their own."""
+    """The draft of a plan: the last steps of its program, with a separate cache."""
 
     def __init__(self, program: CpuProgram, plan: Plan, running_plan: Plan) -> None:
         self.running_plan = running_plan

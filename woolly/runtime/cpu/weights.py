@@ -71,7 +71,7 @@ def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory that the system grants page by page as it is written, in pages of 2 MiB if it can."""
     if sys.platform == "win32":
         return np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8)
-    # Private: of what could be shared with a child, the system gives no large pages.
+    # Private: the system grants no huge pages for shared mappings.
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,4 +1,4 @@
-"""The Place: some layers of a model, the stage that holds them, and what is asked of it."""
+"""The Place: client of the stage that holds some layers of a model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessa
 Float32 = npt.NDArray[np.float32]
 
 _DIAL = 5.0  # seconds until an address that does not answer is given up
-# A stage that computes says so every two seconds.
+# A busy stage sends a message every two seconds.
 SILENCE = 15.0  # seconds without a word after which a stage is lost
 
 
 class Place:
     """One part of the model.
 
-    LostConnection from any call means that the stage is lost with all that it held; `is_connected` is then False.
+    LostConnection from any call means that the stage and its state are lost; `is_connected` is then False.
     """
 
     def __init__(self, addresses: tuple[Address, ...], token: bytes, instance: str) -> None:
@@ -36,7 +36,7 @@ class Place:
         self._token = token
         self._instance = instance
         self._connection: Connection | None = None
-        self._probe: str | None = None  # what every stage in this place must compute
+        self._probe: str | None = None  # probe result that every stage in this place must reproduce
         self.address = addresses[0]
         self.memory = 0  # bytes that the stage has for weights and cache
         self.steps: tuple[Step, ...] = ()
@@ -52,7 +52,7 @@ class Place:
         return self._connection is not None
 
     def dial(self, go_on: Callable[[], None]) -> None:
-        """Connects to the first address that answers. StageError names what was wrong with the last one."""
+        """Connect to the first address that answers. StageError with the reason if none does."""
         self.drop()
         reasons: list[StageError] = []
         for address in self._addresses:
@@ -88,7 +88,7 @@ class Place:
         self.about = About(**reply.fields["about"])
 
     def ask(self, message: WireMessage, go_on: Callable[[], None]) -> WireMessage:
-        """Sends a message and returns the reply. An error of the stage is raised here as what it was there."""
+        """Send a message and return the reply. An error of the stage is raised with its original class."""
         self.say(message)
         return self._receive(go_on, "done")
 
@@ -98,7 +98,7 @@ class Place:
         """The value of the last of some steps; CancelledRun if the stage stopped because `is_cancelled`."""
 
         def go_on() -> None:
-            if is_cancelled():  # said again and again: a run that has not started yet does not hear it
+            if is_cancelled():  # repeated: a run that has not started yet ignores it
                 self.say(WireMessage("cancel"))
 
         reply = self.ask(WireMessage("run", fields, arrays), go_on)
@@ -136,7 +136,7 @@ class Place:
                 go_on()
             if reply.kind not in (kind, "error"):
                 raise LostConnection(f"it replied {reply.kind!r} in place of {kind!r}")
-        except BaseException:  # what comes next would not be the reply to what is asked next
+        except BaseException:  # a late reply would be taken for the reply to the next message
             self.drop()
             raise
         if reply.kind == "error":
@@ -144,7 +144,7 @@ class Place:
         return reply
 
     def _error_of(self, fields: Mapping[str, Any]) -> Exception:
-        """The error that a stage had: of its own class if it is one of ours."""
+        """Return the error reported by a stage, with its original class if it is one of Woolly's."""
         kind = getattr(errors, str(fields.get("type")), None)
         message = str(fields.get("message"))
         if kind is RequestError:

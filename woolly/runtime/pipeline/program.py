@@ -79,7 +79,7 @@ class PipelineState:
         return sum(whole for _, _, whole in self.sizes)
 
     def read_page(self, page: int, table: int = 0) -> Bytes:
-        """A copy of a page of one table: the parts of all stages in turn."""
+        """Return a copy of a page of one table, concatenated over the stages."""
         return self._program.copy(self, {"number": page, "table": table})
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
@@ -97,21 +97,21 @@ class PipelineState:
 
 
 class PipelineProgram:
-    """Parts of a plan in stages. A lost stage is waited for; states are empty then, and say so once (LostState)."""
+    """Parts of a plan in stages. Waits for a lost stage; states are empty then and raise LostState once."""
 
-    draft = None  # the block that guesses tokens would need the values of the last stage
+    draft = None  # a draft would need the values of the last stage
 
     def __init__(self, plan: Plan, stages: Stages, backend: str, options: Options) -> None:
         self.plan = plan
         self.max_rows = options.rows()
         self.numbers = itertools.count()  # of states
-        self.dropped: list[int] = []  # numbers of states that nobody has any more
+        self.dropped: list[int] = []  # numbers of states that were garbage-collected
         self._stages = stages
         self._states: weakref.WeakValueDictionary[int, PipelineState] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
         self._cancelled = threading.Event()
         self._generation = 0  # counts the losses
-        self._carried: Float32 | None = None  # what the last run left, if it ended between two stages
+        self._carried: Float32 | None = None  # result of the last run, if it ended between two stages
         instance = secrets.token_hex(16)
         self._places = [Place(addresses, stages.token, instance) for addresses in stages.places]
         try:
@@ -183,7 +183,7 @@ class PipelineProgram:
         return state
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps in the stages that have them. LostState if a stage lost what the state held."""
+        """Run steps in their stages. LostState if a stage lost the contents of the state."""
         if not isinstance(state, PipelineState) or state.number not in self._states:
             raise PlanError("the state is not one of this program; new_state makes one")
         first, last = checked_range(first, last, len(self.running_plan.steps))
@@ -296,7 +296,7 @@ class PipelineProgram:
             raise LostState("a stage was lost with the pages that it held")
 
     def _restore(self) -> None:
-        """Connects what is not connected, and makes the states there again. Says which states nobody has any more."""
+        """Reconnect lost stages, recreate their states, and free the states that were garbage-collected."""
         for place, fields in zip(self._places, self._open, strict=True):
             if not place.is_connected:
                 self._keep_trying(partial(self._connect, place, fields), is_lost=True)
@@ -351,7 +351,7 @@ class PipelineProgram:
 
 
 class PipelineBackend:
-    """Lets stages compile the parts of a plan, each with a backend of its own machine."""
+    """Backend whose stages compile the parts of a plan on their machines."""
 
     levels = ()
     is_gpu = False  # the devices are the stages' own
@@ -366,7 +366,7 @@ class PipelineBackend:
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:
-        """Connects to all stages. `tensors` are not read: each stage has a file of its own."""
+        """Connect to all stages. `tensors` are not read: each stage has a copy of the file."""
         if options.gpu_layers is not None:
             raise RequestError("stages place layers on GPUs by themselves; leave gpu_layers out", field="gpu_layers")
         if plan.result != "logits":

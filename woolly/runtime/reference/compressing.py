@@ -46,7 +46,7 @@ def _cache_rows(c: OpContext, step: Step, x: Float32) -> Float32:
 def attend_compressed(
     c: OpContext, step: Step, q: Float32, latest: Float32, blocks: Float32, *chosen: Float32
 ) -> Float32:
-    """Softmax attention over the latest rows and the blocks that rows see, together."""
+    """Softmax attention over the latest rows and the visible blocks, in one softmax."""
     head_dim, window, every = (step.integer(name) for name in ("head_dim", "window", "every"))
     sinks = c.weights.get(step.weights[0].name)[:, None]
     heads, out = q.reshape(len(q), -1, head_dim), np.empty_like(q)

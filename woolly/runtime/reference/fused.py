@@ -54,7 +54,7 @@ def _add_lora(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
 
 @reference("store")
 def store(c: OpContext, step: Step, q: Float32, k: Float32, *v: Float32) -> Float32:
-    """Q and k normed per head and turned; k and v into the cache."""
+    """Norm and rope q and k per head, store k and v in the cache, and return q."""
     arrays = {role: c.weights.get(w.name) for role, w in zip(step.roles, step.weights, strict=True)}
     if "q_norm" in arrays:
         q = apply_rms_norm(q, arrays["q_norm"], step.number("eps"))

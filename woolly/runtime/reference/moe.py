@@ -129,7 +129,7 @@ def _names(step: Step) -> dict[str, str]:
 
 
 def _linear(c: OpContext, step: Step, role: str, expert: int, x: Float32, wanted: Float32 | None) -> Float32:
-    """X times one matrix of a tensor of experts, times its scale, plus its bias and what adapters add."""
+    """Multiply x by one expert's matrix and scale, add its bias and adapters."""
     names = _names(step)
     # All experts in f32 would be several times the file.
     y = apply_linear(x, c.weights.rows(names[role], np.array([expert], np.int32))[0], None)

@@ -104,7 +104,7 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
         positions = c.batch.positions[rows]
         n_past = int(positions[-1]) + 1
-        # Pages that no row sees may be -1: what stands there in their place is not seen either.
+        # Masked pages may be -1; whatever is read instead is masked, too.
         used = c.batch.table(c.state.windows[step.integer("entry")])[s][: -(-n_past // PAGE_SIZE)]
         past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
         past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
@@ -189,7 +189,7 @@ _FARTHEST = 128  # from here on distances share a bucket
 
 
 def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
-    """T5's buckets: half for later positions, if rows see any.
+    """Return T5's distance buckets: half of them for later positions, if visible.
 
     Half of them, or of each half, are for single distances, the others grow up to 128.
     """
@@ -198,7 +198,7 @@ def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool =
     if single >= _FARTHEST:
         coarse = np.full_like(far, side - 1)
     else:
-        # A distance where a bucket begins is a whole number of them but for what f64 rounds.
+        # At the start of a bucket, the share is an integer up to f64 rounding.
         share = np.log(np.clip(far, single, _FARTHEST) / single) / np.log(_FARTHEST / single)
         coarse = np.minimum(single + (share * (side - single) + 1e-9).astype(np.int64), side - 1)
     return np.where((distance > 0) & sees_later, side, 0) + np.where(far < single, far, coarse)
@@ -212,7 +212,7 @@ def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:
 
 
 def softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None) -> Float32:
-    """Shares of the positions that are seen; a sink takes its share of each head and gives nothing."""
+    """Softmax over the visible positions; a sink adds to the denominator only."""
     scores = np.where(seen, scores, np.float32(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - top)

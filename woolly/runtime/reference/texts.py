@@ -1,4 +1,4 @@
-"""The NumPy meaning of the ops of whole texts."""
+"""NumPy reference of the ops over complete texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def embed_token_type(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("pool")
 def pool(c: OpContext, step: Step, x: Float32) -> Float32:
-    """One row for each text that a wanted row belongs to."""
+    """Pool the text of each output row to one row."""
     texts = np.searchsorted(c.batch.offsets, c.batch.output_rows, side="right") - 1
     firsts, lasts = c.batch.offsets[texts], c.batch.offsets[texts + 1]
     if step.text("kind") != "mean":

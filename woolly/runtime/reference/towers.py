@@ -1,4 +1,4 @@
-"""The NumPy meaning of the ops of towers, and of rows that come in place of tokens."""
+"""NumPy reference of the ops of vision and audio encoders, and of injected embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 @reference("input")
 def input(c: OpContext, step: Step) -> Float32:
-    """The rows that the batch brings."""
+    """Return the input rows of the batch."""
     if c.batch.hidden is None:
         raise ValueError("the batch has no input rows, which this plan begins with")
     return c.batch.hidden
@@ -40,7 +40,7 @@ def merge_patches(c: OpContext, step: Step, x: Float32) -> Float32:
     rows = step.integer("count")
     if len(c.batch.output_rows) and c.batch.output_rows.max() + rows > len(x):
         raise ValueError("rows are folded beyond the batch")
-    y: Float32 = x[c.batch.output_rows[:, None] + np.arange(rows)]  # wanted rows, rows of each, columns
+    y: Float32 = x[c.batch.output_rows[:, None] + np.arange(rows)]  # [output rows, rows merged, columns]
     if step.text("kind") == "mean":
         y = y.mean(axis=1, dtype=np.float64).astype(np.float32)
     elif step.text("kind") == "interleave":
@@ -64,7 +64,7 @@ def conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("gather_conv1d")
 def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Each column times a filter over the rows that the batch names, of each row or of each wanted one."""
+    """Depthwise convolution over the rows listed in the batch, for each row or each output row."""
     first, taps = step.integer("first"), step.integer("taps")
     if c.batch.gather_rows is None or c.batch.gather_rows.shape[1] < first + taps:
         raise ValueError("the batch does not name the rows of a filter")
@@ -86,7 +86,7 @@ def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("cumulative_norm")
 def cumulative_norm(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Each row by the mean and the deviation of what its text has had up to it."""
+    """Normalize each row by the cumulative mean and deviation of its text."""
     weight = c.weights.get(step.weights[0].name)
     y = np.zeros_like(x)
     for first, last in zip(c.batch.offsets[:-1], c.batch.offsets[1:], strict=True):
@@ -100,7 +100,7 @@ def cumulative_norm(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("scatter_rows")
 def scatter_rows(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Brought rows in place of those of x, or added."""
+    """Replace rows of x by the injected rows, or add them."""
     y: Float32 = x.copy()
     width, part = x.shape[1], step.integer("part")
     if c.batch.inputs_embeds is not None and c.batch.embeds_rows is not None:

@@ -18,7 +18,7 @@ class WeightStore:
     """Dequantized tensors, least recently used first out. Thread-safe."""
 
     def __init__(self, tensors: Views, budget: int | None = None) -> None:
-        """`budget` in bytes bounds what is kept; None keeps everything."""
+        """`budget`: maximum bytes of cached tensors; None: no limit."""
         self._tensors = tensors
         self._budget = budget
         self._kept: OrderedDict[str, Float32] = OrderedDict()
@@ -53,6 +53,6 @@ class WeightStore:
         return self._tensors[name].dequantize(indices) if array is None else array[indices]
 
     def stats(self) -> WeightStats:
-        """Counts since the start, and the bytes held."""
+        """Return the counters since the start, and the cached bytes."""
         with self._lock:
             return WeightStats(self._hits, self._misses, self._evictions, self._n_bytes)

@@ -29,7 +29,7 @@ log = logging.getLogger("woolly.runtime")
 _ALL = 1 << 30  # more layers than any model has
 # Values of a batch take less, whatever the model.
 _VALUES = 4 << 30
-_PADDING = 1 << 16  # of a weight, at most
+_PADDING = 1 << 16  # maximum per weight
 
 
 class SplitBackend:
@@ -38,7 +38,7 @@ class SplitBackend:
     is_gpu = True
 
     def __init__(self, gpu: GpuBackend, insists: bool) -> None:
-        """`insists`: a model must fit as a whole, unless `Options.gpu_layers` says otherwise."""
+        """`insists`: the entire model must fit, unless `Options.gpu_layers` is set."""
         self._gpu = gpu
         self._insists = insists
         self.name = gpu.name
@@ -166,7 +166,7 @@ class SplitBackend:
 
 
 def _for_part(options: Options, on_gpu: bool, is_alone: bool) -> Options:
-    """The options of a part. A level may name those of all parts, as `About.level` does."""
+    """Return the options of a part. A level may list the levels of all parts, as in `About.level`."""
     level = options.level
     if level is not None and ("+" in level or not is_alone):
         own = CpuBackend().levels

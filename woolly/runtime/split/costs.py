@@ -25,12 +25,12 @@ class Atom:
 
     first: int
     last: int  # exclusive
-    unit: int  # a layer; several, if the plan cannot be cut between them; or what comes after the last
+    unit: int  # a layer, several that cannot be separated, or the output head
     is_experts: bool
 
 
 def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
-    """The atoms of a plan, and how many layers each unit has: 0 for what comes after the last layer."""
+    """Return the atoms of a plan, and the number of layers of each unit; 0 for the output head."""
     points, layers = split_points(plan), plan.layers
     last_layered = max((i for i, layer in enumerate(layers) if layer), default=-1)
     head = [at for at in points if at > last_layered][:1]

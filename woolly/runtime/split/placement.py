@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CTX_STEP = 256  # rounds the context that would fit
 
-Home = dict[Atom, int]  # the GPU of each atom; those of the CPU are missing
+Home = dict[Atom, int]  # GPU index by atom; atoms on the CPU are absent
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Placement:
     cards: tuple[int, ...]  # which of the cards are used
     shares: tuple[Share, ...]  # of each part
     n_layers: int  # of the model
-    n_tokens: int  # of the cache that there is room for
+    n_tokens: int  # capacity of the cache
     cpu_bytes: int  # of weights that the CPU reads for one token
-    bound: str  # what keeps more layers off the GPUs; "" if nothing does
+    bound: str  # limit that keeps more layers off the GPUs; "": none
 
     @property
     def is_whole(self) -> bool:
@@ -56,7 +56,7 @@ class Placement:
         return all(share.device != "cpu" for share in self.shares)
 
     def __str__(self) -> str:
-        """One sentence: what is where, and what it costs."""
+        """Return a summary of the layers and memory on each device."""
         gpus = [share for share in self.shares if share.device != "cpu"]
         whole, partly = (sum(getattr(s, name) for s in gpus) for name in ("n_layers", "n_without_experts"))
         if not gpus:
@@ -81,7 +81,7 @@ def place_layers(
 ) -> Placement:
     """Places the first `n_wanted` layers on the cards, and the rest on the CPU; None: as many as fit.
 
-    Experts are the first to stay on the CPU. RequestError with the figures if the layers that are wanted do not fit.
+    Experts are the first to stay on the CPU. RequestError with the sizes if the requested layers do not fit.
     """
     return _Placer(plan, tensors, options, cards).place(n_wanted)
 
@@ -98,7 +98,7 @@ class _Placer:
         self.n_layers = sum(self.layers)
 
     def place(self, n_wanted: int | None) -> Placement:
-        """The placement of a number of layers, or of the most that fit."""
+        """Return the placement of `n_wanted` layers; None: as many as fit."""
         everything = set(self.atoms)
         if n_wanted is not None and n_wanted < self.n_layers:
             home = self._dealt(self._first_layers(n_wanted))
@@ -126,7 +126,7 @@ class _Placer:
         return home
 
     def _filled(self, atoms: set[Atom]) -> Home:
-        """Units from the first on, each on the first card with room for it, until one fits nowhere."""
+        """Place units in order, each on the first card with room, until one fits nowhere."""
         home: Home = {}
         at = 0
         for unit in range(len(self.layers)):
@@ -152,7 +152,7 @@ class _Placer:
         return {atom for atom in self.atoms if atom.unit < units}
 
     def _dealt(self, atoms: set[Atom]) -> Home:
-        """Units in order, in proportion to the free memory; if that does not fit, each card filled in turn."""
+        """Place units in order, in proportion to the free memory; if that does not fit, fill the cards in turn."""
         units = sorted({atom.unit for atom in atoms})
         sizes = [self.costs[0].weights([atom for atom in atoms if atom.unit == unit]) for unit in units]
         whole, free = sum(sizes), [card.free for card in self.cards]
@@ -210,7 +210,7 @@ class _Placer:
         )
 
     def _counted(self, home: Home) -> int:
-        """Whole layers on cards."""
+        """Return the number of complete layers on cards."""
         return sum(
             n for unit, n in enumerate(self.layers) if all(atom in home for atom in self.atoms if atom.unit == unit)
         )
@@ -262,7 +262,7 @@ class _Placer:
 
 
 def _fitting(costs: Costs, own: list[Atom], left: int, most: int) -> int:
-    """The longest context whose cache takes at most `left` bytes, in steps."""
+    """Return the longest context whose cache takes at most `left` bytes, rounded down to _CTX_STEP."""
     low, high = 0, most // _CTX_STEP
     while low < high:
         middle = (low + high + 1) // 2

@@ -52,9 +52,9 @@ class _Run:
 
 
 class SplitProgram:
-    """Parts of a plan, each compiled by a backend of its own. Rows are handed from one to the next as f32.
+    """Parts of a plan, each compiled by a separate backend. Rows pass from one to the next as f32.
 
-    A part may have several segments: experts that stay on the CPU leave holes in what a GPU runs.
+    A part may have several segments: experts on the CPU interrupt the steps of a GPU.
     """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment], compilers: Sequence[Callable[[Plan], Program]]) -> None:
@@ -64,7 +64,7 @@ class SplitProgram:
         self._parts: list[Program] = []
         self._lock = threading.Lock()
         self._is_cancelled = False
-        self._carried: Float32 | None = None  # what the last run left, if it ended between two segments
+        self._carried: Float32 | None = None  # result of the last run, if it ended between two segments
         try:
             for index, compile in enumerate(compilers):
                 own = slice_steps(plan, [(one.first, one.last) for one in segments if one.part == index])

@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class SplitState:
-    """Pages and slots of all parts, under the same numbers. A part has those of its own entries of the plan's state."""
+    """Pages and slots of all parts, with the same numbers. Each part stores its entries of the plan's state."""
 
     def __init__(self, parts: Sequence[State], n_pages: int, n_slots: int) -> None:
         self.parts = tuple(parts)
@@ -48,7 +48,7 @@ class SplitState:
         return all(isinstance(part, PortableState) and part.is_portable for part in self.parts)
 
     def read_page(self, page: int, table: int = 0) -> Bytes:
-        """A copy of a page of one table: that of each part in turn."""
+        """Return a copy of a page of one table, concatenated over the parts."""
         return np.concatenate([part.read_page(page, table) for part in self._portable()])
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
@@ -58,7 +58,7 @@ class SplitState:
             part.write_page(page, own, table)
 
     def read_slot(self, slot: int) -> Bytes:
-        """A copy of a slot: that of each part in turn."""
+        """Return a copy of a slot, concatenated over the parts."""
         return np.concatenate([part.read_slot(slot) for part in self._portable()])
 
     def write_slot(self, slot: int, data: Bytes) -> None:

@@ -165,7 +165,7 @@ def _named(entry: Paged, kv_type: str) -> str:
 
 
 def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
-    """Attention over V of 4 bits: over rotated heads, which whole blocks of 32 columns fill up."""
+    """Attention over 4-bit V: Hadamard-rotated heads, padded to blocks of 32 columns."""
     stored = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // stored.k_dim
     k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
