@@ -1,10 +1,10 @@
-"""Compiles native/gpu by Slang into one archive of SPIR-V and of Metal's text, woolly/runtime/vulkan/kernels.bin.
+"""Compiles native/gpu with Slang into one archive of SPIR-V and Metal source, woolly/runtime/vulkan/kernels.bin.
 
     pip install slangpy
     python native/gpu/compile.py [--missing] [OUT]
 
-Slang is called through the C functions of the library in the package slangpy, in as many processes as there are cores.
-The archive is the same on all systems. Kernels of an older one whose sources are the same are taken from there.
+Calls Slang through the C API of the library in the package slangpy, with one process per core. The archive is
+identical on all systems. Kernels with unchanged sources are copied from an existing archive.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _slang_version() -> str:
 
 
 def _slang_folder() -> Path:
-    """Where the compiler is; SystemExit says what to install if it is not there."""
+    """Return the folder of the compiler; SystemExit with the install command if it is missing."""
     found = importlib.util.find_spec("slangpy")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("Slang is not installed: pip install slangpy")
@@ -202,7 +202,7 @@ def _slang_folder() -> Path:
 
 @functools.cache
 def _included(path: str) -> tuple[str, ...]:
-    """A source and all that it includes, each once."""
+    """Return a source and its transitive includes, each once."""
     found = [path]
     for one in re.findall(r'#include "(.*)"', (HERE / path).read_text()):
         found += (each for each in _included(one) if each not in found)
@@ -210,7 +210,7 @@ def _included(path: str) -> tuple[str, ...]:
 
 
 class Slang:
-    """The compiler, opened once."""
+    """The Slang compiler, loaded once."""
 
     def __init__(self) -> None:
         place = _slang_folder()
@@ -232,7 +232,7 @@ class Slang:
         self._session = p(self._library.spCreateSession(None))
 
     def compile(self, source: Path, *options: str, targets: tuple[str, ...] = ("spirv",)) -> list[bytes]:
-        """What the compiler makes of `main` in a source for each target: reading the source is most of the work."""
+        """Compile `main` of a source for each target in one request: parsing the source takes most of the time."""
         library = self._library
         request = c.c_void_p(library.spCreateCompileRequest(self._session))
         words = [str(source), *(word for target in targets for word in ("-target", target))]
@@ -254,7 +254,7 @@ class Slang:
 
 
 def _bytes_of(blob: c.c_void_p) -> bytes:
-    """What a blob of Slang holds, which is freed. Its functions: query, keep, free, address, size."""
+    """Return the bytes of a Slang blob and release it. Its vtable: query, retain, release, address, size."""
     table = c.cast(blob, c.POINTER(c.POINTER(c.c_void_p))).contents
     address, size = (c.CFUNCTYPE(kind, c.c_void_p)(table[i]) for i, kind in ((3, c.c_void_p), (4, c.c_size_t)))
     data = c.string_at(address(blob), size(blob))
@@ -337,7 +337,7 @@ def _compiled(job: tuple[_Job, bool]) -> tuple[bytes, bytes]:
 
 
 def _compile_all(jobs: list[tuple[_Job, bool]]) -> list[tuple[bytes, bytes]]:
-    """What becomes of each, in as many processes as there are cores."""
+    """Compile all jobs, with one process per core."""
     _slang()  # fails here if it cannot be opened, not in each process
     n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if n < 2:
@@ -350,7 +350,7 @@ def _compile_all(jobs: list[tuple[_Job, bool]]) -> list[tuple[bytes, bytes]]:
 
 
 def _kept(out: Path) -> dict[str, bytes]:
-    """Kernels of the archive that is there, by the digest of what they were compiled from; none if it is damaged."""
+    """Return the kernels of the existing archive by the digest of their sources; {} if it is damaged."""
     data = out.read_bytes() if out.exists() else b""
     if not data.startswith(MARK):
         return {}

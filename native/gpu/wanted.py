@@ -1,4 +1,4 @@
-"""Says whether this machine has a GPU that Woolly, which must be installed, would take by itself if it had kernels.
+"""Checks if this machine has a GPU that an installed Woolly would use by default, but lacks compiled kernels for.
 
 python native/gpu/wanted.py     # yes or no
 """
@@ -11,7 +11,7 @@ from woolly.runtime.vulkan.level import find_level
 
 
 def are_kernels_wanted() -> bool:
-    """Whether kernels are all that the GPU of `auto` lacks."""
+    """Return True if the GPU selected by `auto` only lacks compiled kernels."""
     try:
         find_level()
     except (DeviceError, RequestError) as error:  # RequestError: a driver without a GPU
