@@ -1,4 +1,4 @@
-"""WHAT IS KEPT: pages, and prefixes that several requests share."""
+"""KV cache: pages, prefix index, recurrent slots, window pages and the disk tier."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The PageFolder: pages of the cache and states of sequences as files, which outlive the process and are shared.
+"""PageFolder: cache pages and recurrent states as files that persist and are shared between processes.
 
 The kind of a file is "page" (of the entries that see all tokens), "window0", "window1" (of those with each window) or
 "state" (what recurrent layers keep after the page).
@@ -32,16 +32,16 @@ _MAGIC, _VERSION = b"WOOLLYKV", 1
 _NAME = re.compile(r"([0-9a-f]{40})\.(page|state|window\d{1,2})")
 _PIN = ".pin"
 
-# Removing goes on until this share of the bound is left, so that not every write removes something.
+# Eviction continues down to this share of the bound, so that not every write evicts.
 _TRIMMED = 0.9
-_LOOKED = 1 / 16  # share of the bound after which this process looks at what others wrote
-_PATIENCE = 60.0  # seconds after which it looks in any case, or tries again if pins left no room
-_MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk that stays free, and the bytes that are enough
+_LOOKED = 1 / 16  # share of the bound written before this process lists the folder again
+_PATIENCE = 60.0  # seconds after which it lists the folder in any case, or retries if pins left no room
+_MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk to keep free, and its maximum in bytes
 
 
 @dataclass(frozen=True)
 class PageFile:
-    """One file of a folder."""
+    """File of a folder."""
 
     path: Path
     identity: str
@@ -49,11 +49,11 @@ class PageFile:
     kind: str
     n_bytes: int
     used: float  # time of the last use
-    rank: float  # the lowest goes first, if one must
+    rank: float  # the lowest rank is evicted first
     is_pinned: bool
 
     def fault(self) -> str | None:
-        """Returns what is wrong with the file, None if it is whole."""
+        """Return the fault of the file; None if it is valid."""
         try:
             _parse(read_regular_file(self.path), self.identity, self.kind, bytes.fromhex(self.digest))
         except OSError as error:
@@ -63,16 +63,16 @@ class PageFile:
         return None
 
     def unpin(self) -> None:
-        """Removes the pin."""
+        """Remove the pin."""
         self.path.with_name(self.path.name + _PIN).unlink(missing_ok=True)
 
 
 class PageFolder:
     """Files of one identity within a folder that several identities and processes share.
 
-    A file is immutable, named by the digest of all tokens up to its page, and appears whole: it is written under
-    another name, synced and renamed. There is no index to corrupt or lose: the listing is the index. A file that is
-    torn, damaged or of something else is removed and counts as a miss, and so does one that another process removed.
+    A file is immutable, named by the digest of all tokens up to its page, and appears atomically: it is written under
+    another name, synced and renamed. There is no separate index: the directory listing is the index. A file that is
+    truncated, corrupt or unexpected is removed and counts as a miss, as does a file removed by another process.
     Any thread may call any method.
     """
 
@@ -85,11 +85,11 @@ class PageFolder:
         self._lock = threading.Lock()
         self._names: set[tuple[str, bytes]] = set()
         self._size = 0  # of all files, as far as this process knows
-        self._unseen = 0  # bytes written since it looked
+        self._unseen = 0  # bytes written since the last listing
         self._looked = self._refused = -_PATIENCE
         self._trimming = threading.Lock()
         self.n_damaged = 0
-        self.refusal: str | None = None  # why the last write was not done
+        self.refusal: str | None = None  # reason why the last write was skipped
         for path in (folder, self._own):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._survey()
@@ -99,7 +99,7 @@ class PageFolder:
 
     @property
     def n_bytes(self) -> int:
-        """Returns the size of all files, as far as this process knows."""
+        """Return the size of all files, as far as this process knows."""
         return self._size
 
     def has(self, kind: str, digest: bytes) -> bool:
@@ -113,7 +113,7 @@ class PageFolder:
         return False
 
     def read(self, kind: str, digest: bytes) -> Bytes | None:
-        """Returns the payload of a file; None if it is not there or not whole."""
+        """Return the payload of a file; None if it is missing or invalid."""
         path = self._path(kind, digest)
         try:
             return _parse(read_regular_file(path), self.identity, kind, digest)
@@ -121,7 +121,7 @@ class PageFolder:
             self._forget(kind, digest)
             return None
         except ValueError:
-            # A folder of that name is not a damaged file: it stays, and would count again at every miss.
+            # A folder of that name is not a corrupt file: it stays, and would count again at every miss.
             self.n_damaged += not path.is_dir()
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -129,11 +129,11 @@ class PageFolder:
             return None
 
     def write(self, kind: str, digest: bytes, data: Bytes, depth: int = 0) -> bool:
-        """Writes a file unless it is there; False, with the reason in `refusal`, if there is no room for it.
+        """Write a file unless it exists; False, with the reason in `refusal`, if there is no room for it.
 
-        `depth` is the number of pages before it: if files must go, the ends of texts go first.
+        `depth` is the number of pages before it: the ends of texts are evicted first.
         """
-        # The file itself is asked: another process may have removed it.
+        # Check the file itself: another process may have removed it.
         if self.touch(kind, digest, depth):
             return True
         self._forget(kind, digest)
@@ -158,7 +158,7 @@ class PageFolder:
         return True
 
     def erase(self, kind: str, digest: bytes) -> None:
-        """Removes a file, pinned or not."""
+        """Remove a file, pinned or not."""
         path = self._path(kind, digest)
         for one in (path, path.with_name(path.name + _PIN)):
             with contextlib.suppress(OSError):
@@ -166,10 +166,10 @@ class PageFolder:
         self._forget(kind, digest)
 
     def touch(self, kind: str, digest: bytes, depth: int) -> bool:
-        """Notes a use, and returns whether the file is there.
+        """Record a use; return True if the file exists.
 
-        A page ranks a second before its parent: it goes first, and never stays alone. What is above all others, such
-        as a system prompt, has a negative depth.
+        A page ranks one second below its parent: it is evicted first and never stays alone. A system prompt has a
+        negative depth, which ranks above all others.
         """
         now = time.time()
         try:
@@ -179,16 +179,16 @@ class PageFolder:
         return True
 
     def look(self) -> None:
-        """Looks at what the folder holds, which other processes write to and clear."""
+        """List the folder, which other processes write to and clear."""
         self._survey()
 
     def pin(self, kind: str, digest: bytes) -> None:
-        """Keeps a file until it is cleared by name."""
+        """Pin a file: it is kept until it is cleared by name."""
         path = self._path(kind, digest)
         path.with_name(path.name + _PIN).touch(mode=0o600)
 
     def measured_rate(self, n_bytes: int = 8 << 20) -> float:
-        """Returns the bytes per second at which this disk is read, the system's own cache left out where it can be."""
+        """Return the measured read rate of this disk in bytes per second, without the page cache where possible."""
         path = self._own / f"speed.{os.getpid()}.tmp"
         try:
             with path.open("wb", buffering=0) as file:
@@ -218,7 +218,7 @@ class PageFolder:
             self._names.discard((kind, digest))
 
     def _survey(self) -> list[PageFile]:
-        """Lists all files, and removes what writers that were killed left behind."""
+        """List all files, and remove temporary files of killed writers."""
         files = list(stored_pages(self.root))
         with self._lock:
             self._size = sum(file.n_bytes for file in files)
@@ -256,7 +256,7 @@ class PageFolder:
         return True
 
     def _trim(self, max_bytes: int) -> None:
-        """Removes the longest unused files, of any identity, until they take at most this."""
+        """Remove the least recently used files of all identities until they take at most `max_bytes`."""
         for file in sorted(self._survey(), key=lambda file: file.rank):
             if self._size <= max_bytes:
                 return
@@ -265,9 +265,9 @@ class PageFolder:
             try:
                 file.path.unlink()
             except FileNotFoundError:
-                pass  # another process was quicker
+                pass  # another process removed it first
             except OSError:
-                continue  # it stays, and counts
+                continue  # it stays and counts
             with self._lock:
                 self._size -= file.n_bytes
                 if file.identity == self.identity:
@@ -275,7 +275,7 @@ class PageFolder:
 
 
 def stored_pages(folder: Path) -> Iterator[PageFile]:
-    """Yields the files of all identities in a folder; one that vanishes meanwhile is left out."""
+    """Yield the files of all identities in a folder, except files that vanish meanwhile."""
     for path in folder.glob("*/*/*"):
         found = _NAME.fullmatch(path.name)
         if found is None:
@@ -299,7 +299,7 @@ def _head(identity: str, kind: str, digest: bytes, payload: bytes) -> bytes:
 
 
 def _parse(data: bytes, identity: str, kind: str, digest: bytes) -> Bytes:
-    """Returns the payload of a file. ValueError says why it is not what its name says."""
+    """Return the payload of a file. ValueError with the reason if its header does not match its name."""
     head, end = data[: _HEAD.size], _HEAD.size + _SUM
     if len(data) < end or _sum(head) != data[_HEAD.size : end]:
         raise ValueError("its header is torn or damaged")

@@ -1,4 +1,4 @@
-"""The PagePool: counts the users of each page of the cache, and keeps unused pages whose text may be needed again."""
+"""PagePool: reference counts of cache pages, and LRU eviction of unused pages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from woolly.cache.prefix import PrefixIndex
 if TYPE_CHECKING:
     from woolly.cache.windows import WindowPool
 
-_AHEAD = 4  # reading ahead may take one page in four from others
+_AHEAD = 4  # prefetching may evict a quarter of the pool
 
 
 class PagePool:
-    """Hands out page numbers and counts their users.
+    """Allocates page numbers and counts their users.
 
-    A page that several requests use, or that is in the prefix index, is full. Full pages are never written again, so
-    sharing needs no copy. A page without users keeps its text until its memory is needed; the least recently used
-    page is evicted first, and before all others those that were read ahead of a request.
+    Pages with several users and pages in the prefix index are full. Full pages are never written again, so
+    sharing needs no copy. A page without users keeps its content until its memory is needed; the least recently used
+    page is evicted first, and prefetched pages before all others.
     """
 
     def __init__(self, n_pages: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
@@ -34,24 +34,24 @@ class PagePool:
 
     @property
     def n_free(self) -> int:
-        """Pages without users, in the index or not."""
+        """Number of pages without users, in the index or not."""
         return len(self._blank) + len(self._idle)
 
     def n_users(self, page: int) -> int:
-        """The number of requests that use a page."""
+        """Return the number of requests that use a page."""
         return self._users[page]
 
     def room_ahead(self, found: Iterable[int]) -> int:
-        """Pages that may be taken to read ahead after those that the index found.
+        """Return the number of pages that may be prefetched after the found ones.
 
-        What is read ahead evicts a quarter of the pool at most, however many texts are read: each takes the place of
-        the one before.
+        Prefetching evicts at most a quarter of the pool, regardless of the number of texts: each replaces
+        the previous one.
         """
         n_early = sum(page in self.index.early for page in found)
         return max(len(self._blank), self.n_pages // _AHEAD - n_early)
 
     def take(self, n: int, is_early: bool = False) -> list[int]:
-        """Takes n pages to write to; the caller has checked `n_free`. Early ones are evicted before others."""
+        """Allocate n pages; the caller has checked `n_free`. Early (prefetched) pages are evicted first."""
         if n > self.n_free:
             raise ValueError(f"{n} pages were asked for, {self.n_free} are free")
         pages = [self._blank.pop() if self._blank else self._evict() for _ in range(n)]
@@ -61,7 +61,7 @@ class PagePool:
         return pages
 
     def share(self, pages: Sequence[int], is_early: bool = False) -> None:
-        """Adds a user to pages that the index found. One that reads ahead leaves pages as early as they are."""
+        """Add a user to pages found in the index. A prefetch leaves early pages early."""
         if not is_early:
             self.index.early.difference_update(pages)
         for page in pages:
@@ -70,14 +70,14 @@ class PagePool:
             self._users[page] += 1
 
     def publish(self, page: int, parent: bytes, digest: bytes, tokens: Sequence[int]) -> None:
-        """Adds a full page to the prefix index."""
+        """Add a full page to the prefix index."""
         replaced = self.index.add(page, parent, digest, tokens)
         if replaced is not None and self._users[replaced] == 0:
             del self._idle[replaced]
             self._blank.append(replaced)
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Removes a user. Goes from the last page to the first: a page is found only through those before it."""
+        """Remove a user, from the last page to the first: a page is found only through the pages before it."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page] > 0:
@@ -91,7 +91,7 @@ class PagePool:
                 self._idle.move_to_end(page, last=False)
 
     def forget(self, pages: Sequence[int]) -> int:
-        """Blanks those of the pages that have no users, and returns their number."""
+        """Remove the unused ones of some pages from the index; return their number."""
         idle = [page for page in pages if page in self._idle]
         for page in reversed(idle):
             del self._idle[page]

@@ -1,4 +1,4 @@
-"""The PrefixIndex: finds full pages of the cache by their text, and explains why a request found no more."""
+"""PrefixIndex: finds full cache pages by the digest of their tokens, and reports the reasons of misses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from woolly.runtime import PAGE_SIZE
 if TYPE_CHECKING:
     from woolly.cache.windows import WindowPool
 
-ROOT = b""  # stands before the first page, unless a request has a salt of its own
+ROOT = b""  # parent of the first page, unless the request has a salt
 
-# A cryptographic digest over all tokens so far: nobody can craft two texts that share a page.
+# A cryptographic digest over all tokens so far: collisions cannot be crafted.
 _DIGEST_BYTES = 20
 
-# Most pages that a request is compared with to find where it diverged: thousands may follow one prefix.
+# Maximum pages compared to find where a request diverged: thousands may follow one prefix.
 _MAX_COMPARED = 64
 
 
@@ -28,10 +28,10 @@ _MAX_COMPARED = 64
 class PrefixReport:
     """Result of one request's lookup in the prefix cache.
 
-    The reason says why the rest was computed: None if all that can be shared was (the last token never is, because
-    its logits are needed), "short" (no full page), "cold" (nothing in the cache begins like it), "diverged at token N",
+    The reason says why the rest was computed: None if everything shareable was cached (the last token never is, because
+    its logits are needed), "short" (no full page), "cold" (no cached prefix), "diverged at token N",
     "ended at token N" (the cached text agrees, but is shorter), "unsaved at token N" (the pages up to there are cached,
-    but not the recurrent state after them, or what a window sees there), "evicted" (it was cached before),
+    but not the recurrent state after them, or the window's pages), "evicted" (it was cached before),
     "recomputed" (the request needs every row: log-probabilities of the prompt, or hooks).
     """
 
@@ -49,7 +49,7 @@ class PrefixStats:
     evictions: int
     cached_pages: int  # in the index, used or not
     snapshots: int  # recurrent states in the index, used or not; 0 for models without
-    reasons: Mapping[str, int]  # requests by the first word of their reason; "complete" if it is None
+    reasons: Mapping[str, int]  # requests by the first word of their reason; "complete" for None
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,21 @@ class _Entry:
 
 
 def page_digest(parent: bytes, tokens: Sequence[int], rows: bytes = b"") -> bytes:
-    """The digest of a page: of its tokens and all tokens before them, and of what `rows` of images are among them."""
+    """Return the digest of a page: its tokens, all tokens before them, and the image `rows` among them."""
     return hashlib.blake2b(parent + array("i", tokens).tobytes() + rows, digest_size=_DIGEST_BYTES).digest()
 
 
 class PrefixIndex:
-    """Maps the digest of a page to its number, and to the slot with the recurrent state after it, if one was saved.
+    """Maps page digests to page numbers, and to slots with the recurrent state after the page, if saved.
 
-    A model that keeps recurrent state can continue only where such a snapshot is.
+    A recurrent model can continue only at such a snapshot.
     """
 
     def __init__(self, max_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
         self.needs_state = needs_state
-        self.early: set[int] = set()  # pages that were read ahead and no answer has used: they are evicted first
+        self.early: set[int] = set()  # prefetched pages that no answer has used: evicted first
         self._windows = windows
-        self.on_lost_state: Callable[[int], None] = lambda slot: None  # gets each slot that is not a snapshot any more
+        self.on_lost_state: Callable[[int], None] = lambda slot: None  # called with each dropped snapshot
         self._saved: dict[bytes, int] = {}  # slots with the state after a page
         self._digests: dict[int, bytes] = {}  # the digest of each slot in `_saved`
         self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose state was evicted, oldest first
@@ -95,7 +95,7 @@ class PrefixIndex:
         return slot in self._digests
 
     def state_after(self, digest: bytes) -> int | None:
-        """The slot with the state after a page, if it was saved."""
+        """Return the slot with the state after a page, if it was saved."""
         return self._saved.get(digest)
 
     def is_early(self, slot: int) -> bool:
@@ -103,7 +103,7 @@ class PrefixIndex:
         return self._pages.get(self._digests[slot], -1) in self.early
 
     def save(self, digest: bytes, slot: int) -> bool:
-        """Makes a slot the snapshot after a page; False if the page has one, or is not in the index."""
+        """Make a slot the snapshot after a page; False if the page has one, or is not in the index."""
         if digest in self._saved or digest not in self._pages or slot in self._digests:
             return False
         self._saved[digest] = slot
@@ -112,7 +112,7 @@ class PrefixIndex:
         return True
 
     def forget_state(self, slot: int, is_evicted: bool = True) -> None:
-        """Removes a snapshot; one that was evicted is a reason for reports."""
+        """Remove a snapshot; evicted ones are remembered for reports."""
         digest = self._digests.pop(slot)
         del self._saved[digest]
         if is_evicted:
@@ -122,7 +122,7 @@ class PrefixIndex:
         self.on_lost_state(slot)
 
     def page_of(self, digest: bytes) -> int | None:
-        """The page with a digest, if it is in the index."""
+        """Return the page with a digest, if it is in the index."""
         return self._pages.get(digest)
 
     def was_evicted(self, digest: bytes) -> bool:
@@ -130,7 +130,7 @@ class PrefixIndex:
         return digest in self._ghosts
 
     def stored(self) -> list[tuple[bytes, int]]:
-        """Digests of all pages with the number of pages before each: the latest text first, each from its beginning."""
+        """Return the digests and depths of all pages: the latest text first, each from its beginning."""
         parents = {entry.digest: entry.parent for entry in self._entries.values()}  # in the order of publishing
         depths: dict[bytes, int] = {}
         for last in reversed(parents):
@@ -144,7 +144,7 @@ class PrefixIndex:
         return list(depths.items())
 
     def find(self, digests: Sequence[bytes]) -> list[int]:
-        """Pages of the longest prefix that is in the index and can be continued."""
+        """Return the pages of the longest prefix that is in the index and can be continued."""
         pages = self.known(digests)
         n, before = len(pages), -1
         while n != before:
@@ -156,7 +156,7 @@ class PrefixIndex:
         return pages[:n]
 
     def known(self, digests: Sequence[bytes]) -> list[int]:
-        """Pages of the longest prefix that is in the index."""
+        """Return the pages of the longest prefix that is in the index."""
         pages = []
         for digest in digests:
             page = self._pages.get(digest)
@@ -166,9 +166,9 @@ class PrefixIndex:
         return pages
 
     def add(self, page: int, parent: bytes, digest: bytes, tokens: Sequence[int]) -> int | None:
-        """Adds a full page. If another page has the same text, the index keeps that one, unless windows lost it.
+        """Add a full page. If another page has the same digest, the index keeps it, unless windows lost it.
 
-        Then it returns the page that is not in the index any more.
+        In that case, return the page that was replaced.
         """
         if page in self._entries:
             return None
@@ -184,7 +184,7 @@ class PrefixIndex:
         return old
 
     def forget(self, page: int) -> None:
-        """Removes an evicted page."""
+        """Remove an evicted page."""
         entry = self._entries.pop(page)
         del self._pages[entry.digest]
         if entry.digest in self._saved:
@@ -201,7 +201,7 @@ class PrefixIndex:
     def report(
         self, tokens: Sequence[int], digests: Sequence[bytes], n_hit_pages: int, reuse: bool, root: bytes = ROOT
     ) -> PrefixReport:
-        """Counts what a request found, and reports why it found no more. `root` stands before its first page."""
+        """Count a request's lookup, and report the reason of a miss. `root` is the parent of its first page."""
         hit = n_hit_pages * PAGE_SIZE
         reason = self._reason(tokens, digests, n_hit_pages, root) if reuse else "recomputed"
         self._hit_tokens += hit
@@ -210,7 +210,7 @@ class PrefixIndex:
         return PrefixReport(hit, len(tokens) - hit, reason)
 
     def stats(self) -> PrefixStats:
-        """The counts so far."""
+        """Return the counts so far."""
         return PrefixStats(
             self._hit_tokens,
             self._miss_tokens,
@@ -241,7 +241,7 @@ class PrefixIndex:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of two pages."""
+    """Return the length of the common prefix of two pages."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i

@@ -1,4 +1,4 @@
-"""The SlotPool: counts the users of each slot of recurrent state, and keeps snapshots that may be resumed from."""
+"""SlotPool: reference counts of recurrent state slots, and LRU eviction of snapshots."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
 
 
 class SlotPool:
-    """Hands out slot numbers and counts their users.
+    """Allocates slot numbers and counts their users.
 
     A slot is blank, in use, or an idle snapshot: the state after a full page, which the prefix index finds by that
     page's digest. A snapshot is never written, because a run writes no slot that it reads: requests share it without
-    a copy. If no slot is blank, the least recently used idle snapshot gives way, those of text read ahead first.
+    a copy. If no slot is blank, the least recently used idle snapshot is evicted, prefetched ones first.
     """
 
     def __init__(self, n_slots: int, index: PrefixIndex) -> None:
         self.n_slots = n_slots
         self._index = index
         self._users = [0] * n_slots
-        # The last one given back is taken first: slots that were never used take no memory.
+        # The last released slot is reused first: slots that were never used take no memory.
         self._blank = list(range(n_slots - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # snapshots without users; least recently used first
         index.on_lost_state = self._lose
 
     @property
     def n_free(self) -> int:
-        """Slots without users, snapshots or not."""
+        """Number of slots without users, snapshots or not."""
         return len(self._blank) + len(self._idle)
 
     def n_users(self, slot: int) -> int:
-        """The number of requests that use a slot."""
+        """Return the number of requests that use a slot."""
         return self._users[slot]
 
     def take(self) -> int:
-        """Takes a slot to write to; the caller has checked `n_free`."""
+        """Allocate a slot; the caller has checked `n_free`."""
         if not self._blank:
             if not self._idle:
                 raise ValueError(f"all {self.n_slots} slots are in use")
@@ -47,13 +47,13 @@ class SlotPool:
         return slot
 
     def share(self, slot: int) -> None:
-        """Adds a user to a snapshot that the index found."""
+        """Add a user to a snapshot found in the index."""
         if self._users[slot] == 0:
             del self._idle[slot]
         self._users[slot] += 1
 
     def give_back(self, slot: int) -> None:
-        """Removes a user; a snapshot without users stays idle."""
+        """Remove a user; a snapshot without users stays idle."""
         self._users[slot] -= 1
         if self._users[slot] == 0:
             if self._index.knows_state(slot):
@@ -62,12 +62,12 @@ class SlotPool:
                 self._blank.append(slot)
 
     def discard(self, slot: int) -> None:
-        """Forgets a snapshot that a later one replaces, unless a request uses it."""
+        """Drop a snapshot that a later one replaces, unless a request uses it."""
         if slot in self._idle:
             self._index.forget_state(slot, is_evicted=False)
 
     def _lose(self, slot: int) -> None:
-        """Makes a slot blank that is not a snapshot any more."""
+        """Mark a slot as blank."""
         if slot in self._idle:
             del self._idle[slot]
             self._blank.append(slot)

@@ -1,4 +1,4 @@
-"""The DiskTier: brings pages from files into the cache while other requests run, and writes those worth it."""
+"""DiskTier: loads pages from disk into the cache while other requests run, and writes reused pages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from woolly.runtime import PAGE_SIZE, PortableState
 Bytes = npt.NDArray[np.uint8]
 
 _THREADS = 2
-_WRITING = 64 << 20  # bytes of copies that may wait for the disk
-_PER_STEP = 4  # pages that one step copies for the disk
+_WRITING = 64 << 20  # maximum bytes of copies queued for writing
+_PER_STEP = 4  # maximum pages copied per step
 _PACE = 0.3  # weight of the latest observation in a moving average
-_OVERHEAD = 0.002  # seconds that a read takes besides its bytes
-_LASTING = 30 * 86_400  # seconds that system prompts stay longer than other unused pages
-_FLUSHING = 4.0  # seconds that closing may take to write what is not on disk
+_OVERHEAD = 0.002  # latency of a read, in seconds
+_LASTING = 30 * 86_400  # seconds that unused system prompts are kept longer than other pages
+_FLUSHING = 4.0  # maximum seconds to write remaining pages on close
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class DiskStats:
     n_bytes: int  # of all files in the folder
     read_tokens: int
     written_bytes: int
-    n_damaged: int  # files that were not what their name says, and were removed
+    n_damaged: int  # corrupt files, which were removed
     disk_rate: float  # bytes per second of reading, measured
-    compute_rate: float  # tokens per second of prompts, measured; 0: not yet
-    refusal: str | None  # why the last page was not written
+    compute_rate: float  # measured prefill rate in tokens per second; 0: not yet
+    refusal: str | None  # reason why the last page was not written
 
 
 @dataclass
 class _Load:
-    """Pages of one request on their way from disk."""
+    """Pages of one request that are loading from disk."""
 
-    digests: list[bytes]  # of all pages up to the last that comes
+    digests: list[bytes]  # of all pages up to the last loading one
     tokens: Sequence[int]
     root: bytes
     pages: Mapping[tuple[int, int], Future[Bytes | None]]  # by table, and number of pages before it
     state: Future[Bytes | None] | None = None
-    n_shared: int = 0  # first pages that are a system prompt's
+    n_shared: int = 0  # leading pages of a system prompt
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,16 +66,16 @@ class _Load:
 
 
 class DiskTier:
-    """Below the prefix index: what is found here is added to the index, and requests find it there as ever.
+    """Disk tier below the prefix index: loaded pages are added to the index.
 
-    A request whose next pages are on disk waits while two threads read them, if that takes less time than to compute
-    them: both rates are measured, at the start and at every use. Pages are written when they are wanted a second time,
+    A request whose next pages are on disk waits while two threads read them, if that takes less time than computing
+    them: both rates are measured, at the start and at every use. Pages are written when they are requested again,
     and all of them when the engine closes. Those of system prompts stay longer from their second use on: a prompt with
-    the time in it, or each row of a batch, would push out what is used. All but the reading and writing of files is
-    done by the engine's thread.
+    the time in it, or each row of a batch, would evict used pages. The engine's thread does everything except
+    file I/O.
 
-    What entries with a window keep of a page is a file of its own, because the cache has it of few pages: of those
-    before the boundaries at which requests are likely to continue. Only these files are read that a request sees.
+    Sliding-window entries of a page have a separate file, because the cache has them for few pages: those
+    before the boundaries at which requests are likely to continue. Only files in a request's windows are read.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class DiskTier:
         compute_rate: float = 0.0,
         windows: Sequence[WindowPool | None] = (),
     ) -> None:
-        """`compute_rate` is a first measurement, in tokens per second; 0: the first prompts measure it.
+        """`compute_rate` is an initial prefill rate in tokens per second; 0: measured with the first prompts.
 
-        `windows` has a pool for each of `Plan.windows`; None if all pages have room there.
+        `windows` has a pool for each window of `Plan.windows`; None if the window cache has all pages.
         """
         self.folder = folder
         self._state = state
@@ -102,7 +102,7 @@ class DiskTier:
         self._compute_rate = compute_rate
         self._loads: dict[Hashable, _Load] = {}
         self._coming: set[bytes] = set()
-        self._wanted: OrderedDict[bytes, int] = OrderedDict()  # depth of pages that are to be written
+        self._wanted: OrderedDict[bytes, int] = OrderedDict()  # depth of pages to write
         self._lasting: set[bytes] = set()  # pages of system prompts whose files this process has ranked
         self._arrived = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="woolly-disk")
@@ -118,7 +118,7 @@ class DiskTier:
         return bool(self._loads)
 
     def stats(self) -> DiskStats:
-        """Returns the counts so far."""
+        """Return the counts so far."""
         folder = self.folder
         return DiskStats(
             len(folder),
@@ -132,7 +132,7 @@ class DiskTier:
         )
 
     def saw(self, n_rows: int, seconds: float) -> None:
-        """Learns from a step of a prompt how fast this machine computes."""
+        """Update the prefill rate with a step."""
         if n_rows >= PAGE_SIZE and seconds > 0:
             rate = n_rows / seconds
             self._compute_rate += (rate - self._compute_rate) * (_PACE if self._compute_rate else 1.0)
@@ -152,9 +152,9 @@ class DiskTier:
         n_spare: int,
         n_shared: int = 0,
     ) -> bool:
-        """Starts to read the next pages of a request, at most `n_spare`; False if there are none worth it.
+        """Start to read the next pages of a request, at most `n_spare`; False if none is worth it.
 
-        `settle` ends the waiting. The first `n_shared` pages are a system prompt's.
+        `settle` completes the load. The first `n_shared` pages belong to a system prompt.
         """
         index = self._pages.index
         found, known = len(index.find(digests)), index.known(digests)
@@ -184,7 +184,7 @@ class DiskTier:
         return user in self._loads or any(digest in self._coming for digest in digests)
 
     def settle(self, n_kept: int) -> None:
-        """Adds pages that have arrived to the index. `n_kept` free pages are left for running requests."""
+        """Add loaded pages to the index. `n_kept` free pages are left for running requests."""
         self._arrived.clear()
         for user in [user for user, load in self._loads.items() if load.is_done]:
             load = self._loads.pop(user)
@@ -192,30 +192,30 @@ class DiskTier:
             self._take_in(load, n_kept)
 
     def wait(self, seconds: float) -> None:
-        """Waits until a read ends."""
+        """Wait until a read ends."""
         self._arrived.wait(seconds)
 
     def forget(self, user: Hashable) -> None:
-        """Drops what a request waits for."""
+        """Drop the load of a request."""
         load = self._loads.pop(user, None)
         if load is not None:
             self._coming -= load.coming
 
     def want(self, digests: Sequence[bytes], first: int = 0, n_shared: int = 0) -> None:
-        """Notes pages that were wanted a second time; `first` is the number of pages before them.
+        """Queue pages that were requested again for writing; `first` is the number of pages before them.
 
-        The first `n_shared` pages of the text are a system prompt's, and stay a month longer than others.
+        The first `n_shared` pages of the text belong to a system prompt and are kept a month longer than others.
         """
         for depth, digest in enumerate(digests, first):
             if not self.folder.has("page", digest) or self._unwritten(digest):
                 rank = _rank(depth, n_shared)
                 self._wanted[digest] = min(rank, self._wanted.get(digest, rank))
             elif depth < n_shared and digest not in self._lasting:
-                self._lasting.add(digest)  # a rank of its first use, which a process that closed gave it, is not enough
+                self._lasting.add(digest)  # the rank of its first use, set by a process on close, is too low
                 self._touch(digest, _rank(depth, n_shared))
 
     def erase(self, digests: Sequence[bytes]) -> None:
-        """Removes pages and states from disk, and from what is to be written; writes under way end before."""
+        """Remove pages and states from disk and from the write queue, after writes in progress."""
         for digest in digests:
             self._wanted.pop(digest, None)
             self._lasting.discard(digest)
@@ -224,7 +224,7 @@ class DiskTier:
             self._erasures += [self._pool.submit(self.folder.erase, kind, digest) for kind in kinds]
 
     def work(self) -> None:
-        """Copies some wanted pages and hands them to the threads, as long as the disk keeps up."""
+        """Copy some queued pages and submit them for writing, as long as the disk keeps up."""
         for _ in range(_PER_STEP):
             if not self._wanted or self._n_writing >= _WRITING:
                 return
@@ -232,9 +232,9 @@ class DiskTier:
             self._copy(digest, depth)
 
     def flush(self) -> None:
-        """Writes all pages and states that are not on disk, the latest texts first, within a time."""
+        """Write all pages and states that are not on disk, the latest texts first, within a time limit."""
         end = time.monotonic() + _FLUSHING
-        wait(self._erasures)  # all of them, whatever they take
+        wait(self._erasures)  # all of them, regardless of size
         self.folder.look()
         index = self._pages.index
         for digest, depth in index.stored():
@@ -245,10 +245,10 @@ class DiskTier:
             self._copy(digest, self._wanted.get(digest, depth))
         while self._n_writing and time.monotonic() < end:
             time.sleep(0.002)
-        self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # not for a disk that hangs
+        self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # do not wait for a disk that hangs
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _has_state(self, digest: bytes) -> bool:
@@ -256,13 +256,13 @@ class DiskTier:
 
     @property
     def _whole(self) -> list[int]:
-        """Tables that every page of the index has: of all tokens, and of windows in which all pages have room."""
+        """Tables that have every indexed page: the table of all tokens, and windows with room for all pages."""
         return [0, *(table for table, pool in enumerate(self._windows, 1) if pool is None)]
 
     def _last_boundary(self, digests: Sequence[bytes], known: Sequence[int], found: int, end: int) -> int:
-        """The last number of pages up to `end` after which a request can continue with what is cached or on disk.
+        """Return the last page count up to `end` at which a request can continue with cached or stored pages.
 
-        `found` if there is none behind it; `known` are the pages that are cached.
+        Return `found` if there is none after it; `known` are the cached pages.
         """
         before = -1
         while end > found and end != before:
@@ -274,12 +274,12 @@ class DiskTier:
                 while pool is not None and end > found and i >= pool.first_seen(end * PAGE_SIZE):
                     is_cached = i < len(known) and pool.table[known[i]] >= 0
                     if not is_cached and not self.folder.has(kind, digests[i]):
-                        end = i  # no boundary behind a missing page that it sees
+                        end = i  # no boundary whose window has a missing page
                     i -= 1
         return end
 
     def _absent(self, known: Sequence[int], end: int) -> list[tuple[int, int]]:
-        """Table and number of each page that a request needs to continue after `end` pages and the cache lacks."""
+        """Return table and number of each uncached page that a request needs to continue after `end` pages."""
         out = [(table, i) for table in self._whole for i in range(len(known), end)]
         for table, pool in enumerate(self._windows, 1):
             if pool is not None:
@@ -293,7 +293,7 @@ class DiskTier:
         return future
 
     def _take_in(self, load: _Load, n_kept: int) -> None:
-        """Puts the pages of a load into the cache, up to the first that could not be read."""
+        """Copy the pages of a load into the cache, up to the first that could not be read."""
         data = {key: self._whole_data(key[0], future.result()) for key, future in load.pages.items()}
         numbers = [i for table, i in data if table == 0]
         taken: list[int] = []
@@ -304,7 +304,7 @@ class DiskTier:
             (page,) = self._pages.take(1)
             for pool in self._windows:
                 if pool is not None:
-                    pool.drop(page)  # of the text that the page had
+                    pool.drop(page)  # of the previous content of the page
             for table, one in own.items():
                 if one is not None:
                     self._state.write_page(page, one, table)
@@ -327,7 +327,7 @@ class DiskTier:
         return data if data is not None and len(data) == self._sizes[table] else None
 
     def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
-        """Gives pages of the index what entries with a window keep of them."""
+        """Copy the window entries of indexed pages into the cache."""
         for waiting in (*self._loads.values(), load):
             for windows in filter(None, self._windows):  # what they count on beside their reads gives way last
                 windows.touch([self._pages.index.page_of(one) for one in waiting.digests])
@@ -352,12 +352,12 @@ class DiskTier:
         self._slots.give_back(slot)
 
     def _copy(self, digest: bytes, depth: int) -> None:
-        """Copies what the cache has of a page, and the state after it if there is one, for a thread to write."""
+        """Copy a page, and the state after it if there is one, for a thread to write."""
         for kind, read in self._unwritten(digest):
             self._submit_write(kind, digest, read, depth)
 
     def _unwritten(self, digest: bytes) -> list[tuple[str, Callable[[], Bytes]]]:
-        """Kinds of what the cache has of a page and the disk lacks, with what copies it."""
+        """Return the kinds of a page's data that are cached but not on disk, each with its copy function."""
         index = self._pages.index
         page = index.page_of(digest)
         if page is None:
@@ -394,5 +394,5 @@ class DiskTier:
 
 
 def _rank(depth: int, n_shared: int) -> int:
-    """Returns the depth by which the folder ranks a page of a text whose first `n_shared` are a system prompt's."""
+    """Return the depth by which the folder ranks a page of a text that starts with `n_shared` system prompt pages."""
     return depth - _LASTING if depth < n_shared else depth

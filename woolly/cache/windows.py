@@ -1,4 +1,4 @@
-"""The WindowPool: pages of entries that see a window of the latest tokens, given back when no request sees them."""
+"""WindowPool: pages of sliding-window entries, released when they leave the windows of all requests."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from woolly.runtime.state import pages_for_window
 
 
 class WindowPool:
-    """Maps pages of the PagePool to fewer pages of its own, for the entries of a plan with one window.
+    """Maps pages of the PagePool to fewer pages, for the cache entries with one window size.
 
-    A page that some request sees has a page here. A request can continue after a cached text only if the pages that it
-    sees there still have one. So the pages before the boundaries at which requests are likely to continue stay when
-    no request sees them any more, as long as there is room; the least recently used one gives way.
+    A page in the window of a request is mapped. A request can continue after a cached text only if the pages in its
+    window are still mapped. So pages before the boundaries at which requests are likely to continue stay mapped after
+    no request needs them, while there is room; the least recently used one is evicted first.
     """
 
     def __init__(self, window: int, n_pages: int, n_mapped: int) -> None:
-        """`n_pages` hold what all running requests see at once, at least; `n_mapped` is the size of the PagePool."""
+        """`n_pages` is at least the pages in the windows of all running requests; `n_mapped` the PagePool's size."""
         self.window = window
         self.n_pages = n_pages
-        self.table = np.full(n_mapped + 1, -1, np.int32)  # by page of the PagePool; the last stands for page -1
+        self.table = np.full(n_mapped + 1, -1, np.int32)  # by page of the PagePool; the last entry is for page -1
         self._users = [0] * n_mapped
         self._blank = list(range(n_pages - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # mapped and without users; least recently used first
-        self.early: Container[int] = ()  # pages of text read ahead, which give way first
+        self.early: Container[int] = ()  # prefetched pages, evicted first
 
     @property
     def n_free(self) -> int:
-        """Pages that no request sees."""
+        """Number of pages without users."""
         return len(self._blank) + len(self._idle)
 
     def first_seen(self, n_tokens: int) -> int:
-        """The first page of a text that the row after some tokens sees."""
+        """Return the first page in the window of the row after n_tokens."""
         return max(0, n_tokens - self.window + 1) // PAGE_SIZE
 
     def hold(self, pages: Sequence[int]) -> None:
-        """Adds a user to pages, and maps those that are not. ValueError before any change if there is no room."""
+        """Add a user to pages, and map unmapped ones. ValueError before any change if there is no room."""
         needed = sum(self._users[page] == 0 for page in pages)
         if needed > self.n_free:
             raise ValueError(f"{needed} pages of the window of {self.window} were asked for, {self.n_free} are free")
@@ -53,7 +53,7 @@ class WindowPool:
             self._users[page] += 1
 
     def release(self, pages: Sequence[int], keep: bool) -> None:
-        """Removes a user; pages without users keep their content if `keep`, until room is needed."""
+        """Remove a user; pages without users keep their content if `keep`, until room is needed."""
         for page in pages:
             self._users[page] -= 1
             if self._users[page] == 0:
@@ -64,9 +64,9 @@ class WindowPool:
                     self.table[page] = -1
 
     def put(self, page: int) -> int | None:
-        """Maps a page that no request sees to a page of this pool, which the caller fills.
+        """Map an unused page to a page of this pool, which the caller fills.
 
-        It gives way like any other that no request sees. None if the page has one, or there is no room.
+        It may be evicted like any unused page. None if the page is mapped already, or there is no room.
         """
         if self.table[page] >= 0 or not self.n_free:
             return None
@@ -76,20 +76,20 @@ class WindowPool:
         return own
 
     def touch(self, pages: Sequence[int | None]) -> None:
-        """Makes the pages that the row after a text sees the last to give way; None stands for one that is absent."""
+        """Mark the pages in the window after a text as most recently used; None stands for a missing page."""
         for page in pages[self.first_seen(len(pages) * PAGE_SIZE) :]:
             if page is not None and page in self._idle:
                 self._idle.move_to_end(page)
 
     def drop(self, page: int) -> None:
-        """Takes the content of a page that no request sees: the page gets another text."""
+        """Unmap an unused page, which gets new content."""
         if page in self._idle:
             del self._idle[page]
             self._blank.append(int(self.table[page]))
             self.table[page] = -1
 
     def resumable(self, pages: Sequence[int]) -> int:
-        """The number of leading pages of a text after which a request can continue, at most all."""
+        """Return the number of leading pages of a text after which a request can continue."""
         missing = [i for i, page in enumerate(pages) if self.table[page] < 0]
         n = len(pages)
         while missing and n and self.first_seen(n * PAGE_SIZE) <= missing[-1]:
@@ -100,14 +100,14 @@ class WindowPool:
 
     @staticmethod
     def size(window: int, max_running: int, chunk: int, n_mapped: int, n_drafts: int = 1) -> int:
-        """Pages for what `max_running` requests and `logits` see at once, and for two boundaries to continue at.
+        """Return the pages for the windows of `max_running` requests and `logits`, and for two boundaries.
 
-        All requests together hold the `chunk` rows of one step, and each up to `n_drafts` that are not decided.
+        All requests together have the `chunk` rows of one step, and each up to `n_drafts` undecided draft rows.
         """
         return pages_for_window(window, max_running, chunk, n_mapped, n_drafts)
 
     def batch_table(self, pages: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """The pages of this pool for a table of pages of the PagePool, which is padded with -1."""
+        """Return the page table of this pool for a table of the PagePool's pages, padded with -1."""
         out: npt.NDArray[np.int32] = self.table[pages]
         return out
 

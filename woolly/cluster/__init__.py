@@ -1,4 +1,4 @@
-"""MANY MACHINES: one server before several replicas of a model."""
+"""Clusters: one front for several replicas of a model, and pipeline stages on several machines."""
 
 from woolly.cluster.routing import Route, Router, Ticket
 

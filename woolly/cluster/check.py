@@ -17,20 +17,20 @@ from woolly.serving.model_manager.memory import check_memory
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-_MAX_CLOCK_SKEW = 2.0  # seconds between two clocks; logs of two machines are then still in order
+_MAX_CLOCK_SKEW = 2.0  # maximum clock skew in seconds: logs of two machines stay in order
 
 
 @dataclass(frozen=True)
 class Checked:
     """Result of the check."""
 
-    identity: str | None  # of all replicas that can serve
+    identity: str | None  # of all usable replicas
     replicas: Sequence[dict[str, Any]]
     faults: Sequence[str]  # one sentence each
 
 
 def check_cluster(settings: Settings) -> Checked:
-    """Opens the model on every replica, compares them, and ends them again."""
+    """Open the model on every replica, compare them, and end them again."""
     if settings.model is None:
         raise RequestError("a model is needed to check a cluster", field="model", names=())
     faults = [*_port(settings), *_memory(settings)]

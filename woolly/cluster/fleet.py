@@ -1,4 +1,4 @@
-"""The Fleet: replicas of one model; it starts and watches them, and moves what a lost one was computing."""
+"""Fleet: starts and monitors the replicas of one model, and moves the requests of lost replicas."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from woolly.wire import BadMessage, WireMessage
 
 log = logging.getLogger("woolly.cluster")
 
-_MAX_LOST_REPLICAS = 3  # replicas that one request may lose before it is taken to be the cause
-_MAX_PAUSE_SECONDS = 30.0  # seconds before a replica that fails again and again is started once more
-_SOUND = 30.0  # seconds after which a replica that gave nothing and was lost counts as one that worked
-_CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
-_PAUSED = 0.5  # seconds without a look at the replicas that are not held against them
-_TURN = 0.05  # seconds between two looks at the replicas
-_STRAGGLING = 60.0  # seconds that a fleet waits for its other replicas when one is ready; they join when they are
+_MAX_LOST_REPLICAS = 3  # replicas lost by one request before the request is rejected as the cause
+_MAX_PAUSE_SECONDS = 30.0  # restart delays in seconds of a replica that fails repeatedly
+_SOUND = 30.0  # seconds of uptime after which a lost replica counts as one that worked
+_CLOSING = 4.0  # seconds for a replica to write pages to disk and end
+_PAUSED = 0.5  # seconds without monitoring after which silence is not counted against the replicas
+_TURN = 0.05  # monitoring interval in seconds
+_STRAGGLING = 60.0  # seconds to wait for the other replicas when one is ready; they join later
 
 
 class Fleet:
-    """Any thread may call it. A thread for each replica reads what it says; one more looks after all of them."""
+    """Thread-safe. One thread per replica reads its messages; one more monitors all of them."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Fleet:
     ) -> None:
         """`opening` has the fields of the message that opens the model; a launcher adds its threads and CPUs.
 
-        A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. So is one
+        A replica that is silent for `stall` seconds is dropped: it answers pings even while it computes. So is one
         that has not opened the model after `load_limit` seconds. One that leaves has `grace` seconds to finish its
-        answers, then the rest is moved.
+        answers, then the rest are moved.
         """
         self._slots = [ReplicaSlot(launcher) for launcher in launchers]
         self._opening = opening
@@ -69,7 +69,7 @@ class Fleet:
         self.counts: Counter[str] = Counter()  # moved, stalled, lost, refused, by_prefix, by_load
 
     def start(self) -> None:
-        """Starts all replicas and waits for them, but not long for the slowest. Raises the reason if none can serve."""
+        """Start all replicas and wait for them, but not long for the slowest. Raise the reason if none can serve."""
         with self._lock:
             for slot in self._slots:
                 self._spawn(slot)
@@ -84,13 +84,13 @@ class Fleet:
                 raise error
 
     def settle(self) -> None:
-        """Waits until every replica was ready or given up, which takes `load_limit` seconds at most."""
+        """Wait until every replica is ready or dropped, at most `load_limit` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_settled)
 
     @property
     def n_ready(self) -> int:
-        """Returns the number of replicas that take requests."""
+        """Return the number of replicas that accept requests."""
         return len(self._router.replicas)
 
     @property
@@ -127,15 +127,15 @@ class Fleet:
             return True
 
     def report(self) -> list[dict[str, Any]]:
-        """Returns what is known of each replica, by launcher."""
+        """Return the state of each replica, by launcher."""
         now = time.monotonic()
         with self._lock:
             return [slot.report(now) for slot in self._slots]
 
     def update(self) -> bool:
-        """Replaces the replicas one by one, each when its successor is ready; answers go on. False if it stopped.
+        """Replace the replicas one by one, each when its successor is ready, without interruption. False if it stopped.
 
-        A successor with other bits is refused, and the replicas stay as they are.
+        A successor with other bits is rejected, and the update stops.
         """
         with self._updating:
             log.info("update begins", extra={"replicas": len(self._slots)})
@@ -148,7 +148,7 @@ class Fleet:
             return True
 
     def drain(self, replica: ReplicaState) -> None:
-        """Lets a replica finish its answers within the grace period, moves what is left, and ends it."""
+        """Let a replica finish its answers within the grace period, move the rest, and end it."""
         with self._changed:
             self._router.closed(replica.name)
             if replica.state == "ready":
@@ -165,7 +165,7 @@ class Fleet:
         self._gone(replica, "it left")
 
     def close(self) -> None:
-        """Cancels all that runs and ends the replicas."""
+        """Cancel all requests and end the replicas."""
         with self._lock:
             if self._is_closed:
                 return
@@ -183,7 +183,7 @@ class Fleet:
         for replica in replicas:
             self._gone(replica, "the fleet was closed")
 
-    # Starting and watching.
+    # Start and monitor replicas.
 
     def _spawn(self, slot: ReplicaSlot, *, is_current: bool = True) -> ReplicaState:
         replica = ReplicaState(f"{slot.launcher.name}#{next(self._numbers)}", slot.launcher, heard=time.monotonic())
@@ -213,7 +213,7 @@ class Fleet:
         if replica.launcher.device is not None:
             options["device"] = replica.launcher.device
         opening = {**self._opening, "options": options, "cpus": replica.launcher.cpus, "stall": self._stall}
-        handle.link.end_without(2 * self._stall)  # one that opens its model is not asked for signs of life
+        handle.link.end_without(2 * self._stall)  # a replica that loads its model is not pinged
         handle.link.send(WireMessage("open", opening))
         reason = "it ended"
         try:
@@ -297,7 +297,7 @@ class Fleet:
             time.sleep(_TURN)
 
     def _gone(self, replica: ReplicaState, reason: str) -> None:
-        """Gives up a replica: ends it, moves what it computed, and plans its successor."""
+        """Drop a replica: end it, move its requests, and schedule its successor."""
         now = time.monotonic()
         with self._lock:
             if replica.state == "gone":

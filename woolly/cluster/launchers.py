@@ -73,7 +73,7 @@ class ProcessLauncher(ReplicaLauncher):
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "woolly.cluster.replica", str(theirs.fileno())]
         try:
-            # A session of its own: Ctrl-C in a terminal reaches the front alone, which drains.
+            # Own session: Ctrl-C in a terminal reaches only the front, which drains.
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )

@@ -1,7 +1,7 @@
-"""The FleetLLM: an LLM whose requests are computed by replicas.
+"""FleetLLM: an LLM whose requests are computed by replicas.
 
-It opens the model's file for its tokenizer, template and limits, and prepares no weights. So a server over it renders,
-tokenizes, checks and replies with the very code of a server over one model; only the tokens come from elsewhere.
+It opens the model's file for its tokenizer, template and limits, without weights. So its server renders,
+tokenizes, checks and replies with the code of a single-process server; only the tokens come from replicas.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from woolly.runtime import is_gpu_backend, parse_max_running
 from woolly.sampling import SamplingParams
 from woolly.store.digest import digest_of
 
-_PATIENCE = 10.0  # seconds that replicas may take between two of their steps, all of them together
+_PATIENCE = 10.0  # total seconds for replicas to reply, which they do between two steps
 
 
 class FleetLLM(LLM):
-    """A model that replicas hold; `fleet` is them."""
+    """A model served by the replicas of `fleet`."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class FleetLLM(LLM):
         load_limit: float = 1800.0,
     ) -> None:
         """Start a replica with every launcher and wait for them. Raises ModelError if none can serve."""
-        # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
+        # Opened for its tokenizer and its checks only: uses no GPU.
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory="0")
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
-        super().__init__(model, **vars(bare) | {"check_memory": False})  # replicas have the memory
+        super().__init__(model, **vars(bare) | {"check_memory": False})  # the memory is the replicas'
         opening = {"model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
-        self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas have the adapters that they began with
+        self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas cannot change their adapters
         try:
-            digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
+            digest_of(self._loaded[0].file.paths)  # once here, else every replica would read the complete file
             n_parallel = parse_max_running("max_running", options.max_running)
             self.fleet = Fleet(
                 launchers, opening, n_parallel=n_parallel, stall=stall, grace=grace, load_limit=load_limit
@@ -75,7 +75,7 @@ class FleetLLM(LLM):
         return " and ".join(dict.fromkeys(f"{one['device']}, {one['level']}" for one in known)) or "no replica"
 
     def identity(self) -> Identity:
-        """Returns the identity that all replicas have."""
+        """Return the identity of all replicas."""
         assert self.fleet.identity is not None
         return self.fleet.identity
 
@@ -100,7 +100,7 @@ class FleetLLM(LLM):
 
 
 class _FleetDriver(EngineDriver):
-    """Hands requests and jobs to a fleet. `call` reaches the front's own engine, which computes nothing."""
+    """Submits requests and jobs to a fleet. `call` runs on the front's own engine, which computes nothing."""
 
     def __init__(
         self, engine: Engine, fleet: Fleet, forwarded: weakref.WeakKeyDictionary[Request, ForwardedOptions]
@@ -111,7 +111,7 @@ class _FleetDriver(EngineDriver):
         self._pending: weakref.WeakKeyDictionary[Request | PoolingJob, PendingRequest] = weakref.WeakKeyDictionary()
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
-        """Gives requests to replicas; the listener is called by a thread of the fleet."""
+        """Submit requests to replicas; a thread of the fleet calls the listener."""
         n_vocab = self.engine.program.plan.n_tokens  # raises if the engine is closed
         for request in requests:
             if request.hooks or request.params.logits_processors or request.params.custom_sampler:
@@ -121,7 +121,7 @@ class _FleetDriver(EngineDriver):
             self._fleet.add(pending)
 
     def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
-        """Ends requests that have not ended."""
+        """End unfinished requests."""
         for request in requests:
             request.is_unwanted = True
             if (pending := self._pending.get(request)) is not None:
@@ -142,30 +142,30 @@ class _FleetDriver(EngineDriver):
         return any(replies)
 
     def _end_reasoning(self, pending: PendingAnswer) -> bool:
-        """Asks its replica to end the thought; False if none computes it, or one repeats what another one chose."""
-        message = pending.end_reasoning_message()  # made first: a replica that takes over later does not know its id
+        """Ask the replica to end the reasoning; False without a replica, or while it replays another one's tokens."""
+        message = pending.end_reasoning_message()  # made first: a later replica does not know its id
         return not pending.is_repeating and self._fleet.send(pending, message)
 
     def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
-        """Gives a job to a replica; a thread of the fleet calls `on_end`."""
+        """Submit a job to a replica; a thread of the fleet calls `on_end`."""
         plan = self.engine.program.plan
         job.on_end = on_end
-        is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan says how to pool
+        is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan has the pooling type
         pending = self._pending[job] = PendingPooling(job, job.pooler.pooling if is_given else None)
         self._fleet.add(pending)
 
     def cancel_pooling(self, job: PoolingJob) -> None:
-        """Ends a job that is not over."""
+        """End an unfinished job."""
         job.is_unwanted = True
         if (pending := self._pending.get(job)) is not None:
             self._fleet.cancel(pending)
 
     def close(self) -> None:
-        """Ends the replicas, then the front's own engine."""
+        """End the replicas, then the front's own engine."""
         self._fleet.close()
         super().close()
 
 
 def _plain(options: ModelOptions) -> dict[str, Any]:
-    """Returns the options as JSON has them."""
+    """Return the options as JSON values."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}

@@ -82,14 +82,14 @@ class PendingAnswer(PendingRequest):
         self._params = write_params(request.params, request.sampler.seed)
         self.reasoning_ends = tuple(
             forwarded.reasoning_ends
-        )  # tokens of the answer after which a thought was ended by name
-        self._reasoning_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
+        )  # answer tokens after which the reasoning was ended by request
+        self._reasoning_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # replies of the replica
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
         self.n_tokens = len(request.prompt)
 
     def _begin(self) -> None:
-        self._n_tokens = self._n_characters = self._n_logprobs = 0  # that came from this replica
+        self._n_tokens = self._n_characters = self._n_logprobs = 0  # received from this replica
 
     def message(self) -> WireMessage:
         """Return the request with the tokens so far as forced tokens."""
@@ -120,7 +120,7 @@ class PendingAnswer(PendingRequest):
 
     def end_reasoning_message(self) -> WireMessage:
         """Return the message that ends the reasoning block; the replica replies with the token index."""
-        self._reasoning_ended = queue.SimpleQueue()  # a reply that came too late is none to this question
+        self._reasoning_ended = queue.SimpleQueue()  # drop a late reply to an earlier question
         return WireMessage("end_reasoning", {"id": self.id})
 
     def wait_for_reasoning_end(self, seconds: float) -> bool | None:
@@ -146,7 +146,7 @@ class PendingAnswer(PendingRequest):
         step = self._read(message)
         request, end = self.request, step.end
         if end is not None and end.reason == "cancelled":
-            return True  # the replica stops; it goes on elsewhere
+            return True  # the replica stops; another one continues
         if not self._take_tokens(step.tokens) or not self._take_text(step.text):
             self.fail(ModelError("a replica repeated the answer differently, so that it cannot go on; ask again"))
             return True

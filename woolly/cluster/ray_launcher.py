@@ -1,6 +1,6 @@
-"""Replicas as actors of Ray, which finds a machine for each and starts it there. Only this file imports ray.
+"""Replicas as Ray actors, which Ray places and starts. Only this file imports ray.
 
-An actor listens for its front (replica_server.py), and tokens go straight between the two: Ray places, starts and ends.
+An actor listens for its front (replica_server.py) and sends tokens to it directly; Ray only manages processes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 
 _CONNECT_SECONDS = 5.0
-_PARTS = 10_000  # of a GPU, which Ray counts in; it rounds to the next, up too, and then one replica finds no room
-_START_SECONDS = 60.0  # until a machine has room for a replica
+_PARTS = 10_000  # Ray's unit of a GPU share; it rounds to the nearest, and if up, one replica does not fit
+_START_SECONDS = 60.0  # seconds to wait until a machine has room for a replica
 
 
 class _Actor:
@@ -32,7 +32,7 @@ class _Actor:
         threading.Thread(target=self._server.serve, name="woolly-replica-server", daemon=True).start()
 
     def address(self) -> str:
-        """Returns where its front finds it."""
+        """Return the address for its front."""
         return self._server.address
 
 
@@ -49,15 +49,15 @@ class _RayHandle(ReplicaHandle):
 
 
 class RayLauncher(ReplicaLauncher):
-    """A place in a Ray cluster: another actor each time that it is taken."""
+    """Launcher of a Ray actor; each start makes a new actor."""
 
     def __init__(self, name: str, threads: int, gpus: float = 0) -> None:
-        """`gpus` is the share of one GPU that Ray keeps for the replica; it sees no others."""
+        """`gpus` is the share of one GPU that Ray reserves for the replica, which sees no other GPU."""
         super().__init__(name, threads)
         self.gpus = gpus
 
     def start(self) -> ReplicaHandle:
-        """Starts an actor and connects to it."""
+        """Start an actor and connect to it."""
         import ray
 
         secret = secrets.token_hex(32)
@@ -74,7 +74,7 @@ class RayLauncher(ReplicaLauncher):
 def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[ReplicaLauncher]:
     """Return launchers of n actors of the Ray cluster at an address ("auto": the local one).
 
-    With `may_use_gpus` all of them get GPUs if the cluster has any: those of GPUs and CPUs have other bits.
+    With `may_use_gpus` all of them get GPUs if the cluster has any, because GPUs and CPUs give different bits.
     RequestError without the extra `ray`, or if there is no such cluster.
     """
     try:
@@ -83,7 +83,7 @@ def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool 
         raise RequestError(f"--ray needs the package ray: {how_to_add('ray')}", field="ray", names=()) from None
     if not ray.is_initialized():
         try:
-            if address != "auto":  # Ray itself tries for minutes, and then ends the process
+            if address != "auto":  # Ray itself retries for minutes, then exits the process
                 host, _, port = address.rpartition(":")
                 socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
             ray.init(address=address, log_to_driver=False, configure_logging=False)
@@ -96,16 +96,16 @@ def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool 
 
 
 def _n_each(n: int, machines: Sequence[Mapping[str, int]]) -> int:
-    """Returns how many of n replicas share a GPU: one, unless there are fewer GPUs than replicas; 0 without GPUs."""
+    """Return the replicas per GPU: 1 unless there are fewer GPUs than replicas; 0 without GPUs."""
     n_gpus = sum(one["GPU"] for one in machines)
     return -(-n // n_gpus) if n_gpus else 0
 
 
 def _share(n: int, n_each: int, machines: Sequence[Mapping[str, int]]) -> int:
-    """Returns the cores of each of n replicas: as many as its machine has for each that it may hold.
+    """Return the cores per replica: the machine's cores divided by its maximum number of replicas.
 
-    GPUs bind replicas to machines, which hold `n_each` for each GPU. Without GPUs it is the largest part of which
-    all machines together hold n, and the smallest one at least one.
+    With GPUs a machine has at most `n_each` replicas per GPU. Without GPUs it is the largest number of cores of which
+    all machines together have n shares, and the smallest machine at least one.
     """
     if n_each:
         return max(1, min(one["CPU"] // (one["GPU"] * n_each) for one in machines if one["GPU"]))
@@ -114,7 +114,7 @@ def _share(n: int, n_each: int, machines: Sequence[Mapping[str, int]]) -> int:
 
 
 def _machines() -> list[dict[str, int]]:
-    """Returns the CPUs and GPUs of each machine of the cluster."""
+    """Return the CPUs and GPUs of each machine of the cluster."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

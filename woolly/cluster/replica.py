@@ -1,15 +1,15 @@
-"""The replica: a process that holds one model and computes what a front asks for.
+"""Replica: a process that serves one model to a front.
 
     front                                replica
     open model, options, cpus, stall     ready, with the identity of its bits; or failed, with the reason
     add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, until it has an end
     cancel ids
     pool id, texts                       rows id; cancel_pooling id
-    ping                                 pong, with figures
+    ping                                 pong, with metrics
     close                                (it ends)
-                                         leaving: it wants to end, and waits for close
+                                         leaving: it asks to end, and waits for close
 
-A replica ends when the connection does: it belongs to its front.
+A replica ends with its connection: it belongs to its front.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class _Sent:
 
 
 class Replica:
-    """Serves one front until the link ends. Its reader never computes, so that a ping is answered at once."""
+    """Serves one front until the link ends. The reader thread never computes, so pings are answered immediately."""
 
     def __init__(self, link: Link, started: float | None = None) -> None:
         self._link = link
-        self.fault: DeviceError | None = None  # why this process can compute nothing more
+        self.fault: DeviceError | None = None  # why this process cannot compute any more
         self._llm: LLM | None = None
         self._requests: dict[int, Request] = {}
         self._jobs: dict[int, PoolingJob] = {}
@@ -62,7 +62,7 @@ class Replica:
         self._opening: threading.Thread | None = None
         self._is_over = False
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="woolly-prepare")  # a grammar takes a while
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="woolly-prepare")  # compiling a grammar takes a while
         self._started = time.monotonic() if started is None else started
         self._answers = self._prompt = self._cached = self._predicted = 0
         self._does: dict[str, Callable[[Mapping[str, Any]], None]] = {
@@ -76,9 +76,9 @@ class Replica:
         }
 
     def serve(self) -> None:
-        """Does what the front asks for; returns when it closes or is gone. The model is closed then.
+        """Handle messages of the front; close the model and return when the front closes or is gone.
 
-        A front that says what cannot be understood is left: a process that listens waits for the next one.
+        An invalid message ends the connection: a listening process then waits for the next front.
         """
         for message in self._link:
             if message.kind == "close":
@@ -91,27 +91,27 @@ class Replica:
                 log.debug("where", exc_info=error)
                 break
         with self._lock:
-            self._is_over = True  # a model that opens now is closed by the thread that opens it
+            self._is_over = True  # a model that is still loading is closed by the loading thread
         if self._llm is not None:
             self._llm.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.finish()
 
     def wait(self) -> None:
-        """Waits until a model that was opening when `serve` returned is closed, too."""
+        """Wait until a model that was loading when `serve` returned is closed, too."""
         if self._opening is not None:
             self._opening.join()
 
     def leave(self) -> None:
-        """Asks the front to move what runs here; it says `close` then. Ends the link if no model is open."""
+        """Ask the front to move the running requests and close. Ends the link if no model is open."""
         with self._lock:
             if self._llm is None:
-                self._link.close()  # nothing runs here, and a front asks only a replica that is ready
+                self._link.close()  # no request runs here: fronts use ready replicas only
             else:
                 self._link.send(WireMessage("leaving"))
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
-        # Later than the front gives up: else a front that comes back would wait behind one that cannot be heard.
+        # After the front's own timeout: else a reconnecting front would wait for its old connection.
         if "stall" in message:  # a front that still runs while replicas are updated may not say it
             self._link.end_without(2 * message["stall"])
         self._opening = threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True)
@@ -121,7 +121,7 @@ class Replica:
         llm = None
         try:
             if message.get("cpus") and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, message["cpus"])  # of this thread and those that it starts: all that compute
+                os.sched_setaffinity(0, message["cpus"])  # of this thread and all threads that it starts
             options = {name: _tuples(value) for name, value in message["options"].items()}
             llm = LLM(
                 message["model"], **options | {"check_memory": False}
@@ -205,7 +205,7 @@ class Replica:
             self._llm.driver.cancel(found)
 
     def _do_end_reasoning(self, message: Mapping[str, Any]) -> None:
-        """Ends the thought of an answer; the engine's thread says where before it computes another token."""
+        """End the reasoning of an answer; the engine's thread replies with the token index before the next token."""
         id = message["id"]
         request = self._requests.get(id)
 
@@ -221,10 +221,10 @@ class Replica:
             except WoollyError:  # the model is closed: the front moves the answer
                 self._link.send(WireMessage("reasoning", {"id": id, "at": None}))
 
-        self._pool.submit(ask)  # a step may take a while, and the link must be heard
+        self._pool.submit(ask)  # a step may take a while; the reader must not wait
 
     def _step(self, id: int, sent: _Sent, request: Request, chunk: Chunk) -> None:
-        """Called by the engine's thread after each step of a request."""
+        """Send the output of a step of a request. Called by the engine's thread."""
         if self._is_lost(chunk.error):
             return
         step: dict[str, Any] = {"id": id, "computed": request.n_computed}
@@ -267,7 +267,7 @@ class Replica:
             end["prompt_logprobs"] = write_logprobs(request.prompt_logprobs)
         if chunk.error is not None:
             end["error"] = write_error(chunk.error)
-            if self._llm is not None and self._llm.is_closed:  # the engine gave up: no later request can succeed
+            if self._llm is not None and self._llm.is_closed:  # the engine stopped: no later request can succeed
                 self._link.close()
         return end
 
@@ -333,12 +333,12 @@ def _tuples(value: Any) -> Any:
 
 
 def main() -> None:
-    """A process that serves the front at the other end of a socket, whose number is the argument."""
+    """Serve the front at the other end of a socket, whose file descriptor is the argument."""
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has the first alone
-            # A terminal sends them to all its processes; the front decides.
+        if hasattr(signal, name):  # Windows has only the first
+            # A terminal sends them to all processes; the front decides.
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # the front, which opens the same file, says them once
+    warnings.simplefilter("ignore")  # the front opens the same file and reports them once
     Replica(Link(Connection(socket.socket(fileno=int(sys.argv[1])), None, is_client=False))).serve()
 
 

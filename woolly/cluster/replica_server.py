@@ -1,4 +1,4 @@
-"""A replica that listens: for a front on another machine."""
+"""Replica that listens for a front on another machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("woolly.cluster")
 
 
 class ReplicaServer:
-    """Serves one front after another. Each opens its model anew; a second one waits until the first is gone."""
+    """Serves one front at a time. Each loads its model anew; a second front waits until the first is gone."""
 
     def __init__(self, address: str, secret: str) -> None:
-        """Opens the port of HOST:PORT; port 0 takes any. RequestError if it cannot."""
+        """Listen at HOST:PORT; port 0 takes any free port. RequestError if it cannot."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise RequestError(f"listen is {address!r}; HOST:PORT was expected", field="listen")
@@ -40,12 +40,12 @@ class ReplicaServer:
 
     @property
     def address(self) -> str:
-        """Returns where it listens."""
+        """Return the address that it listens at."""
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def leave_at_signals(self) -> None:
-        """Makes SIGTERM and Ctrl-C ask the front to move what runs here; the second one ends at once."""
+        """Make SIGTERM and Ctrl-C ask the front to move running requests; the second one ends immediately."""
 
         def handle(number: int, frame: object) -> None:
             signal.signal(number, signal.SIG_DFL)
@@ -55,7 +55,7 @@ class ReplicaServer:
             signal.signal(number, handle)
 
     def serve(self) -> None:
-        """Serves until it is asked to leave."""
+        """Serve until asked to leave."""
         secret = self._secret.encode()
         try:
             for connection, client in greeted(self._listener, secret, self._is_over, log.warning, _refused):
@@ -65,7 +65,7 @@ class ReplicaServer:
             hang_up(self._listener)
 
     def leave(self) -> None:
-        """Asks the front for a successor, and returns; `serve` ends when all that runs here has moved."""
+        """Ask the front for a successor and return; `serve` ends when all requests have moved."""
         with self._lock:
             self._is_leaving = True
             if self._replica is not None:
@@ -83,11 +83,11 @@ class ReplicaServer:
             self._replica = replica = Replica(Link(connection))
         log.info("front", extra={"client": client})
         replica.serve()
-        replica.wait()  # two models at once may be more than memory holds
+        replica.wait()  # two models may not fit in memory
         with self._lock:
             self._replica = None
         log.info("front gone", extra={"client": client})
-        if replica.fault is not None:  # the front comes back to the process that is started in place of this one
+        if replica.fault is not None:  # the front reconnects to the process that replaces this one
             raise replica.fault
 
 

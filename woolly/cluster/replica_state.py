@@ -14,20 +14,20 @@ from woolly.runtime import is_gpu_backend
 
 @dataclass(eq=False)
 class ReplicaState:
-    """A replica, from its start to its end."""
+    """State of a replica, from its start to its end."""
 
     name: str
     launcher: ReplicaLauncher
     state: str = "starting"  # starting, ready, leaving, gone
     handle: ReplicaHandle | None = None
-    hello: Mapping[str, Any] = field(default_factory=dict)  # what it said when it was ready
+    hello: Mapping[str, Any] = field(default_factory=dict)  # its first message
     figures: Mapping[str, Any] = field(default_factory=dict)  # of its latest pong
-    clock: float = 0.0  # seconds by which its clock is ahead of ours
-    reason: str = ""  # why it is gone
-    since: float = 0.0  # when it was ready
+    clock: float = 0.0  # clock offset in seconds; positive if ahead
+    reason: str = ""  # reason of its end
+    since: float = 0.0  # time when it was ready
     heard: float = 0.0
     asked: float = 0.0
-    has_given: bool = False  # whether it computed anything
+    has_given: bool = False  # it has computed something
     pending: dict[int, PendingRequest] = field(default_factory=dict)
 
 
@@ -37,13 +37,13 @@ class ReplicaSlot:
 
     launcher: ReplicaLauncher
     replica: ReplicaState | None = None
-    has_settled: bool = False  # whether its first replica was ready or given up
-    n_failures: int = 0  # one after another
+    has_settled: bool = False  # its first replica was ready or dropped
+    n_failures: int = 0  # consecutive failures
     next_start: float = 0.0
-    reason: str = ""  # why the last one left
+    reason: str = ""  # reason of the last end
 
     def report(self, now: float) -> dict[str, Any]:
-        """Returns what is known of it and of its replica."""
+        """Return the state of the slot and its replica."""
         replica = self.replica
         state = "gone" if replica is None else replica.state
         report: dict[str, Any] = {"replica": self.launcher.name, "state": state, "open": 0}
@@ -61,7 +61,7 @@ class ReplicaSlot:
 
 
 def difference(known: Identity, other: Identity) -> str:
-    """Returns one sentence about replicas that would give different answers."""
+    """Return a sentence about replicas that would give different answers."""
     names = {
         "arithmetic": "another arithmetic (its Woolly is of another version)",
         "model": "another model file or adapter",

@@ -1,4 +1,4 @@
-"""Replies of a replica, checked before they are taken: a front goes on elsewhere if one cannot be right."""
+"""Validation of a replica's replies: after an invalid one the front uses another replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from woolly.wire import BadMessage, WireMessage
 Float32 = npt.NDArray[np.float32]
 
 _REASONS = ("stop", "length", "cancelled", "error")
-_MAX_COUNT = 1 << 53  # a count beyond it is none
+_MAX_COUNT = 1 << 53  # maximum of a count
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Hello:
     """First message of a replica, sent when its model is loaded."""
 
     protocol: int
-    identity: Identity | None  # None of another protocol, whose words may mean something else
+    identity: Identity | None  # None for another protocol
     n_pages: int
     time: float
     about: Mapping[str, str | int]  # pid, host, version, device, level, threads
@@ -69,7 +69,7 @@ class VectorRows:
 
 
 def read_step(message: WireMessage, n_vocab: int) -> StepReply:
-    """Returns a step. BadMessage if a token is none of the vocabulary, a count is none, or a word is unknown."""
+    """Return a step. BadMessage for a token outside the vocabulary, an invalid count, or an unknown word."""
     fields = message.fields
     text, prefix, end = fields.get("text", ""), fields.get("prefix"), fields.get("end")
     _check(isinstance(text, str), "a text that is none")
@@ -86,7 +86,7 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
 
 
 def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
-    """Returns after how many tokens a thought was ended; None if there was none. BadMessage for no such number."""
+    """Return the token count at which the reasoning ended; None without reasoning. BadMessage if invalid."""
     if (at := message.fields.get("at")) is None:
         return None
     n = _count(at)
@@ -95,14 +95,14 @@ def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
 
 
 def read_progress(message: WireMessage, n_texts: int) -> int:
-    """Returns the number of texts that are done. BadMessage if there are fewer texts."""
+    """Return the number of finished texts. BadMessage if it exceeds the number of texts."""
     n_done = _count(message.fields.get("done"))
     _check(n_done <= n_texts, f"{n_done} of {n_texts} texts")
     return n_done
 
 
 def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> VectorRows:
-    """Returns the rows of texts, and a table of each if they keep all rows. BadMessage if they are not of these."""
+    """Return the rows of texts, and all rows per text if not pooled. BadMessage if shapes do not match."""
     if "error" in message.fields:
         return VectorRows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
     arrays = dict(message.arrays)
@@ -116,7 +116,7 @@ def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, 
 
 
 def read_hello(message: WireMessage, protocol: int) -> Hello:
-    """Returns what a replica says of itself; of one that speaks another protocol no more than that."""
+    """Return the first message of a replica; only the protocol if it differs."""
     fields = message.fields
     if (theirs := _count(fields.get("protocol"))) != protocol:
         return Hello(theirs, None, 0, 0.0, {})
@@ -137,7 +137,7 @@ def read_hello(message: WireMessage, protocol: int) -> Hello:
 
 
 def read_figures(message: WireMessage) -> tuple[dict[str, float], float]:
-    """Returns the figures of a pong, and the time of the replica's clock."""
+    """Return the metrics of a pong, and the time of the replica's clock."""
     figures = message.fields.get("figures")
     _check(isinstance(figures, dict), "figures that are none")
     numbers = {str(name): _number(value) for name, value in cast(dict[str, Any], figures).items()}
@@ -187,7 +187,7 @@ def _error(written: Any) -> Exception:
 
 
 def _table(array: npt.NDArray[Any] | None, n_rows: int, width: int) -> Float32:
-    """Returns an array of that shape as one of its own: the message's may be read only."""
+    """Return a writable copy of an array with the given shape: the message's may be read-only."""
     if array is None or array.dtype.kind != "f" or array.shape != (n_rows, width):
         shape = "no array" if array is None else f"an array {array.dtype} {array.shape}"
         raise BadMessage(f"it says {shape} in place of {n_rows} rows of {width}")

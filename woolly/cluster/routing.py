@@ -1,6 +1,6 @@
-"""The Router: which replica gives the first token of a request soonest.
+"""Router: selects the replica with the lowest expected time to first token.
 
-It knows nothing of processes, sockets or clocks: every time is an argument. The front and a simulation share it.
+It does not use processes, sockets or clocks: every time is an argument. The front and a simulation share it.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ from dataclasses import dataclass, field
 
 from woolly.runtime import PAGE_SIZE
 
-_RATE = 100.0  # tokens per second at which a replica computes prompts, before anything is known
-_NEWEST = 0.2  # weight of the newest measure of a rate or a time
+_RATE = 100.0  # initial prefill rate in tokens per second
+_NEWEST = 0.2  # weight of the latest measurement of a rate or a time
 _MEASURED = 64  # tokens; a shorter prompt says little about the rate
-_ANSWER = 10.0  # seconds of an answer, before one has ended
+_ANSWER = 10.0  # initial duration of an answer in seconds
 
 
 @dataclass(frozen=True)
 class Route:
-    """A replica, and what is expected of it."""
+    """A replica and its expected costs."""
 
     replica: str
-    cached_tokens: int  # of the prompt, in its memory or on its disk
-    seconds: float  # to the first token
+    cached_tokens: int  # cached tokens of the prompt, in memory or on disk
+    seconds: float  # expected time to first token
     reason: str  # "prefix": it has more of the prompt than the least loaded one; "load": it is the least loaded one
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request that a replica was given."""
+    """A request assigned to a replica."""
 
     number: int
     replica: str
-    n_missing: int  # tokens of the prompt that the replica has to compute
+    n_missing: int  # prompt tokens to compute
     started: float
 
 
 @dataclass
 class _Replica:
     name: str
-    n_parallel: int  # answers that it computes at once
+    n_parallel: int  # maximum concurrent answers
     n_pages: int  # pages that it keeps in memory
     n_disk_pages: int
-    rate: float  # tokens of prompts per second
-    disk_rate: float  # tokens per second that come from its disk
+    rate: float  # prefill rate in tokens per second
+    disk_rate: float  # tokens per second loaded from its disk
     answer_seconds: float = _ANSWER
-    is_open: bool = True  # whether it takes requests
+    is_open: bool = True  # it accepts requests
     last: int = 0  # number of its latest ticket
-    since: float = 0.0  # when it began with the prompts that are due
+    since: float = 0.0  # start time of the pending prompts
     due: dict[int, int] = field(default_factory=dict)  # tokens still to compute, by ticket
     open: set[int] = field(default_factory=set)  # tickets
-    memory: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)  # pages, the longest unused first
+    memory: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)  # pages, least recently used first
     disk: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
 
     def wait(self, now: float) -> float:
-        """Returns the seconds until it could begin with another prompt."""
+        """Return the seconds until it can start another prompt."""
         prompts = max(0.0, sum(self.due.values()) / self.rate - max(0.0, now - self.since)) if self.due else 0.0
         n_before = len(self.open) - self.n_parallel + 1  # answers that must end first
         return prompts + max(0, n_before) * self.answer_seconds / self.n_parallel
 
     def held(self, pages: Sequence[Hashable]) -> tuple[int, int]:
-        """Returns how many of the first pages are in memory, and how many of those after them on disk.
+        """Return how many of the first pages are in memory, and how many of the following ones on disk.
 
-        A page is used with all pages before it and counts as older than they are, so that pages are lost from the end.
+        A page is used with all pages before it and counts as older, so that pages are evicted from the end.
         """
         n_memory = bisect_left(pages, True, key=lambda page: page not in self.memory)
         n_all = bisect_left(pages, True, n_memory, key=lambda page: page not in self.disk)
@@ -84,21 +84,21 @@ class _Replica:
 
 
 class Router:
-    """Chooses by the expected time to the first token: the wait, and the part of the prompt that is to be computed.
+    """Selects by the expected time to first token: queueing, and prefill of the uncached part of the prompt.
 
-    Neither a hash of the beginning nor affinity with a threshold does that: where all requests begin alike, they send
-    all of them to one replica. A page is a name that stands for `page_tokens` tokens and all tokens before them, such
-    as `Request.digests_to` gives. The router remembers which replica it gave which pages, and what it keeps of them.
+    Prefix hashing and affinity with a threshold fail if all requests share a prefix: they send
+    all of them to one replica. A page is a digest of `page_tokens` tokens and all tokens before them, such
+    as those of `Request.digests_to`. The router tracks the pages of each replica, with LRU eviction.
 
     The owner calls, with one clock's `now` and one call at a time:
 
-        joined(replica, now)           it takes requests from now on
+        joined(replica, now)           it accepts requests from now on
         choose(pages, n_tokens, now)   -> Choice, or None if no replica takes requests
-        started(choice, ...)           -> Ticket; the request was given to the replica
+        started(choice, ...)           -> Ticket; the request was assigned to the replica
         answering(ticket, now)         its first token came
-        finished(ticket, now)          it ended, in whatever way
-        closed(replica)                it takes no more requests, and finishes those it has
-        lost(replica)                  it is gone, and all that it kept
+        finished(ticket, now)          it ended, for any reason
+        closed(replica)                it accepts no more requests, and finishes its open ones
+        lost(replica)                  it is gone, with its cache
     """
 
     def __init__(self, page_tokens: int = PAGE_SIZE) -> None:
@@ -108,7 +108,7 @@ class Router:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Returns the replicas that take requests."""
+        """Return the replicas that accept requests."""
         return tuple(one.name for one in self._replicas.values() if one.is_open)
 
     def joined(
@@ -122,7 +122,7 @@ class Router:
         rate: float | None = None,
         disk_rate: float = 1e4,
     ) -> None:
-        """Adds a replica that has nothing in its cache. Without a rate, it is taken to be as fast as the others."""
+        """Add a replica with an empty cache. Without a rate, it is assumed to be as fast as the others."""
         if rate is None:
             known = [one.rate for one in self._replicas.values()]
             rate = sum(known) / len(known) if known else _RATE
@@ -131,25 +131,25 @@ class Router:
         )
 
     def closed(self, replica: str) -> None:
-        """Gives a replica no further requests."""
+        """Assign no further requests to a replica."""
         if replica in self._replicas:
             self._replicas[replica].is_open = False
 
     def lost(self, replica: str) -> None:
-        """Forgets a replica. Its tickets may still be finished, which changes nothing."""
+        """Remove a replica. Its tickets may still be finished, without effect."""
         self._replicas.pop(replica, None)
 
     def n_open(self, replica: str) -> int:
-        """Returns the requests that a replica has."""
+        """Return the number of open requests of a replica."""
         found = self._replicas.get(replica)
         return 0 if found is None else len(found.open)
 
     def choose(
         self, pages: Sequence[Hashable], n_tokens: int, now: float, *, without: Collection[str] = ()
     ) -> Route | None:
-        """Returns the best replica for a prompt of n_tokens, which begins with these full pages.
+        """Return the best replica for a prompt of n_tokens, which starts with these full pages.
 
-        Equal ones take turns. A replica that is `without` is chosen only if there is no other.
+        Ties are resolved round-robin. A replica in `without` is chosen only if there is no other.
         """
         able = [one for one in self._replicas.values() if one.is_open]
         able = [one for one in able if one.name not in without] or able
@@ -164,7 +164,7 @@ class Router:
         return Route(best.name, cached, seconds, reason)
 
     def started(self, choice: Route, pages: Sequence[Hashable], n_tokens: int, now: float) -> Ticket:
-        """Notes that the replica was given the prompt, and keeps its pages from now on."""
+        """Record that the prompt was assigned to the replica, which caches its pages from now on."""
         n_missing = max(1, n_tokens - choice.cached_tokens)
         ticket = Ticket(next(self._numbers), choice.replica, n_missing, now)
         one = self._replicas.get(choice.replica)
@@ -177,7 +177,7 @@ class Router:
         return ticket
 
     def answering(self, ticket: Ticket, now: float) -> None:
-        """Notes that the prompt is computed: measures how fast that was. A second call changes nothing."""
+        """Record that the prompt is computed, and update the prefill rate. A second call has no effect."""
         one = self._replicas.get(ticket.replica)
         if one is None or one.due.pop(ticket.number, None) is None:
             return
@@ -187,16 +187,16 @@ class Router:
         one.since = now
 
     def finished(self, ticket: Ticket, now: float) -> None:
-        """Notes that the request has ended, also if it was cancelled before its first token."""
+        """Record that the request has ended, also if it was cancelled before its first token."""
         one = self._replicas.get(ticket.replica)
         if one is None or ticket.number not in one.open:
             return
         one.open.discard(ticket.number)
-        if one.due.pop(ticket.number, None) is None:  # it gave an answer
+        if one.due.pop(ticket.number, None) is None:  # it had a first token
             one.answer_seconds += _NEWEST * (max(0.0, now - ticket.started) - one.answer_seconds)
 
     def _cost(self, one: _Replica, pages: Sequence[Hashable], n_tokens: int, wait: float) -> tuple[float, int]:
-        """Returns the expected seconds to the first token, and the tokens of the prompt that are cached.
+        """Return the expected seconds to the first token, and the cached tokens of the prompt.
 
         The last token of a prompt is always computed: its logits are needed.
         """

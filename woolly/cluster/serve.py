@@ -1,4 +1,4 @@
-"""The front: a server whose models are computed by replicas."""
+"""Front: a server whose models are computed by replicas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 
 _DEFAULT_CONCURRENT = 16  # concurrent answers of a replica before it reports its limit
-_GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from those that ask for none
+_GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from actors that request none
 
 _COUNTS = {
     "moved": "Answers that went on with another replica.",
@@ -42,12 +42,12 @@ _FIGURES = {
 
 
 def run(settings: Settings, end: Callable[[int], Any] | None = None) -> int:
-    """Serves with replicas, as `serving.lifecycle.run` does with one process. SIGUSR1 replaces them one by one."""
+    """Serve with replicas, like `serving.lifecycle.run` with one process. SIGUSR1 replaces them one by one."""
     return http_server.run(settings, end, prepare=lambda app: prepare(app, settings))
 
 
 def prepare(app: FastAPI, settings: Settings) -> None:
-    """Makes an app open its models on replicas, and tell of them."""
+    """Make an app open its models on replicas, and report their state."""
     models: ModelManager = app.state.models
 
     def open_model(path: Path, options: ModelOptions) -> FleetLLM:
@@ -55,7 +55,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         return FleetLLM(path, options, make_launchers(settings), **limits)
 
     models.open_model = open_model
-    # Those of one machine's memory, or of one GPU's: replicas take the GPUs in turn.
+    # Replicas of one machine or one GPU share its memory: GPUs are assigned round-robin.
     models.n_replicas = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
 
     def n_running() -> int:
@@ -75,7 +75,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
 def make_launchers(settings: Settings) -> list[ReplicaLauncher]:
     """Return the launchers for the replicas of the settings."""
     if settings.ray is not None:
-        from woolly.cluster.ray_launcher import ray_launchers  # imported late: Ray is large, and an extra
+        from woolly.cluster.ray_launcher import ray_launchers  # imported late: Ray is large and optional
 
         here = ray_launchers(settings.ray, settings.replicas, settings.threads, _may_use_cuda(settings))
     else:
@@ -85,7 +85,7 @@ def make_launchers(settings: Settings) -> list[ReplicaLauncher]:
 
 
 def _devices(settings: Settings) -> list[str]:
-    """Returns the GPUs that replicas of this machine take in turn; none if there is at most one, or one is named."""
+    """Return the GPUs to assign round-robin to local replicas; empty with at most one GPU, or a given device."""
     is_open = settings.device is None or settings.device.strip().lower() == "auto"
     if not is_open or not _may_use_gpus(settings):
         return []
@@ -107,7 +107,7 @@ def _may_use_cuda(settings: Settings) -> bool:
 
 
 def update(models: ModelManager) -> None:
-    """Starts to replace the replicas of all loaded models, one by one."""
+    """Start to replace the replicas of all loaded models, one by one."""
 
     def replace_all() -> None:
         for _, llm in _fleets(models):
@@ -130,7 +130,7 @@ def _replica_fields(name: str, replica: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_fault(models: ModelManager) -> str | None:
-    """Returns what is wrong with the first model that no replica serves now."""
+    """Return the fault of the first model without a ready replica."""
     for name, llm in _fleets(models):
         if not llm.fleet.n_ready and not llm.is_closed:
             return f"no replica of {name} is ready; one starts"
@@ -138,17 +138,17 @@ def _find_fault(models: ModelManager) -> str | None:
 
 
 class _Collector:
-    """Metrics of the replicas, read when Prometheus asks."""
+    """Metrics of the replicas, read when Prometheus scrapes."""
 
     def __init__(self, models: ModelManager) -> None:
         self._models = models
 
     def describe(self) -> list[Metric]:
-        """Returns nothing: which metrics there are is not asked at registration."""
+        """Return no metrics: they are not known at registration."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Yields what the fleets count, and what each replica says of itself."""
+        """Yield the counters of the fleets, and the metrics of each replica."""
         fleets = _fleets(self._models)
         for name, help in _COUNTS.items():
             metric = CounterMetricFamily(f"woolly_replicas_{name}", help, labels=["model"])

@@ -1,4 +1,4 @@
-"""The Stage: a process that holds some layers of a model and computes them for another, over a connection."""
+"""Stage: a process that computes some layers of a model for another process (pipeline parallelism)."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _PROBE_ROWS = 40
 class CompiledLayers:
     """Compiled layers of the model."""
 
-    wanted: dict[str, Any]  # what the other process asked for
+    wanted: dict[str, Any]  # request of the other process
     program: Program
-    probe: str  # digest of what it computes of given rows
+    probe: str  # digest of its output for fixed rows
 
 
 class Stage:
-    """Listens for one other process at a time, which says which layers it wants.
+    """Serves one engine process at a time, which requests layers.
 
-    What it compiled stays after the connection ends: a process that comes back with the same wishes finds the weights
-    in memory. Pages and slots end with the connection.
+    Compiled layers stay after the connection ends: a process that reconnects with the same request finds the weights
+    in memory. Pages and slots are freed with the connection.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Stage:
         device: str | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Opens the model, by path or by the name under which it was pulled, and the port; 0 is any free one.
+        """Open the model, by path or by the name under which it was pulled, and the port; 0: any free port.
 
-        `device` is as in `LLM`; a stage without one uses what the engine asks for.
-        `report` gets a line for each connection that opens or ends, and for each that is refused.
+        `device` is as in `LLM`; None: the device that the engine requests.
+        `report` gets a line for each opened, ended or rejected connection.
         """
         self._options = Options(threads, parse_size("weight_memory", weight_memory), device=device)
-        _free_memory(device)  # DeviceError or RequestError if it is not there
+        _free_memory(device)  # DeviceError or RequestError if it does not exist
         self._token = token
         self.report = report
         self.file = open_gguf(resolve(model))
@@ -91,17 +91,17 @@ class Stage:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens at."""
+        """Return the host and port that it listens at."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def serve(self) -> None:
-        """Accepts connections until `close`, each on a thread of its own."""
+        """Accept connections until `close`, one thread per connection."""
         for connection, host in greeted(self._listener, self._token, self._is_over, self.report, self._refused):
             threading.Thread(target=self._handle, args=(connection, host), daemon=True).start()
 
     def close(self) -> None:
-        """Ends the connections, and frees weights and file. Any thread may call it."""
+        """End the connections, and free weights and file. Any thread may call it."""
         with self._lock:
             self._is_closed = True
             sessions = tuple(self._sessions)
@@ -116,9 +116,9 @@ class Stage:
         self.file.close()
 
     def claim(self, session: StageSession, instance: str) -> None:
-        """Makes a session the one that the stage computes for; StageError if it computes for another process.
+        """Assign the stage to a session; StageError if it is assigned to another process.
 
-        A process that lost its connection may come back before that was noticed here: its old session is ended.
+        A process may reconnect before its lost connection is detected: its old session is ended.
         """
         with self._lock:
             owner = self._owner
@@ -134,7 +134,7 @@ class Stage:
         self.claim(session, instance)
 
     def part(self, wanted: dict[str, Any]) -> CompiledLayers:
-        """The layers that a process asks for, compiled. Errors say what of it this stage has otherwise."""
+        """Return the requested layers, compiled. Errors name mismatches of the model."""
         if self._part is not None and self._part.wanted == wanted:
             return self._part
         if wanted.get("arithmetic") != ARITHMETIC:
@@ -204,7 +204,7 @@ class Stage:
             session.over.set()
 
     def _memory(self) -> int:
-        """Bytes that layers may take: what is free, and what those that it holds would make free."""
+        """Return the memory for layers: free bytes plus the bytes of the layers loaded now."""
         part, free = self._part, _free_memory(self._options.device)
         is_on_gpu = part is not None and is_gpu_backend(part.program.about.backend)
         if part is None or is_on_gpu != is_gpu_backend(backend_for(self._options.device)):
@@ -212,7 +212,7 @@ class Stage:
         return free + part.program.weight_stats().n_bytes
 
     def opened(self, part: CompiledLayers) -> WireMessage:
-        """Return what a process has to know of the layers that it requested."""
+        """Return the description of the requested layers."""
         program = part.program
         fields = {
             "probe": part.probe,
@@ -223,7 +223,7 @@ class Stage:
 
 
 def _free_memory(device: str | None) -> int:
-    """Bytes that layers may take: of the GPUs that were named, else of the machine."""
+    """Return the free memory of the named GPUs, else of the machine."""
     gpus = parse_devices(device) if is_gpu_backend(backend_for(device)) else ()
     kind = backend_for(device)
     return sum(find_gpu(number, kind).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
@@ -240,7 +240,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _probe(program: Program) -> str:
-    """A digest of what a part makes of rows that are the same everywhere: other bits show here."""
+    """Return a digest of a part's output for fixed rows: it shows different bits."""
     n_rows = min(_PROBE_ROWS, program.max_rows)
     tokens = [(i * 7919 + 13) % 97 for i in range(n_rows)]
     plan = program.plan
@@ -248,7 +248,7 @@ def _probe(program: Program) -> str:
     first = plan.steps[0]
     if first.op == "hidden":
         width = plan.values[first.output].width
-        # Whole numbers divided: no function whose last bit depends on the machine.
+        # Integers divided: no function whose last bit depends on the machine.
         rows = (np.arange(n_rows * width, dtype=np.int64) * 7919 + 13) % 2001 - 1000
         hidden = (rows.astype(np.float32) / np.float32(1000)).reshape(n_rows, width)
         batch = Batch.from_arrays({**batch.arrays(), "hidden": hidden}, is_hidden_normed=True)

@@ -1,4 +1,4 @@
-"""The Session: what one other process asks of a stage, from the handshake to the end of its connection."""
+"""StageSession: requests of one process to a stage, from the handshake to the end of its connection."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from woolly.wire import Connection, LostConnection, WireMessage
 if TYPE_CHECKING:
     from woolly.cluster.stage import Stage
 
-_BEAT = 2.0  # seconds between two words of a stage that computes
-_AGAIN = 0.02  # seconds; a run that has not started yet clears the flag of `cancel`
+_BEAT = 2.0  # seconds between two `alive` messages of a stage that computes
+_AGAIN = 0.02  # seconds; repeats `cancel`, whose flag a run clears at its start
 
 
 class StageSession:
-    """One thread reads messages, another does what they ask, one after another.
+    """One thread reads messages, another handles them in order.
 
-    The reading thread says `alive` while the other computes, and stops a run that the other process cancels.
+    The reading thread sends `alive` while the other computes, and stops a run that the other process cancels.
     """
 
     def __init__(self, stage: Stage, connection: Connection) -> None:
@@ -40,7 +40,7 @@ class StageSession:
         self.over = threading.Event()  # set when the session has ended
 
     def run(self) -> None:
-        """Serves the other process until its connection ends, which raises LostConnection."""
+        """Serve the other process until its connection ends, which raises LostConnection."""
         worker = threading.Thread(target=self._work, daemon=True)
         worker.start()
         try:
@@ -63,7 +63,7 @@ class StageSession:
             self._states.clear()
 
     def end(self) -> None:
-        """Ends the connection, and so the session. Any thread may call it."""
+        """End the connection and the session. Any thread may call it."""
         self._connection.close()
 
     def _beat(self, silence: float) -> None:
@@ -73,13 +73,13 @@ class StageSession:
 
     def _work(self) -> None:
         while (message := self._jobs.get()) is not None:
-            self._is_working = True  # a message without a reply may have ended while this one waited
+            self._is_working = True  # a message without a reply may have finished while this one waited
             try:
                 reply = self._answer(message)
             except Exception as error:
                 reply = _error(error)
             try:
-                # Before the reply is sent: the next message may come at once.
+                # Before the reply is sent: the next message may follow immediately.
                 self._is_working = False
                 if reply is not None:
                     self._connection.send(reply)
@@ -112,7 +112,7 @@ class StageSession:
 
     @property
     def program(self) -> Program:
-        """The part that was opened."""
+        """Program of the opened layers."""
         if self._program is None:
             raise PlanError("no part of the model was opened")
         return self._program
@@ -140,7 +140,7 @@ class StageSession:
         fields, state = message.fields, self._states[message.fields["state"]]
         if not isinstance(state, PortableState):
             raise RequestError("pages of this backend cannot be copied")
-        number, table = fields["number"], fields.get("table")  # a slot has none
+        number, table = fields["number"], fields.get("table")  # slots have no such value
         if message.kind == "read":
             data = state.read_slot(number) if table is None else state.read_page(number, table)
             return WireMessage("done", arrays={"bytes": data})
@@ -161,7 +161,7 @@ class StageSession:
 
 
 def _error(error: Exception) -> WireMessage:
-    """The error, as the other process can raise it."""
+    """Return the error as a message for the other process to raise."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, WoollyError):
         fields["code"] = error.code

@@ -12,14 +12,14 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.reasoning_budget import ReasoningMarkers
 
-PROTOCOL = 5  # raised when a message changes its meaning; a replica with another one is refused
+PROTOCOL = 5  # incremented when a message changes; a replica with another version is rejected
 
 _DEFAULTS = SamplingParams()
-_PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON's keys are not
+_PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON does not allow
 
 
 def write_params(params: SamplingParams, seed: int) -> dict[str, Any]:
-    """Returns what differs from the defaults, as one answer with this seed."""
+    """Return the parameters that differ from the defaults, for one answer with this seed."""
     written: dict[str, Any] = {}
     for one in fields(params):
         value = getattr(params, one.name)
@@ -29,7 +29,7 @@ def write_params(params: SamplingParams, seed: int) -> dict[str, Any]:
 
 
 def read_params(written: Mapping[str, Any]) -> SamplingParams:
-    """Returns the parameters that `write_params` wrote."""
+    """Read the parameters of `write_params`."""
     values: dict[str, Any] = {}
     for name, value in written.items():
         if name in _PAIRS:
@@ -40,34 +40,34 @@ def read_params(written: Mapping[str, Any]) -> SamplingParams:
 
 
 def write_marks(marks: ReasoningMarkers | None) -> dict[str, Any] | None:
-    """Returns the marks of reasoning as JSON has them."""
+    """Return the reasoning markers as JSON values."""
     return None if marks is None else asdict(marks)
 
 
 def read_marks(written: Mapping[str, Any] | None) -> ReasoningMarkers | None:
-    """Returns the marks that `write_marks` wrote."""
+    """Read the markers of `write_marks`."""
     return None if written is None else ReasoningMarkers(**{**written, "shown": tuple(written["shown"])})
 
 
 def write_logprobs(logprobs: Sequence[TokenLogprob]) -> list[Any]:
-    """Returns log-probabilities as lists; texts are left out, the reader has the vocabulary."""
+    """Return log-probabilities as lists, without texts: the reader has the vocabulary."""
     return [[one.token, one.logprob, one.top] for one in logprobs]
 
 
 def read_logprobs(written: Sequence[Any]) -> list[TokenLogprob]:
-    """Returns the log-probabilities that `write_logprobs` wrote."""
+    """Read the log-probabilities of `write_logprobs`."""
     return [TokenLogprob(token, logprob, tuple((id, number) for id, number in top)) for token, logprob, top in written]
 
 
 def write_error(error: BaseException) -> dict[str, Any]:
-    """Returns an error with what programs read of it."""
+    """Return an error with its machine-readable fields."""
     names = ("code", "field", "limit", "given", "names")
     extra = {name: getattr(error, name) for name in names if getattr(error, name, None) is not None}
     return {"kind": type(error).__name__, "message": str(error), **extra}
 
 
 def read_error(written: Mapping[str, Any]) -> Exception:
-    """Returns the error that `write_error` wrote; one that is not Woolly's is a RuntimeError."""
+    """Read the error of `write_error`; RuntimeError for classes other than Woolly's."""
     kind = getattr(errors, str(written["kind"]), None)
     message = str(written["message"])
     extra = {name: value for name, value in written.items() if name not in ("kind", "message")}

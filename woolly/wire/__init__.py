@@ -1,4 +1,4 @@
-"""BETWEEN PROCESSES: messages over a connection, framed, authenticated and without code in them."""
+"""Inter-process messages: framed, authenticated, without code."""
 
 from woolly.wire.accepting import greeted, hang_up
 from woolly.wire.connection import Connection, LostConnection, RefusedConnection

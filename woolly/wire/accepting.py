@@ -1,4 +1,4 @@
-"""Accepting: connections of a listening socket, also after the system refused one, and handshakes beside each other."""
+"""Accept connections of a listening socket, with concurrent handshakes and retries after errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from woolly.wire.connection import Connection
 
-_PAUSE = 0.5  # seconds after an error; most end by themselves (too many open files, a client that left)
-_MAX_HANDSHAKES = 64  # handshakes at once; one with the token takes milliseconds, so the oldest of more is dropped
+_PAUSE = 0.5  # retry delay in seconds after an error; most are transient (too many open files, a client that left)
+_MAX_HANDSHAKES = 64  # maximum concurrent handshakes; a valid one takes milliseconds, so the oldest is dropped
 
 
 def greeted(
@@ -22,14 +22,14 @@ def greeted(
     tell: Callable[[str], None],
     refuse: Callable[[str, str], None],
 ) -> Iterator[tuple[Connection, str]]:
-    """Yields connections that have shown the token, each with the host of its client, until `is_over`.
+    """Yield authenticated connections, each with the host of its client, until `is_over`.
 
-    The owner ends it by `hang_up`. Each handshake has a thread of its own, so that clients that say nothing keep
-    nobody waiting. `tell` gets a sentence when an error comes that the owner did not cause; errors that follow it at
-    once are left out. `refuse` gets the host and the reason of a client that was not let in.
+    The owner ends it with `hang_up`. Each handshake has its own thread, so that silent clients block
+    no others. `tell` gets a sentence for an error that the owner did not cause; errors that follow
+    immediately are left out. `refuse` gets the host and the reason of a rejected client.
     """
     arrived: queue.SimpleQueue[tuple[Connection, str] | None] = queue.SimpleQueue()
-    greeting: dict[socket.socket, None] = {}  # in order of their coming
+    greeting: dict[socket.socket, None] = {}  # in order of arrival
     lock = threading.Lock()
     is_left = False
 
@@ -80,7 +80,7 @@ def greeted(
 
 
 def hang_up(listener: socket.socket) -> None:
-    """Closes a listening socket, and wakes the thread that waits in it."""
+    """Close a listening socket, and wake the thread that waits in `accept`."""
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)  # the close alone may not wake `accept`
     listener.close()

@@ -1,10 +1,10 @@
-"""The Connection: whole messages over a socket, between two processes that know one token.
+"""Connection: authenticated messages over a socket, between two processes that share a token.
 
 A frame is a header (magic, version, length), that many bytes, and an HMAC-SHA256 over the number of the frame, the
-header and the bytes. Each direction has a key of its own, made of the token and of a random number of each side, so
-that a frame of another connection, direction or place is not taken. Nothing is encrypted.
+header and the bytes. Each direction has its own key, derived from the token and a nonce of each side, so
+that frames of other connections, directions or positions are rejected. Nothing is encrypted.
 
-The two ends of a pair of sockets, which no third process can reach, have no token and shake no hands.
+A socket pair, which no third process can reach, uses no token and no handshake.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from woolly.wire.message import BadMessage, WireMessage
 
-VERSION = 2  # of frames and of the messages in them
+VERSION = 2  # version of frames and messages
 
 _MAGIC = b"WLYS"
 _HEADER = struct.Struct(">4sHxxQ")  # magic, version, bytes that follow
 _NUMBER = struct.Struct(">Q")
 _NONCE = _PROOF = _TAG = 32
-_MAX_MESSAGE_BYTES = 1 << 31  # bytes of a message: 512 rows of 260,000 logits take 0.5 GB
-_SAYS_NO = b"refused".ljust(_PROOF)  # in place of the proof, to a client with another token
+_MAX_MESSAGE_BYTES = 1 << 31  # maximum bytes of a message: 512 rows of 260,000 logits take 0.5 GB
+_SAYS_NO = b"refused".ljust(_PROOF)  # sent instead of the proof to a client with another token
 
-_TICK = 0.1  # seconds between two looks at whether to go on waiting
+_TICK = 0.1  # polling interval in seconds
 _ABOUT_A_MINUTE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-_HANDSHAKE = 10.0  # seconds that the other side has to show that it knows the token
+_HANDSHAKE = 10.0  # handshake timeout in seconds
 
 
 class LostConnection(ConnectionError):  # noqa: N818 - the name says what became of it
@@ -39,17 +39,17 @@ class LostConnection(ConnectionError):  # noqa: N818 - the name says what became
 
 
 class RefusedConnection(ConnectionError):  # noqa: N818 - the name says what became of it
-    """The other side knows another token, or speaks another version: to try again does not help."""
+    """The peer has another token or version: retrying does not help."""
 
 
 class Connection:
-    """A connection whose two sides have shown that they know the token.
+    """Mutually authenticated connection.
 
     Any thread may send; one thread at a time may receive.
     """
 
     def __init__(self, sock: socket.socket, token: bytes | None, is_client: bool) -> None:
-        """Shakes hands, which takes 10 seconds at most; not without a token. Closes the socket if it fails."""
+        """Perform the handshake if there is a token, in at most 10 seconds. Closes the socket if it fails."""
         self._socket = sock
         self._sending = threading.Lock()
         self._n_sent = self._n_received = 0
@@ -67,11 +67,11 @@ class Connection:
             raise error if isinstance(error, ConnectionError) else LostConnection(str(error)) from None
 
     def send(self, message: WireMessage, patience: float = 30.0) -> None:
-        """Sends a message; LostConnection if the other side takes nothing for `patience` seconds."""
+        """Send a message; LostConnection if the peer reads nothing for `patience` seconds."""
         self.send_all([message.parts()], patience)
 
     def send_all(self, messages: Sequence[Sequence[bytes | memoryview]], patience: float = 30.0) -> None:
-        """Sends messages, each as the parts that `Message.parts` returns; those without arrays go out in one call."""
+        """Send messages, each as the parts of `Message.parts`; messages without arrays are sent in one call."""
         with self._sending:
             small: list[bytes | memoryview] = []
             for parts in messages:
@@ -89,9 +89,9 @@ class Connection:
             self._write(b"".join(small), patience)
 
     def receive(self, go_on: Callable[[float], None]) -> WireMessage:
-        """The next message. While none comes, calls `go_on` about ten times a second with the seconds of silence.
+        """Return the next message. While waiting, call `go_on` about ten times a second with the seconds of silence.
 
-        Waits until `go_on` raises; the connection is of no use if it does so within a message.
+        Waits until `go_on` raises; the connection is unusable if it raises within a message.
         """
         header = self._read(_HEADER.size, go_on)
         n_bytes = _length(header)
@@ -108,26 +108,26 @@ class Connection:
             raise LostConnection(str(error)) from None
 
     def end_without(self, seconds: float) -> None:
-        """Ends the connection when the other side's machine acknowledges nothing for `seconds`, also if nobody sends.
+        """End the connection when the peer's machine acknowledges nothing for `seconds`, even if idle.
 
-        A connection over a network that was cut tells neither side. The system asks, so that a side that computes or
-        sleeps is not given up for it. It knows whole seconds only.
+        A network failure is not reported to either side. TCP keep-alive detects it; a peer that computes or
+        sleeps stays connected. The resolution is one second.
         """
         if self._socket.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        step = max(1, round(min(seconds / 4, 8000.0)))  # systems know no more than 32767
+        step = max(1, round(min(seconds / 4, 8000.0)))  # the systems' maximum is 32767
         times = {"TCP_KEEPIDLE": step, "TCP_KEEPINTVL": step, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 4000 * step}
         with contextlib.suppress(OSError):  # closed meanwhile
             _keep_alive(self._socket, times)
 
     def close(self) -> None:
-        """Ends the connection; a thread that waits in it gets LostConnection. Any thread may call it, again too."""
+        """End the connection; a waiting thread gets LostConnection. Any thread may call it. Idempotent."""
         with contextlib.suppress(OSError):  # it is closed, or never was open
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _shake(self, token: bytes, is_client: bool) -> bytes:
-        """Shows the other side that this one knows the token, and asks the same of it. Returns both random numbers."""
+        """Authenticate both sides with the token; return both nonces."""
         end = time.monotonic() + _HANDSHAKE
 
         def go_on(_: float) -> None:
@@ -183,7 +183,7 @@ class Connection:
 
 
 def _keep_alive(sock: socket.socket, times: Mapping[str, int]) -> None:
-    """Lets the system notice that the machine of the other side is gone, also if nobody sends."""
+    """Enable TCP keep-alive, to detect a lost peer on an idle connection."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in times.items():
         if hasattr(socket, name):  # not on every system

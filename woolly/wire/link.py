@@ -1,4 +1,4 @@
-"""The Link: a connection whose sender never waits."""
+"""Link: a connection with a non-blocking sender."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Parts = Sequence[bytes | memoryview]
 
 
 class Link:
-    """Both ends of a connection are links. `send` never blocks: a thread of the link's own writes."""
+    """One end of a connection. `send` never blocks: the link has its own writer thread."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -23,15 +23,15 @@ class Link:
         self._thread.start()
 
     def send(self, message: WireMessage) -> None:
-        """Queues a message; nothing happens if the other side is gone, which the reader notices."""
-        self._queue.put(message.parts())  # as it is at this moment: a request's lists grow meanwhile
+        """Queue a message; no effect if the peer is gone, which the reader detects."""
+        self._queue.put(message.parts())  # serialize now: a request's lists grow meanwhile
 
     def end_without(self, seconds: float) -> None:
         """End the connection as `Connection.end_without` does."""
         self._connection.end_without(seconds)
 
     def __iter__(self) -> Iterator[WireMessage]:
-        """Yields messages as they come, until the other side is gone."""
+        """Yield messages as they arrive, until the peer is gone."""
         while True:
             try:
                 message = self._connection.receive(_wait)
@@ -40,13 +40,13 @@ class Link:
             yield message
 
     def finish(self) -> None:
-        """Writes what is queued, and closes."""
+        """Write queued messages, then close."""
         self._queue.put(None)
         self._thread.join(2.0)
         self.close()
 
     def close(self) -> None:
-        """Closes at once; a reader and a writer that wait wake up."""
+        """Close immediately; wake a waiting reader and writer."""
         self._queue.put(None)
         self._connection.close()
 
@@ -57,7 +57,7 @@ class Link:
             while not self._queue.empty() and (parts := self._queue.get()) is not None:
                 waiting.append(parts)
             try:
-                # Without a limit of time: the one who watches the other side gives it up.
+                # Without a timeout: the monitor of the peer drops it.
                 self._connection.send_all(waiting, math.inf)
             except LostConnection:
                 self._connection.close()  # the reader of this side sees the end
@@ -67,4 +67,4 @@ class Link:
 
 
 def _wait(_: float) -> None:
-    """Goes on waiting."""
+    """Continue to wait."""

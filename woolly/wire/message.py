@@ -1,4 +1,4 @@
-"""The Message: a kind, fields as JSON, and arrays as the bytes that they are. Reading one runs no code."""
+"""Message: a kind, fields as JSON, and arrays as raw bytes. Reading a message runs no code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_AXES = 3
 
 
 class BadMessage(ValueError):  # noqa: N818 - the name says what came
-    """Bytes that are no message."""
+    """Bytes that are not a valid message."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class WireMessage:
     """Message between two processes."""
 
     kind: str
-    fields: Mapping[str, Any] = field(default_factory=dict)  # what JSON can hold
+    fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # int32, float32 or uint8
 
     def parts(self) -> list[bytes | memoryview]:
-        """The bytes of the message, in parts that need not be copied together."""
+        """Return the bytes of the message, in parts to avoid a copy."""
         arrays = {
             name: np.ascontiguousarray(array, _TYPES[_type_of(name, array)]) for name, array in self.arrays.items()
         }
@@ -40,7 +40,7 @@ class WireMessage:
 
     @classmethod
     def read(cls, data: bytearray | bytes) -> WireMessage:
-        """The message of some bytes, whose arrays are views into them. BadMessage for anything else."""
+        """Parse a message; its arrays are views into `data`. BadMessage if invalid."""
         try:
             (n_head,) = _HEAD.unpack_from(data)
             head = json.loads(memoryview(data)[_HEAD.size : _HEAD.size + n_head].tobytes())
