@@ -96,10 +96,10 @@ def balance_layers(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def slice_layers(plan: Plan, first: int, last: int) -> Plan:
-    """The part of a plan from layer `first` to `last`, with what comes before the first and after the last layer.
+    """Return the part of a plan from layer `first` to `last`, including the embedding or head at either end.
 
-    Unless it has the first layer, it begins with the rows that the batch brings (`hidden`). Values keep their numbers
-    and the state its entries; those of other parts take no memory.
+    Without the first layer, it begins with the input rows of the batch (`hidden`). Values and state entries keep
+    their numbers; entries of other parts take no memory.
     """
     n_layers = _count(plan)
     possible = layer_split_points(plan) | {0: 0, n_layers: len(plan.steps)}
@@ -111,8 +111,8 @@ def slice_layers(plan: Plan, first: int, last: int) -> Plan:
 def slice_steps(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
     """The steps of some ranges, first and last (exclusive), each of which begins at one of `cut_points`.
 
-    A range that does not begin with the plan begins with the rows that the batch brings (`hidden`): one step more.
-    Values keep their numbers and the state its entries; those of other parts take no memory.
+    A range that does not start at step 0 begins with one extra step, the input rows of the batch (`hidden`). Values
+    and state entries keep their numbers; entries of other parts take no memory.
     """
     steps: list[Step] = []
     for begin, end in ranges:
@@ -139,7 +139,7 @@ def _count(plan: Plan) -> int:
 
 
 def _entrance(plan: Plan, at: int) -> Step:
-    """The step that makes the one value which steps from `at` on need from before, of rows that the batch brings."""
+    """Return the entrance step: it provides the one value that steps from `at` on need, from the batch's rows."""
     made = {value for step in plan.steps[:at] for value in step.outputs}
     (value,) = {value for step in plan.steps[at:] for value in step.inputs} & made
     width = plan.values[value].width

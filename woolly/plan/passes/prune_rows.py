@@ -27,16 +27,16 @@ def prune_rows(plan: Plan) -> Plan:
             values[value] = replace(values[value], rows="output")
     entering = {value for index in pruned for value in plan.steps[index].inputs if values[value].rows == "batch"}
     steps: list[Step] = []
-    made: list[int] = []  # of those that enter, which are not picked from yet
-    picked: dict[int, int] = {}  # values of all rows: their wanted rows
-    renamed: dict[int, int] = {}  # values of `output_rows` steps that are gone: what they would have copied
+    made: list[int] = []  # values entering the cut, not selected from yet
+    picked: dict[int, int] = {}  # values of all rows -> values of the output rows
+    renamed: dict[int, int] = {}  # outputs of removed `output_rows` steps -> their inputs
     for index, step in enumerate(plan.steps):
         if step.op == "output_rows" and values[step.inputs[0]].rows == "output":
             renamed[step.output] = step.inputs[0]
             continue
         inputs = tuple(renamed.get(value, value) for value in step.inputs)
         if index in pruned:
-            # All at once, so that no pick stands between steps that other passes make one.
+            # All selections together, so that none is between steps that other passes merge.
             for value in made:
                 picked[value] = len(values)
                 values.append(replace(values[value], id=len(values), rows="output"))
@@ -52,7 +52,7 @@ def prune_rows(plan: Plan) -> Plan:
 
 
 def _prunable(plan: Plan) -> set[int]:
-    """Return the indices of the steps after the last one that mixes rows, whose other rows nobody reads."""
+    """Return the indices of the steps after the last one that mixes rows, if only output rows of them are read."""
     readers = users(plan)
     pruned: set[int] = set()
 
@@ -63,7 +63,7 @@ def _prunable(plan: Plan) -> set[int]:
         step = plan.steps[index]
         if any(plan.values[value].rows == "output" for value in step.outputs):
             continue
-        # Experts that a table gives each token are looked up by the place of its row in the batch.
+        # Experts from a token table are looked up by the row's index in the batch.
         if not step.kind.by_row or (step.op == "moe" and step.by_role("table")):
             break  # steps before it could be cut, too, but would no longer be one with others that read their input
         if all(readers[value] and all(map(is_pruned, readers[value])) for value in step.outputs):

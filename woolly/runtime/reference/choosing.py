@@ -1,4 +1,4 @@
-"""The NumPy meaning of an index: which positions each row attends to."""
+"""NumPy reference of the sparse-attention index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of blocks of positions as one row each, and of attention over them."""
+"""NumPy reference of compressed attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of the ops of single elements: activations, gates, products."""
+"""NumPy reference of the element-wise ops: activations, gates, products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of the fused ops, in terms of the plain ones."""
+"""NumPy reference of the fused ops, in terms of the plain ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of `moe`: rows go to the experts that their router scores highest."""
+"""NumPy reference of the mixture-of-experts op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of every plain op, in f32."""
+"""NumPy reference of the plain ops, in f32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy meaning of the ops over slots: rows of each sequence in order, one by one."""
+"""NumPy reference of the recurrent ops, row by row."""
 
 from __future__ import annotations
 

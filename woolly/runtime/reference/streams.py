@@ -1,4 +1,4 @@
-"""The NumPy meaning of the ops over streams."""
+"""NumPy reference of the residual-stream ops."""
 
 from __future__ import annotations
 
