@@ -1,4 +1,4 @@
-"""WHAT MAY COME NEXT: JSON schemas, regular expressions, Lark and GBNF grammars."""
+"""Structured output: JSON schemas, regular expressions, Lark and GBNF grammars."""
 
 from typing import TYPE_CHECKING
 

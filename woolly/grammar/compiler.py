@@ -1,4 +1,4 @@
-"""The GrammarCompiler: sources of grammars to Grammars, for one vocabulary."""
+"""GrammarCompiler: compiles grammar sources for one vocabulary."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class Grammar:
-    """A compiled grammar, which any number of sequences share."""
+    """Compiled grammar, shared by any number of sequences."""
 
     def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int) -> None:
         self._matcher = matcher
@@ -45,7 +45,7 @@ class Grammar:
         self._lock = threading.Lock()
 
     def start(self, beside: Constraint | None = None) -> Constraint:
-        """Returns a constraint at the start of an answer, which shares its time with that of another answer.
+        """Return a constraint at the start of an answer; with `beside` it shares the time limit of another answer.
 
         Requests do not share theirs: the texts of one client must not make the grammar too slow for another.
         """
@@ -65,7 +65,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def compile(self, kind: str, source: str) -> Grammar:
-        """The grammar of a source; RequestError if it is wrong, not supported or too large.
+        """Compile a grammar; RequestError if it is invalid, unsupported or too large.
 
         `kind` is json_schema, json_object (`source` is not read), regex, choice (a JSON array of strings), lark or
         grammar (GBNF).
@@ -124,7 +124,7 @@ class GrammarCompiler:
         def build() -> LLMatcher:
             matcher = LLMatcher(vocabulary, serialized, log_level=0, limits=limits)
             if not matcher.is_error():
-                matcher.compute_bitmask()  # a grammar that cannot even begin fails here
+                matcher.compute_bitmask()  # a grammar that cannot start fails here
             return matcher
 
         matcher = _on_large_stack(build)
@@ -136,7 +136,7 @@ class GrammarCompiler:
 
 
 def _on_large_stack(work: Callable[[], Result]) -> Result:
-    """Runs the work on a thread with a large stack: llguidance follows references by recursion, without a limit."""
+    """Run the work on a thread with a large stack: llguidance follows references by unbounded recursion."""
     done: list[Result] = []
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Conjunctions: the schemas that one value must satisfy together.
+"""Conjunctions: sets of schemas that one value must satisfy together.
 
 A schema meets the target of its `$ref`, the members of its `allOf`, and one option of its `anyOf` and of its `oneOf`.
 """
@@ -27,7 +27,7 @@ _TEXTS = ("pattern", "format")
 
 
 class Conjunctions:
-    """Measures what meets in one value, and closes objects that do not say whether they are open."""
+    """Bounds the size of conjunctions, and closes objects without `additionalProperties`."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve  # the schema that a reference points to, or None
@@ -35,7 +35,7 @@ class Conjunctions:
         self._n_visits = 0
 
     def check(self, schema: Schema, pointer: str) -> None:
-        """Refuses conjunctions whose automata would be too large."""
+        """Reject conjunctions whose automata would be too large."""
         texts, multiple = self._measure(schema, pointer, 0)
         if texts > MAX_TEXTS:
             raise RequestError(
@@ -49,7 +49,7 @@ class Conjunctions:
             )
 
     def _measure(self, schema: Schema, pointer: str, depth: int) -> tuple[int, Fraction]:
-        """The number of constraints on a string, and the least common multiple of all `multipleOf` (0 for none)."""
+        """Return the number of string constraints, and the least common multiple of all `multipleOf` (0: none)."""
         if depth > MAX_DEPTH:
             raise RequestError(f"the JSON schema joins schemas of more than {MAX_DEPTH} levels in one value")
         if (found := self._measured.get(id(schema))) is not None:
@@ -65,7 +65,7 @@ class Conjunctions:
         return texts, multiple
 
     def close(self, schemas: list[Schema]) -> None:
-        """Sets `additionalProperties: false` for each object with properties, unless the schema says otherwise.
+        """Set `additionalProperties: false` for each object with properties, unless the schema sets it.
 
         Objects that meet in one value are closed as one, with the names of all: each alone would forbid the names of
         the others. A definition that is used in such a conjunction stays open if it is also used by itself.
@@ -84,7 +84,7 @@ class Conjunctions:
                 _close(schema, [member for member in members if member is not schema])
 
     def _objects(self, group: list[Schema]) -> list[Schema]:
-        """The schemas with properties among those of a group and all that they meet."""
+        """Return the schemas with properties of a group and of all schemas in conjunction with it."""
         found, seen, waiting = [], set(), group[::-1]
         while waiting:
             schema = waiting.pop()
@@ -100,7 +100,7 @@ class Conjunctions:
         return found
 
     def _groups(self, schema: Schema) -> Iterator[list[Schema]]:
-        """Groups of schemas; one of each group meets the schema."""
+        """Yield groups of schemas; one schema of each group is in conjunction with the given one."""
         reference = schema.get("$ref")
         if isinstance(reference, str) and isinstance(target := self._resolve(reference), dict):
             yield [target]
@@ -140,7 +140,7 @@ def _lcm(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _states(multiple: Fraction) -> int:
-    """States of the automaton of a multiple: zeros at either end of a decimal number cost none."""
+    """Return the automaton states of a multiple: leading and trailing zeros of a decimal number cost none."""
     number = multiple.numerator * 10**400 // multiple.denominator if multiple.denominator > 1 else multiple.numerator
     while number and number % 10 == 0:
         number //= 10

@@ -1,4 +1,4 @@
-"""The Constraint: the tokens that a grammar allows next in one sequence."""
+"""Constraint: the tokens that a grammar allows next in one sequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_AHEAD = 0.25
 
 
 class Allowance:
-    """The time that the constraints of one request may take, those of its n answers together."""
+    """Time limit of the constraints of one request, shared by its n answers."""
 
     def __init__(self) -> None:
         self._ahead = 0.0  # seconds taken beyond those of the tokens so far
@@ -39,7 +39,7 @@ class Allowance:
 
 
 class Constraint:
-    """The state of one sequence within a grammar; used by one thread at a time."""
+    """State of one sequence in a grammar; used by one thread at a time."""
 
     def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int, allowance: Allowance) -> None:
         self._matcher = matcher
@@ -50,9 +50,9 @@ class Constraint:
         self._has_words = False
 
     def words(self) -> NDArray[np.uint32]:
-        """The tokens that may come next, 32 to a word, lowest bit first; `accept` invalidates the buffer.
+        """Return the bit mask of allowed tokens, 32 per word, lowest bit first; `accept` invalidates the buffer.
 
-        The stop tokens are among them if the grammar may end here.
+        Stop tokens are allowed if the grammar may end here.
         """
         if not self._has_words:
             # A matcher that failed returns a mask of stop tokens, so its error is checked each time.
@@ -64,7 +64,7 @@ class Constraint:
         return self._words
 
     def accept(self, token: int) -> None:
-        """Advances by a token; RequestError if it is not an allowed one."""
+        """Advance by a token; RequestError if it is not allowed."""
         if not 0 <= token < self._n_vocab:
             raise RequestError(f"token {token} is not an id of this vocabulary (0 to {self._n_vocab - 1})")
         if self._matcher.is_stopped():

@@ -1,4 +1,4 @@
-"""JSON schemas for llguidance; refuses what llguidance would ignore, misread or fail on."""
+"""Prepare JSON schemas for llguidance; reject keywords that llguidance would ignore, misread or fail on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WHITESPACE: dict[str, dict[str, Any]] = {
 
 
 def prepare_schema(source: str) -> str:
-    """The schema as JSON in the form that llguidance reads; RequestError if it cannot be enforced exactly."""
+    """Return the schema as JSON for llguidance; RequestError if it cannot be enforced exactly."""
     if len(source) > MAX_SOURCE:
         raise RequestError(f"the JSON schema has {len(source)} characters; at most {MAX_SOURCE} are accepted")
     try:
@@ -60,7 +60,7 @@ def prepare_schema(source: str) -> str:
 
 
 def prepare_schema_value(schema: Any) -> dict[str, Any]:
-    """The same for a schema that is parsed already, which is changed in place."""
+    """Prepare a parsed schema for llguidance, in place."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -76,7 +76,7 @@ def prepare_schema_value(schema: Any) -> dict[str, Any]:
 
 
 class _Walk:
-    """Visits every schema that can be reached from the root and makes it plain draft 2020-12, or refuses it.
+    """Converts every schema reachable from the root to plain draft 2020-12, or rejects it.
 
     llguidance ignores the keywords that a schema's own draft does not know; without `$schema` it reads all as the
     latest draft, knows the keywords of all and refuses those that it cannot keep.
@@ -228,7 +228,7 @@ def _target(root: dict[str, Any], reference: str) -> Any:
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    """Yields all objects of a JSON value, itself included."""
+    """Yield all objects of a JSON value, itself included."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

@@ -1,4 +1,4 @@
-"""Sources of every kind of grammar, translated to the form that llguidance compiles."""
+"""Translate grammar sources of all kinds to llguidance's form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {  # and what messages call them
 
 
 def read_source(kind: str, source: str) -> str:
-    """The grammar that llguidance compiles; RequestError for faults that are visible without compiling."""
+    """Return the grammar for llguidance; RequestError for faults that are visible without compiling."""
     from llguidance import LLMatcher
 
     if kind == "json_object":
@@ -63,7 +63,7 @@ def _choice_to_lark(source: str) -> str:
 
 
 def _prepare_lark(source: str) -> str:
-    """The Lark source with its JSON schemas prepared; refuses attributes of rules that nothing reads."""
+    """Return the Lark source with its JSON schemas prepared; reject unused rule attributes."""
     for header in re.finditer(r"^[ \t]*[?!]?[\w-]+[ \t]*\[([^\]\n]*)\][ \t]*:", source, re.MULTILINE):
         for name in ("temperature", "stop"):
             if re.search(rf"(^|,)\s*{name}\s*=", header[1]):
@@ -83,7 +83,7 @@ def _prepare_lark(source: str) -> str:
 
 
 def explain(error: str) -> str:
-    """The report of llguidance as one clause: its own has many lines and may quote the whole grammar."""
+    """Return llguidance's error as one clause: the original has many lines and may quote the complete grammar."""
     lines = [line.strip() for line in error.splitlines() if line.strip() and not line.startswith("<")]
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = (reasons or lines or ["no reason is known"])[0]

@@ -18,16 +18,16 @@ MEMORY = 1 << 30  # of the child's address space, its stack included; costly but
 SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
 PATIENCE = 60.0  # seconds on the clock of a loaded machine
 PLAIN_SIZE = 64 << 10
-_MAX_OUTPUT_BYTES = 64 << 10  # bytes; the child says next to nothing
+_MAX_OUTPUT_BYTES = 64 << 10  # maximum bytes of the child's output
 
-# What makes automata whose size is not bounded by the length of the schema.
+# Keywords with automata whose size is not bounded by the length of the schema.
 _COSTLY = ("pattern", "patternProperties", "multipleOf", "allOf")
 
 _slots = threading.BoundedSemaphore(2)  # so that many hostile requests do not start as many children
 
 
 def is_plain(kind: str, grammar: str) -> bool:
-    """Whether the cost of a grammar is bounded by its length, so that it needs no trial."""
+    """Return True if the cost of a grammar is bounded by its length, so that it needs no trial."""
     if kind in ("json_object", "choice"):
         return True
     return kind == "json_schema" and len(grammar) < PLAIN_SIZE and not any(f'"{name}"' in grammar for name in _COSTLY)

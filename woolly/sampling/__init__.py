@@ -1,4 +1,4 @@
-"""LOGITS TO TOKEN: parameters, the chain of samplers, and the choice."""
+"""Sampling: parameters, the chain of samplers, and the choice of a token."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

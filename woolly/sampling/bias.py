@@ -1,4 +1,4 @@
-"""LogitBias: what a request adds to the logits of single tokens, and which tokens it rules out."""
+"""LogitBias: biases of single tokens' logits, and banned tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BIAS = 3e38
 
 
 class LogitBias:
-    """logit_bias, ignore_eos and min_tokens, as tokens and what is added to them."""
+    """Token biases of logit_bias, ignore_eos and min_tokens."""
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None) -> None:
         ends = frozenset() if tokenizer is None else tokenizer.stop_ids
@@ -48,7 +48,7 @@ class LogitBias:
 
     @property
     def n_lowered(self) -> int | None:
-        """Most tokens that become less likely; None if there are others that become likelier."""
+        """Maximum number of tokens that become less likely; None if some become more likely."""
         if (self._values > 0.0).any():
             return None
         return len(self._ids) + (len(self._ends) if self._min_tokens else 0)
@@ -81,7 +81,7 @@ class LogitBias:
 def find(
     ids: npt.NDArray[np.int32], tokens: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Places of those ids that are among the tokens (ascending), and which token stands at each."""
+    """Return the indices of ids that are among the tokens (ascending), and the index of the token at each."""
     if not len(tokens):
         return np.empty(0, np.intp), np.empty(0, np.intp)
     which = np.minimum(np.searchsorted(tokens, ids), len(tokens) - 1)

@@ -1,4 +1,4 @@
-"""Calls to the functions of a request. Each fault of theirs becomes a CallbackError."""
+"""Calls to the functions of a request. Their exceptions become CallbackError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Float32 = npt.NDArray[np.float32]
 def call_processor(
     processor: Callable[[Sequence[int], Float32], Float32 | None], history: History, row: Float32
 ) -> Float32:
-    """The row after a logits processor: what it returns, or the row that it edited."""
+    """Return the row of a logits processor: its return value, or the row edited in place."""
     result = _call("logits_processors", processor, history, row)
     if result is None:
         return row
@@ -33,7 +33,7 @@ def call_processor(
 
 
 def call_sampler(sampler: Callable[[Sequence[int], Float32], int], history: History, row: Float32) -> int:
-    """The token that a custom sampler chooses; one that is ruled out is refused."""
+    """Return the token of a custom sampler; CallbackError for a banned token."""
     possible = row > -np.inf
     token = _call("custom_sampler", sampler, history, row)
     if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < len(possible):

@@ -1,4 +1,4 @@
-"""Candidates: the tokens from which one is drawn."""
+"""Candidates: token ids and logits to sample from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Candidates:
     """
 
     def __init__(self, row: npt.NDArray[np.float32], *, owned: bool = False) -> None:
-        """The whole vocabulary. A row that is not owned is copied before it is written to."""
+        """Complete vocabulary. A row that is not owned is copied before it is modified."""
         self.ids: npt.NDArray[np.int32] | None = None  # None: the whole vocabulary, ids 0, 1, 2 ...
         self.logits = row
         self.n_vocab = len(row)
@@ -50,7 +50,7 @@ class Candidates:
 
     @classmethod
     def of_top_logits(cls, head: TopLogits) -> Candidates:
-        """The whole vocabulary, of which the head alone is known."""
+        """Return candidates of the complete vocabulary, of which only the top logits are known."""
         self = cls(head.logits)
         self.ids, self.n_vocab, self.head = head.ids, head.n_vocab, head
         return self
@@ -59,11 +59,11 @@ class Candidates:
         return len(self.logits)
 
     def id(self, index: int) -> int:
-        """The token at a place."""
+        """Return the token at an index."""
         return index if self.ids is None else int(self.ids[index])
 
     def editable(self) -> npt.NDArray[np.float32]:
-        """The logits, to be written to; their order is then no longer known to be sorted."""
+        """Return the logits for modification; they no longer count as sorted."""
         if not self._owned:
             self.logits, self._owned = self.logits.copy(), True
         self.sorted = False
@@ -85,7 +85,7 @@ class Candidates:
         self._owned = self._owned or not isinstance(places, slice)
 
     def ranked(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Places and logits of the n largest, largest first, equal ones in their order."""
+        """Return indices and logits of the n largest, in descending order, ties in their order."""
         n = min(n, len(self.logits))
         places, values = np.empty(n, np.int32), np.empty(n, np.float32)
         if not largest(self.logits, places, values):
@@ -93,7 +93,7 @@ class Candidates:
         return places, values
 
     def n_certain(self) -> int:
-        """Sorts those of a head; returns how many of the first are the largest of the whole vocabulary."""
+        """Sort top logits; return how many of them are certain to be the largest of the vocabulary."""
         assert self.head is not None and self.ids is not None
         if self.logits is self.head.logits:
             n = len(self.logits)
@@ -135,7 +135,7 @@ class Candidates:
         self.keep_largest(len(self.logits))
 
     def peak(self) -> int:
-        """The place of the largest logit, the first of equals."""
+        """Return the index of the largest logit, the first of ties."""
         if self.head is not None and self.n_certain() == 0:
             raise TooFewLogitsError
         if self.sorted or self.head is not None:
@@ -147,21 +147,21 @@ class Candidates:
         return place
 
     def top(self) -> float:
-        """The largest logit."""
+        """Return the largest logit."""
         place = self.peak()  # before the logits are read: it may sort them
         return float(self.logits[place])
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """The softmax of the logits."""
+        """Return the softmax of the logits."""
         weights = np.empty_like(self.logits)
         weights /= np.float32(weigh(self.logits, self.top(), weights))
         return weights
 
     def total(self) -> np.float32:
-        """The sum of exp(logit - largest logit)."""
+        """Return the sum of exp(logit - largest logit)."""
         total: np.float32 = np.float32(weigh(self.logits, self.top(), np.empty_like(self.logits)))
         return total
 
     def draw(self, u: float) -> int:
-        """The first place at which the sum of the weights reaches u times their total."""
+        """Return the first index at which the cumulative weight reaches u times the total."""
         return draw(self.logits, self.top(), u)

@@ -1,4 +1,4 @@
-"""The Chain: the samplers that the parameters ask for, in their order, and the chooser that takes a token."""
+"""Chain: the samplers enabled by the parameters, in order, and the chooser of a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Chooser(Protocol):
 
 
 class Chain:
-    """Leaves out samplers that ask for nothing, and those that cannot change a greedy choice."""
+    """Chain without disabled samplers, and without samplers that cannot change a greedy choice."""
 
     def __init__(self, params: SamplingParams, context: SamplerContext) -> None:
         self.steps: list[SamplerStep] = []
@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def n_top_logits(self) -> int:
-        """Tokens of a head that mostly decide what is chosen; 0: only the whole row does."""
+        """Number of top logits that usually suffice; 0: the complete row is needed."""
         n_lowered = 0
         for step in self.steps:
             n: int = getattr(step, "n_top_logits", 0)
@@ -65,7 +65,7 @@ class Chain:
         return min(1 + n_lowered, MAX_TOP_LOGITS) if self.is_greedy else 0
 
     def choose(self, candidates: Candidates) -> int:
-        """Runs the samplers, and takes a token."""
+        """Run the samplers and choose a token."""
         if self.usual is not None:
             return self.usual.choose(candidates)
         for step in self.steps:

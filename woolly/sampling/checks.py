@@ -1,4 +1,4 @@
-"""The checks of SamplingParams: a value out of range, or one that contradicts another, is refused by its name."""
+"""Validation of SamplingParams: values out of range and contradictions are errors that name the field."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _check_structure(params: SamplingParams) -> None:
 
 
 def _check_chain(params: SamplingParams) -> None:
-    """Refuses an option that nothing reads: no parameter is silently ignored."""
+    """Reject an option that has no effect: no parameter is silently ignored."""
     rows = options_of(type(params))
     if params.custom_sampler is not None and params.mirostat:
         raise _refusal("mirostat", f"is {params.mirostat}, but custom_sampler chooses the token by itself")
@@ -117,7 +117,7 @@ def _check_chain(params: SamplingParams) -> None:
 
 
 def _why_unread(params: SamplingParams, row: Option) -> str | None:
-    """Why nothing reads an option; None if something does."""
+    """Return the reason why an option has no effect; None if it has one."""
     if row.sampler is None:
         return None
     if params.custom_sampler is not None:

@@ -28,7 +28,7 @@ _FEW = 12  # rows that are sooner done one after another
 
 
 class FastChain:
-    """Takes the token that its steps would take one after another, in a third of their time.
+    """Chooses the same token as the separate steps, in a third of their time.
 
     That time counts where a GPU computes 64 sequences in the time of one. What the steps would leave is not kept.
     """
@@ -61,7 +61,7 @@ class FastChain:
         return candidates.id(self.place(candidates.logits))
 
     def place(self, logits: Float32) -> int:
-        """The place that is drawn from the k largest logits, or more, in their order; the first is finite."""
+        """Return the index drawn from at least k top logits in descending order; the first is finite."""
         logits = logits[: self.k]
         top = logits[0]
         if self.p <= 1.0:

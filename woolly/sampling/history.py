@@ -1,4 +1,4 @@
-"""The tokens of a sequence so far."""
+"""History of a sequence's tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class History:
         return self._n
 
     def append(self, token: int) -> None:
-        """Adds a token."""
+        """Append a token."""
         if self._n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
         self._tokens[self._n] = token
         self._n += 1
 
     def last(self, n: int) -> npt.NDArray[np.int32]:
-        """The last n tokens, or all for -1; a view."""
+        """Return a view of the last n tokens, or all for -1."""
         return self._tokens[0 if n < 0 else max(0, self._n - n) : self._n]

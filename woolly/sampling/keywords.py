@@ -49,7 +49,7 @@ _MAX_LISTED = 32
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is meant by another one; None if none is near."""
+    """Return the closest known name; None if none is similar."""
     names = list(known)
     by_peers = next((ours for ours in names if (ours, name) in PEER_NAMES), None)
     return by_peers or next(iter(difflib.get_close_matches(name[:40], names, n=1, cutoff=0.7)), None)

@@ -1,4 +1,4 @@
-"""The Sampler: one row of logits -> one token."""
+"""Sampler: one row of logits -> one token."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Choice(NamedTuple):
-    """A chosen token, and its log-probability if the request asks for it."""
+    """Chosen token, with its log-probability if requested."""
 
     token: int
     logprob: TokenLogprob | None = None
 
 
 class Sampler:
-    """Chooses the tokens of one sequence, one after the other.
+    """Chooses the tokens of one sequence, one by one.
 
-    What it chooses depends on the parameters, the seed, the prompt and the rows so far alone.
+    The choice depends only on the parameters, the seed, the prompt and the rows so far.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sampler:
         reasoning_markers: ReasoningMarkers | None = None,
         reasoning_ends: Sequence[int] = (),
     ) -> None:
-        """`index` says which of a request's `n` answers this is: each has a seed of its own.
+        """`index` is the answer among the request's `n`: each has its own seed.
 
         `reasoning_markers` are those of the reasoning that the answer may begin with; `reasoning_ends` repeats each
         `end_reasoning` after its number of tokens of the answer.
@@ -109,11 +109,11 @@ class Sampler:
 
     @property
     def forced(self) -> Sequence[int]:
-        """The tokens that it chooses next whatever the rows are: the end of a thought that is cut off."""
+        """Forced next tokens: the end of reasoning at its budget."""
         return () if self._reasoning is None else self._reasoning.forced
 
     def end_reasoning(self) -> bool:
-        """Ends the thought that the answer is in with the next token; whether it is in one."""
+        """End the reasoning with the next token; return True if the answer is reasoning."""
         n_output = len(self._history) - self._n_prompt
         if self._reasoning is None and self._marks is not None:
             self._reasoning = self._new_reasoning_budget(2**63)
@@ -151,7 +151,7 @@ class Sampler:
         return chain
 
     def _go_on(self, token: int) -> None:
-        """Tells all that follow the answer of its next token."""
+        """Update all trackers of the answer with its next token."""
         self._history.append(token)
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -169,7 +169,7 @@ class Sampler:
         return ReasoningBudget(self._marks, tokenizer, budget, params.reasoning_budget_message or "")
 
     def _next_forced(self) -> int | None:
-        """The token that must come next; None if it is chosen."""
+        """Return the forced next token; None if there is none."""
         if not self.forced:
             return None
         assert self._reasoning is not None
@@ -195,7 +195,7 @@ class Sampler:
         return max(n, params.logprobs or 0)
 
     def _from_head(self, head: TopLogits) -> tuple[int, Candidates] | None:
-        """The token and what was left to choose from; None if the head does not decide it."""
+        """Return the token and the remaining candidates; None if the top logits do not suffice."""
         candidates = Candidates.of_top_logits(head)
         n_output = len(self._history) - self._n_prompt
         try:
@@ -212,7 +212,7 @@ class Sampler:
             return None  # no random number is drawn before the candidates are known
 
     def _from_row(self, logits: Float32) -> tuple[int, Candidates]:
-        """The token, and what was left to choose from."""
+        """Return the token and the remaining candidates."""
         params = self._params
         try:
             row, owned = self._edited(logits)
@@ -227,7 +227,7 @@ class Sampler:
             raise self._diagnosed(logits, row) from None
 
     def _edited(self, logits: Float32) -> tuple[Float32, bool]:
-        """The row that the chain reads, and whether it is a copy of the model's row."""
+        """Return the row for the chain, and True if it is a copy of the model's row."""
         row, owned = logits, False
         if self._params.logits_processors:
             row, owned = logits.copy(), True

@@ -1,4 +1,4 @@
-"""The seed of a request that names none."""
+"""Default seed of a request."""
 
 from random import SystemRandom
 
@@ -6,5 +6,5 @@ randbits = SystemRandom().getrandbits  # that of `secrets`, which imports more t
 
 
 def draw_seed() -> int:
-    """Returns a random seed: two requests that name none may have different answers."""
+    """Return a random seed: two requests without a seed may have different answers."""
     return randbits(32)

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
 
-# Tokens of the longest head.
+# Maximum number of top logits.
 MAX_TOP_LOGITS = 256
 
 
 @dataclass(slots=True)
 class TopLogits:
-    """Tokens and logits, the largest first, equal ones by id; and what is known of all others."""
+    """Top tokens and logits in descending order, ties by id, and statistics of the complete row."""
 
     ids: npt.NDArray[np.int32]
     logits: Float32
@@ -31,7 +31,7 @@ Row = Float32 | TopLogits | int
 
 
 def copy_row(row: Row) -> Row:
-    """A copy, for later: the memory of a row is that of the next step's rows, too."""
+    """Return a copy for a later step: the next step overwrites the memory of a row."""
     if isinstance(row, int):
         return row
     if not isinstance(row, TopLogits):

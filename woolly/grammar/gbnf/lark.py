@@ -1,4 +1,4 @@
-"""The writer of Lark, in the dialect of llguidance, from GBNF."""
+"""Translate GBNF to llguidance's dialect of Lark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NESTING = 8  # groups in one line of Lark; llguidance accepts 30
 
 
 def gbnf_to_lark(source: str) -> str:
-    """A Lark grammar of the same language; RequestError with line and column if the source is wrong."""
+    """Return an equivalent Lark grammar; RequestError with line and column if the source is invalid."""
     try:
         return _Writer(simplify(unroll_recursion(parse_gbnf(source)))).text()
     except RecursionError:

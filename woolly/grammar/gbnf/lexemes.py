@@ -32,7 +32,7 @@ MAX_PAIRS = 2_000_000  # positions that are compared, about 2 s
 
 
 def find_lexemes(rules: dict[str, Expression]) -> dict[str, Expression]:
-    """The rules that root still refers to after every part that may be a lexeme has become one; root included."""
+    """Return the rules reachable from root after replacing parts by lexemes; root included."""
     return _Lexer(rules).run()
 
 
@@ -102,7 +102,7 @@ class _Lexer:
         return item
 
     def _sequence_shape(self, sequence: Concat) -> Expression:
-        """Joins neighbouring lexemes into one."""
+        """Join adjacent lexemes into one."""
         out: list[Expression] = []
         run: list[Expression] = []
         for item in (*sequence.items, None):
@@ -127,7 +127,7 @@ class _Lexer:
         return self._clashes[key]
 
     def _compare(self, one: _Automaton, other: _Automaton) -> int:
-        """Walks both automata along all texts that they have in common."""
+        """Walk both automata along all common texts."""
         clash = 0
         waiting = [(p, q) for p in _bits(one.first) for q in _bits(other.first) if one.atoms[p] & other.atoms[q]]
         seen = set(waiting)
@@ -147,7 +147,7 @@ class _Lexer:
         return clash
 
     def automaton(self, expression: Expression) -> _Automaton:
-        """The automaton of a regular expression."""
+        """Return the automaton of a regular expression."""
         if expression not in self._automata:
             automaton = _Automaton()
             automaton.first, automaton.last, automaton.nullable = self._add(automaton, expression)
@@ -197,7 +197,7 @@ class _Lexer:
         return bit, bit, False
 
     def _find_bounds(self) -> dict[int, int]:
-        """Cuts the characters into atoms, ranges that no class of the grammar divides; returns bound -> number."""
+        """Split the characters into atoms, ranges that no class of the grammar divides; return bound -> number."""
         bounds = {0, LAST_CHARACTER + 1}
         for item in (node for rule in self._rules.values() for node in walk(rule)):
             if isinstance(item, Literal):

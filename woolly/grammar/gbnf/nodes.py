@@ -10,7 +10,7 @@ LAST_CHARACTER = 0x10FFFF
 
 @dataclass(frozen=True)
 class Literal:
-    """Exactly this text."""
+    """Literal text."""
 
     text: str
 
@@ -24,7 +24,7 @@ class Characters:
 
 @dataclass(frozen=True)
 class Reference:
-    """The name of another rule."""
+    """Reference to another rule."""
 
     name: str
 
@@ -38,7 +38,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """One of several options."""
+    """Alternation: exactly one of several options."""
 
     options: tuple[Expression, ...]
 
@@ -63,7 +63,7 @@ Expression = Literal | Characters | Reference | Concat | Alternatives | Repeat |
 
 
 def children(item: Expression) -> tuple[Expression, ...]:
-    """The expressions that a node holds; none for a lexeme, which is a unit."""
+    """Return the children of a node; empty for a lexeme, which is a unit."""
     if isinstance(item, Concat):
         return item.items
     if isinstance(item, Alternatives):

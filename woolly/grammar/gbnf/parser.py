@@ -33,7 +33,7 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
 def parse_gbnf(source: str) -> dict[str, Expression]:
-    """The rules that root uses, by name; RequestError with line and column if the source is wrong."""
+    """Parse the rules used by root, by name; RequestError with line and column if the source is invalid."""
     parser = _Parser(source)
     rules = parser.rules()
     if "root" not in rules:
@@ -278,14 +278,14 @@ def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without_surrogates(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Ranges without the surrogates, which are not characters: UTF-8 text cannot hold them."""
+    """Return ranges without the surrogates, which UTF-8 text cannot contain."""
     first, last = _SURROGATES
     cut = [part for low, high in ranges for part in ((low, min(high, first - 1)), (max(low, last + 1), high))]
     return tuple(dict.fromkeys((low, high) for low, high in cut if low <= high))
 
 
 def _can_end(item: Expression, known: set[str]) -> bool:
-    """Whether an item has a finite text, if each rule in `known` has one."""
+    """Return True if an item matches a finite text, given that each rule in `known` does."""
     if isinstance(item, Reference):
         return item.name in known
     if isinstance(item, Repeat) and item.low == 0:

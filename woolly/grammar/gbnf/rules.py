@@ -19,7 +19,7 @@ MAX_TEXT = 64  # characters of a rule that is inlined; rules that double each ot
 
 
 def simplify(rules: dict[str, Expression]) -> dict[str, Expression]:
-    """Joins neighbouring literals, and drops empty items and duplicate alternatives.
+    """Join adjacent literals, and drop empty items and duplicate alternatives.
 
     llguidance fails on two alternatives that are the same text in different pieces.
     """
@@ -43,7 +43,7 @@ def unroll_recursion(rules: dict[str, Expression]) -> dict[str, Expression]:
 
 
 def regular_rules(rules: dict[str, Expression]) -> set[str]:
-    """Rules that reach no recursive rule: each is one regular expression."""
+    """Return the rules that reach no recursive rule: each is one regular expression."""
     return closure(rules, lambda rule, known: all(name in known for name in references(rule)))
 
 

@@ -1,4 +1,4 @@
-"""A random token by its weight."""
+"""Random choice by weight."""
 
 from __future__ import annotations
 

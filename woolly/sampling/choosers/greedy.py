@@ -1,4 +1,4 @@
-"""The likeliest token."""
+"""Greedy choice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class Greedy:
-    """Takes the likeliest, the first of equals."""
+    """Chooses the most likely token, the first of ties."""
 
     def choose(self, candidates: Candidates) -> int:
-        """No randomness."""
+        """Return the index of the largest logit."""
         return candidates.id(candidates.peak())

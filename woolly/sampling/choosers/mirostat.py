@@ -1,4 +1,4 @@
-"""Mirostat, which stands in for the chain and the draw."""
+"""Mirostat, which replaces the chain and the draw."""
 
 from __future__ import annotations
 

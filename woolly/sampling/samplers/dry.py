@@ -102,7 +102,7 @@ class Dry:
 def _find(
     candidates: Candidates, tokens: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.intp]]:
-    """Places of the candidates that are among the tokens (ascending), and which token stands at each."""
+    """Return the indices of candidates among the tokens (ascending), and the index of the token at each."""
     if candidates.ids is None:
         inside = np.flatnonzero(tokens < len(candidates))
         return tokens[inside], inside

@@ -1,4 +1,4 @@
-"""Tokens not much less likely than the likeliest."""
+"""Min-p sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The temperature, fixed or following the entropy."""
+"""Temperature, fixed or dynamic by entropy."""
 
 from __future__ import annotations
 

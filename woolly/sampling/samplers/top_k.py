@@ -1,4 +1,4 @@
-"""The k likeliest tokens."""
+"""Top-k sampling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @sampler("top_k")
 @dataclass(frozen=True)
 class TopK:
-    """Keeps the k likeliest."""
+    """Keeps the k most likely tokens."""
 
     keeps_likeliest: ClassVar[bool] = True
 
@@ -32,5 +32,5 @@ class TopK:
         return cls(params.top_k) if params.top_k > 0 else None
 
     def apply(self, candidates: Candidates) -> None:
-        """Sorts, and cuts."""
+        """Sort, and keep the first k."""
         candidates.keep_largest(self.k)

@@ -1,4 +1,4 @@
-"""Tokens within n standard deviations of the best."""
+"""Top-n-sigma sampling."""
 
 from __future__ import annotations
 
