@@ -1,4 +1,4 @@
-"""FILE FORMAT: reading and writing GGUF files."""
+"""GGUF: reading and writing files."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A bounds-checked walk over the header of one file."""
+"""Bounds-checked cursor over the header of a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _U64 = struct.Struct("<Q")
 
 
 def quote(text: str) -> str:
-    """A name for an error message: quoted, printable, at most 80 characters."""
+    """Return a name for an error message: quoted, printable, at most 80 characters."""
     return ascii(text if len(text) <= 80 else text[:77] + "...")
 
 
 class Cursor:
-    """Reads little-endian values one after the other; every failure names the file and the byte."""
+    """Reads consecutive little-endian values; errors name the file and the byte offset."""
 
     __slots__ = ("_view", "bytes", "map", "n_bytes", "n_elements", "n_inner_arrays", "offset", "owner")
 
@@ -33,14 +33,14 @@ class Cursor:
         self.offset = 0
         self.n_elements = 0  # of arrays read so far
         self.n_inner_arrays = 0  # arrays within arrays read so far
-        self.owner = ""  # the key or tensor that is being read; quoted only when there is an error
+        self.owner = ""  # key or tensor being read; quoted in errors only
 
     def error(self, problem: str, at: int | None = None) -> GGUFError:
-        """The error that says what is wrong at a byte (by default here)."""
+        """Return an error at a byte offset (default: the current one)."""
         return GGUFError(f"{self.map.path}: at byte {self.offset if at is None else at}: {problem}")
 
     def of_owner(self) -> str:
-        """Name the part that is being read, for an error message."""
+        """Return the name of the current key or tensor, for an error message."""
         return f" of {quote(self.owner)}" if self.owner else ""
 
     def skip(self, n_bytes: int, what: str) -> int:
@@ -54,17 +54,17 @@ class Cursor:
         return start
 
     def u32(self, what: str) -> int:
-        """An unsigned 32-bit integer."""
+        """Read an unsigned 32-bit integer."""
         value: int = _U32.unpack_from(self._view, self.skip(4, what))[0]
         return value
 
     def u64(self, what: str) -> int:
-        """An unsigned 64-bit integer."""
+        """Read an unsigned 64-bit integer."""
         value: int = _U64.unpack_from(self._view, self.skip(8, what))[0]
         return value
 
     def count(self, min_bytes: int, what: str, most: int | None = None) -> int:
-        """A 64-bit count of things of at least min_bytes bytes each, checked against the rest of the file."""
+        """Read a 64-bit count of items of at least `min_bytes` bytes each, checked against the rest of the file."""
         at = self.offset
         count = self.u64("the number of " + what)
         room = (self.n_bytes - self.offset) // min_bytes
@@ -79,7 +79,7 @@ class Cursor:
         return count
 
     def string(self, what: str, longest: int | None = None) -> str:
-        """A length-prefixed string; bytes that are not UTF-8 become surrogate escapes."""
+        """Read a length-prefixed string; bytes that are not UTF-8 become surrogate escapes."""
         at = self.offset
         length = self.u64("the length of " + what)
         if longest is not None and length > longest:

@@ -1,4 +1,4 @@
-"""Described: what a model's file says about itself, whether it is written already or not."""
+"""Described: metadata and tensors of a model file, existing or about to be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Described(Protocol):
-    """Metadata and tensors. An open file is one, and a file that is about to be written."""
+    """Interface of an open file, or of a file about to be written."""
 
     @property
     def path(self) -> Path:

@@ -1,7 +1,7 @@
-"""The form of files that ggml had before GGUF, which whisper.cpp's models still have (`ggml-base.en.bin`).
+"""ggml's file format before GGUF, still used by whisper.cpp's models (`ggml-base.en.bin`).
 
-Sizes, tokens and tensors follow each other; no tensor is aligned. `whisper_bin.py` and `parakeet_bin.py` read the sizes
-of each kind of model. Tensors stay where they are; what is f32 at odd bytes is copied when it is first read.
+Sizes, tokens and tensors follow each other without alignment. `whisper_bin.py` and `parakeet_bin.py` read the sizes of
+each kind of model. Tensors stay mapped; unaligned f32 tensors are copied on first read.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _MAX_TEXT_BYTES = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
 
 
 def is_ggml_bin(file: FileMap) -> bool:
-    """Return True if a file begins as ggml's did before GGUF."""
+    """Return True if a file has ggml's magic bytes from before GGUF."""
     return file.bytes[:4].tobytes() == _MAGIC
 
 
 def read_floats(cursor: Cursor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The next numbers as a tensor of f32."""
+    """Read the next numbers as an f32 tensor."""
     start = cursor.skip(4 * math.prod(shape), name)
     return aligned(Tensor(name, GGMLType.F32, shape, start, cursor.map))
 
 
 def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
-    """The tokens that follow: as many as they say, each with its length."""
+    """Read the tokens: a count, then each with its length."""
     at = cursor.offset
     count = cursor.u32("the number of tokens")
     if not least <= count <= most:
@@ -61,7 +61,7 @@ def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
 
 
 def token_list(texts: list[str]) -> bytearray:
-    """Texts as GGUF writes an array of them."""
+    """Return texts as a GGUF string array."""
     out = bytearray(struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, len(texts)))
     for text in texts:
         data = text.encode("utf-8", "surrogateescape")
@@ -73,7 +73,7 @@ def token_list(texts: list[str]) -> bytearray:
 def read_tensors(
     cursor: Cursor, name_of: Callable[[str], str | None], placed: Callable[[Tensor], Tensor], min_dimensions: int = 1
 ) -> dict[str, Tensor]:
-    """All tensors up to the end of the file. `name_of` gives a name in GGUF, None for one that is left out."""
+    """Read all tensors up to the end of the file. `name_of` returns the GGUF name, None to skip a tensor."""
     tensors: dict[str, Tensor] = {}
     n_read = 0
     while cursor.offset < cursor.n_bytes:
@@ -102,14 +102,14 @@ def read_tensors(
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """A tensor whose floats stand at multiples of four, where kernels read them: in the file, or in a copy of later."""
+    """Return a tensor aligned to 4 bytes, as kernels need: mapped, or copied on first read."""
     if tensor.type is not GGMLType.F32 or tensor.offset % 4 == 0:
         return tensor
     return replace(tensor, offset=0, file=LateMap(tensor.file, tensor.n_bytes, tensor.dequantize))
 
 
 def metadata_of(file: FileMap, values: Values, tokens: bytearray) -> Metadata:
-    """The values as metadata that stands in memory."""
+    """Return the values as in-memory metadata."""
     encoded: dict[str, bytes | bytearray] = {key: encode_value(value, type) for key, (value, type) in values.items()}
     encoded["tokenizer.ggml.tokens"] = tokens
     memory = MemoryMap(str(file.path), np.frombuffer(b"".join(encoded.values()), np.uint8))

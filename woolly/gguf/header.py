@@ -1,4 +1,4 @@
-"""The header of one GGUF file: read once, and checked until nothing in it can mislead."""
+"""Header of a GGUF file, read once and fully validated."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MAGIC = b"GGUF"
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
-# Bytes of a key, by the specification. Its 64 for the names of tensors is exceeded in the wild.
+# Maximum length of a key, by the specification. Its limit of 64 for tensor names is exceeded in practice.
 MAX_NAME = 65535
-# Several times what any model has (about 100 keys and 5,000 tensors, with names of 30 bytes). Each entry costs a few
-# hundred bytes and a character up to four: together they hold what opening allocates to the file's size and 8 MB.
+# Several times the usual maximum (about 100 keys and 5,000 tensors, with names of 30 bytes). An entry costs a few
+# hundred bytes and a character up to four: both limit the memory of opening a file to its size plus 8 MB.
 MAX_ENTRIES = 1 << 12
 MAX_TENSORS = 1 << 14
 MAX_NAMES = 1 << 19  # bytes of all names together
 
-# The least that an entry of each list takes: what bounds a count before anything is read.
+# Minimum size of an entry of each list, which bounds counts before anything is read.
 _MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8
 
@@ -47,7 +47,7 @@ _WITHDRAWN = {
 
 @dataclass
 class ShardAllowance:
-    """Remaining limits that all shards of one model share."""
+    """Remaining limits, shared by all shards of a model."""
 
     n_tensors: int = MAX_TENSORS
     n_name_bytes: int = MAX_NAMES
@@ -55,7 +55,7 @@ class ShardAllowance:
 
 @dataclass(frozen=True)
 class Header:
-    """Facts that one file states about itself."""
+    """Validated content of a header."""
 
     version: int
     alignment: int
@@ -65,7 +65,7 @@ class Header:
 
 
 def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
-    """Read and check everything before the tensor data; GGUFError if it is unsound or beyond the allowance."""
+    """Read and check everything before the tensor data; GGUFError if it is invalid or exceeds the allowance."""
     cursor = Cursor(file)
     version = _version(cursor)
     at = cursor.offset
@@ -89,7 +89,7 @@ def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
     alignment = _alignment(cursor, metadata, entries[ALIGNMENT_KEY].start if ALIGNMENT_KEY in entries else 0)
 
     found: dict[str, tuple[GGMLType, tuple[int, ...]]] = {}
-    offsets, places = array("Q"), array("Q")  # each tensor's data in the data section; its entry in the header
+    offsets, places = array("Q"), array("Q")  # each tensor's data offset; its entry in the header
     for index in range(n_tensors):
         at = cursor.offset
         name = _name(cursor, f"tensor {index}", allowance)
@@ -152,8 +152,8 @@ def _version(cursor: Cursor) -> int:
 
 
 def _another_form(magic: bytes, ninth: bytes) -> str:
-    """The sentence for a file that is not a GGUF file, and what to do."""
-    if ninth == b"{":  # a header in JSON behind its length, which has eight bytes
+    """Return the message for a file that is not GGUF, with the fix."""
+    if ninth == b"{":  # a length of eight bytes, then a JSON header: safetensors
         return (
             "this is a safetensors file, not a GGUF file: give the folder of the model, which has config.json, too;"
             " `woolly convert FOLDER OUT` writes it as a GGUF file"

@@ -1,4 +1,4 @@
-"""The quantization of a file whose name does not tell it."""
+"""Quantization of a file, from its tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def main_type(file: GGUFFile) -> str | None:
-    """Returns the weight type that most bytes of a file have; None if it has no tensors."""
+    """Return the weight type with the most bytes; None without tensors."""
     n_bytes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         n_bytes[tensor.type.name] += tensor.n_bytes

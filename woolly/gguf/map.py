@@ -17,10 +17,10 @@ from woolly.errors import GGUFError, ModelError
 
 
 class FileMap:
-    """The bytes of a file.
+    """Bytes of a mapped file.
 
-    Every view holds the map alive through NumPy's base chain, so closing only drops this reference:
-    the memory is unmapped when the last view is gone, and no view ever dangles.
+    Every view keeps the map alive through NumPy's base chain, so closing only drops this reference: the memory is
+    unmapped with the last view, and no view dangles.
     """
 
     __slots__ = ("_bytes", "_watch", "identity", "n_bytes", "path")
@@ -28,7 +28,7 @@ class FileMap:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # Looked at before it is opened: opening a FIFO would wait for its writer.
+            # Checked before opening: opening a FIFO would block.
             kind = stat.S_IFMT(path.stat().st_mode)
             if kind != stat.S_IFREG:
                 what = "a directory" if kind == stat.S_IFDIR else "not a regular file"
@@ -51,13 +51,13 @@ class FileMap:
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """The whole file, read-only; GGUFError once closed."""
+        """The complete file, read-only; GGUFError after closing."""
         if self._bytes is None:
             raise GGUFError(f"{self.path}: this file is closed; open it again to read from it")
         return self._bytes
 
     def check(self) -> None:
-        """ModelError if the file became shorter and what is gone was read: it reads as zeros."""
+        """Raise ModelError if the file was truncated and the missing part was read, which yields zeros."""
         if self._bytes is not None and _native.is_file_lost(self._watch):
             raise ModelError(
                 f"{self.path}: the model's file changed while it was in use; replace files by renaming, and open the"
@@ -66,12 +66,12 @@ class FileMap:
             )
 
     def close(self) -> None:
-        """Drop the map; views that were handed out stay valid."""
+        """Drop the map; existing views stay valid."""
         self._bytes = None
 
 
 class MemoryMap(FileMap):
-    """Bytes of an array in place of a file: for tensors that are computed, not stored."""
+    """Bytes of an array instead of a file: for computed tensors."""
 
     __slots__ = ()
 
@@ -83,16 +83,16 @@ class MemoryMap(FileMap):
         self.identity = (0, 0)
 
     def check(self) -> None:
-        """Does nothing: memory stays as it is."""
+        """No check: memory cannot be truncated."""
 
 
 class LateMap(MemoryMap):
-    """Bytes of an array that is made of a file when it is first read, and kept until this is closed."""
+    """Bytes of an array that is computed from a file on first read, and cached until closed."""
 
     __slots__ = ("_make", "_source")
 
     def __init__(self, source: FileMap, n_bytes: int, make: Callable[[], NDArray[np.float32]]) -> None:
-        """`make` reads `source`, and gives an array of `n_bytes`."""
+        """`make` reads `source` and returns an array of `n_bytes`."""
         self._source, self._make = source, make
         self._bytes = None
         self._watch = -1
@@ -100,7 +100,7 @@ class LateMap(MemoryMap):
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """The array's bytes; GGUFError once the file is closed."""
+        """Bytes of the array; GGUFError after the file is closed."""
         if self._bytes is None:
             self._bytes = self._make().reshape(-1).view(np.uint8)
         return self._bytes

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file: typed values, read when they are asked for."""
+"""Metadata of a GGUF file: typed values, read lazily."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from woolly.gguf.values import ValueType
 if TYPE_CHECKING:
     from woolly.gguf.map import FileMap
 
-# GGUF allows arrays of arrays without a limit, and no known file nests at all; this bounds the walk.
+# GGUF allows nested arrays of any depth, and known files have none; this limits the recursion.
 _MAX_DEPTH = 4
 _MAX_INNER_ARRAYS = 1 << 16
-_MAX_ELEMENTS = 1 << 25  # of all arrays: a hundred times the largest vocabulary, and 0.2 s to walk over
+_MAX_ELEMENTS = 1 << 25  # of all arrays: a hundred times the largest vocabulary, and 0.2 s to scan
 _ARRAY_HEADER = struct.Struct("<IQ")
 
 
 def text_of(metadata: Mapping[str, Any], key: str) -> str:
-    """Returns the text of a key; empty if it is absent or no text. An array compares with a text element by element."""
+    """Return the string of a key; empty if it is absent or not a string. Arrays compare elementwise."""
     value = metadata.get(key)
     return value if isinstance(value, str) else ""
 
 
 class StringArray(Sequence[str]):
-    """An array of strings that stays in the file until it is first looked at, and is then decoded whole."""
+    """Array of strings, decoded completely on first access."""
 
     __slots__ = ("_bytes", "_count", "_offset", "_strings")
 
@@ -65,11 +65,11 @@ class StringArray(Sequence[str]):
         return iter(self._decoded())
 
     def tolist(self) -> list[str]:
-        """All strings, in a list of its own."""
+        """Return all strings as a new list."""
         return self._decoded().copy()
 
     def texts(self) -> _native.Texts:
-        """All strings as bytes, copied without a Python object for each: a tenth of the time of decoding them."""
+        """All strings as bytes, without a Python object per string: a tenth of the decoding time."""
         return _native.Texts.read(self._bytes, self._offset, self._count)
 
     def _decoded(self) -> list[str]:
@@ -80,7 +80,7 @@ class StringArray(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The place of one value: `start` is its type tag, `data` its first payload byte, `stop` its end."""
+    """Location of a value: `start` is its type tag, `data` its first payload byte, `stop` its end."""
 
     type: ValueType
     element_type: ValueType | None  # of an array
@@ -91,7 +91,7 @@ class Entry:
 
 
 def read_entry(cursor: Cursor) -> Entry:
-    """Check the value under the cursor, whose key is the cursor's owner, and step over it."""
+    """Validate the value at the cursor, whose key is the cursor's owner, and skip it."""
     start = cursor.offset
     type = _value_type(cursor, "the type")
     if type is not ValueType.ARRAY:
@@ -183,20 +183,20 @@ class Metadata(Mapping[str, Any]):
         return f"Metadata({len(self)} keys of {self._file.path})"
 
     def get_type(self, key: str) -> ValueType:
-        """The declared type of a value; KeyError when there is none."""
+        """Return the declared type of a value; KeyError without the key."""
         return self._entries[key].type
 
     def get_element_type(self, key: str) -> ValueType | None:
-        """The declared type of an array's elements; None for a scalar, KeyError when there is no such key."""
+        """Return the declared element type of an array; None for a scalar, KeyError without the key."""
         return self._entries[key].element_type
 
     def raw(self, key: str) -> NDArray[np.uint8]:
-        """A value as it stands in the file, type tag first: what `GGUFWriter.add_raw` takes."""
+        """Return the encoded value, type tag first, as `GGUFWriter.add_raw` accepts it."""
         entry = self._entries[key]
         return self._file.bytes[entry.start : entry.stop]
 
     def detach(self) -> None:
-        """Read every scalar and forget every array, so that nothing here needs the file's map."""
+        """Read every scalar and drop every array, so that the file's map is no longer needed."""
         self._values = {key: self[key] for key, entry in self._entries.items() if entry.element_type is None}
 
 
@@ -208,7 +208,7 @@ def _scalar(data: NDArray[np.uint8], entry: Entry) -> Any:
 
 
 def _array(data: NDArray[np.uint8], type: ValueType, count: int, offset: int) -> tuple[Any, int]:
-    """The array whose elements begin at an offset that `read_entry` has checked, and the offset of its end."""
+    """Return the array at an offset checked by `read_entry`, and the offset of its end."""
     dtype = type.dtype
     if dtype is not None:
         stop = offset + count * dtype.itemsize

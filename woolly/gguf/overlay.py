@@ -1,4 +1,4 @@
-"""The Overlay: metadata of a file with other values for some keys, as a person who opens it gives them."""
+"""Overlay: metadata with overridden values for some keys (`--override-kv`)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _FORM = "KEY=TYPE:VALUE was expected, with a TYPE of int, float, bool or str"
 
 
 class Overlay(Metadata):
-    """The metadata of a file, in which given values come first. A key may begin with "*." for the architecture."""
+    """Metadata of a file with overrides. A key may begin with "*." in place of the architecture."""
 
     __slots__ = ("_given", "unread")
 
     def __init__(self, metadata: Metadata, given: Mapping[str, Value]) -> None:
-        """RequestError for a value of another type than the file's."""
+        """Raise RequestError for a value of another type than the file's."""
         super().__init__(metadata._file, metadata._entries)
         architecture = str(metadata.get("general.architecture", ""))
         self._given: dict[str, Value] = {}
         for name, value in given.items():
             key = f"{architecture}{name[1:]}" if name.startswith("*.") else name
             self._given[key] = _checked(key, value, metadata)
-        self.unread = set(self._given)  # keys that nothing has asked for
+        self.unread = set(self._given)  # keys that have not been read
 
     def __getitem__(self, key: str) -> Any:
         if key in self._given:
@@ -48,11 +48,11 @@ class Overlay(Metadata):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The given values as `write_overrides` writes them."""
+        """Overrides as text, in the format of `write_overrides`."""
         return write_overrides(self._given)
 
     def check_read(self) -> None:
-        """RequestError for a key that nothing reads, whose value would change nothing."""
+        """Raise RequestError for an override that was never read, and so has no effect."""
         if self.unread:
             key = min(self.unread)
             raise RequestError(
@@ -62,7 +62,7 @@ class Overlay(Metadata):
 
 
 def parse_overrides(given: Mapping[str, Value] | str | Iterable[str] | None) -> dict[str, Value]:
-    """Returns values by key: of a mapping, or of texts such as llama.rope.freq_base=float:500000 and commas."""
+    """Return overrides by key, from a mapping or comma-separated texts such as llama.rope.freq_base=float:500000."""
     if isinstance(given, Mapping):
         for key, value in given.items():
             if not isinstance(key, str) or not isinstance(value, (int, float, bool, str)):
@@ -76,7 +76,7 @@ def parse_overrides(given: Mapping[str, Value] | str | Iterable[str] | None) -> 
 
 
 def write_overrides(given: Mapping[str, Value]) -> tuple[str, ...]:
-    """Returns the texts that `parse_overrides` reads, in one order."""
+    """Return the texts that `parse_overrides` reads, in a fixed order."""
     return tuple(f"{key}={type(value).__name__}:{value}" for key, value in sorted(given.items()))
 
 
@@ -99,7 +99,7 @@ def _parse(text: str) -> tuple[str, Value]:
 
 
 def _checked(key: str, value: Value, metadata: Metadata) -> Value:
-    """The value as the file would have it: a whole number stands for a float, and nothing else for another."""
+    """Return the value in the file's type: an integer is accepted for a float; otherwise types must match."""
     if key not in metadata:
         return value
     old = metadata[key]

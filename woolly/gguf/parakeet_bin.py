@@ -78,7 +78,7 @@ _CONV = re.compile(r"encoder\.pre_encode\.conv\.(\d)\.(weight|bias)")
 
 
 def is_parakeet_bin(file: FileMap) -> bool:
-    """Return True if a file of ggml's first form has its sizes where Parakeet has them."""
+    """Return True if a file in ggml's old format has Parakeet's header fields."""
     data, at = file.bytes[4 : 4 + 4 * len(_SIZES)].tobytes(), 4 * _SIZES.index("n_fft")
     return len(data) == 4 * len(_SIZES) and data[at : at + 8] == struct.pack("<II", _N_FFT, _SUBSAMPLING)
 

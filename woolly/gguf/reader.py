@@ -1,4 +1,4 @@
-"""Opening GGUF files, whole or split into shards."""
+"""Opening of GGUF files, single or split into shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from woolly.gguf.tensor import Tensor
 
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
-# The largest models come in some 200 shards; each costs a map and its path.
+# The largest models have about 200 shards; each costs a map and its path.
 _MAX_SHARDS = 1024
 _COUNTS = (
     *(ValueType.UINT8, ValueType.INT8, ValueType.UINT16, ValueType.INT16),
@@ -31,10 +31,9 @@ _COUNTS = (
 
 
 class GGUFFile:
-    """An open model: the metadata of its first file, and the tensors of all its shards in file order.
+    """An open model: metadata of the first file, and tensors of all shards in file order.
 
-    The files are memory-mapped; nothing is read before it is asked for. Closing drops the maps, while
-    arrays that were handed out stay valid.
+    Files are memory-mapped and read lazily. Closing drops the maps; arrays in use stay valid.
     """
 
     __slots__ = (
@@ -55,7 +54,7 @@ class GGUFFile:
         self._is_closed = False
         self.path: Path = files[0].path
         self.paths: tuple[Path, ...] = tuple(file.path for file in files)
-        self.version: int = first.version  # 0: whisper.cpp's form, which has none
+        self.version: int = first.version  # 0: whisper.cpp's format, which has no version
         self.alignment: int = first.alignment
         self.end_of_header: int = first.end
         self.n_bytes: int = sum(file.n_bytes for file in files)
@@ -74,12 +73,12 @@ class GGUFFile:
         return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
 
     def overlay(self, given: Mapping[str, Value]) -> None:
-        """Gives other values to keys of the metadata; RequestError for one of another type."""
+        """Override values of metadata keys; RequestError for a value of another type."""
         if given:
             self.metadata = Overlay(self.metadata, given)
 
     def check(self) -> None:
-        """ModelError if a file became shorter while it was in use."""
+        """Raise ModelError if a file was truncated while in use."""
         for file in self._files:
             file.check()
 
@@ -93,14 +92,14 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file; given the first of several shards, open them all. Models of whisper.cpp's files open, too.
+    """Open a GGUF file; given the first of several shards, open them all. Also opens models of whisper.cpp.
 
-    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. Opening
-    allocates at most the size of the files and 8 MB, whatever they hold.
+    GGUFError names the file and the invalid byte. A file that opens can be read to its last byte. Opening allocates at
+    most the size of the files and 8 MB.
     """
     file = FileMap(Path(path))
     if is_ggml_bin(file):
-        from woolly.gguf.parakeet_bin import is_parakeet_bin, read_parakeet_bin  # few files are of these forms
+        from woolly.gguf.parakeet_bin import is_parakeet_bin, read_parakeet_bin  # these formats are rare
         from woolly.gguf.whisper_bin import read_whisper_bin
 
         metadata, own, end = (read_parakeet_bin if is_parakeet_bin(file) else read_whisper_bin)(file)
@@ -144,7 +143,7 @@ def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
     if key not in header.metadata:
         return default
     type = header.metadata.get_type(key)
-    # The type first: a value that is not a number may be a string of any length.
+    # The type first: a value that is not a number may be a very long string.
     value: int = header.metadata[key] if type in _COUNTS else -1
     if value < 0:
         found = f"the {type.name} {value}" if type in _COUNTS else type.name
@@ -153,7 +152,7 @@ def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
 
 
 def _check_first(file: FileMap, header: Header, count: int) -> str:
-    """Make sure that this is shard 1 under a name that leads to the others; return the name's stem."""
+    """Check that this is shard 1 under a name from which the other names follow; return the name's stem."""
     name = _SHARD_NAME.fullmatch(file.path.name)
     number = _split_number(file, header, "split.no", 0)
     if number:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's description, and the way to its bytes."""
+    """Description of a tensor, and access to its bytes."""
 
     name: str
     type: GGMLType
@@ -31,17 +31,17 @@ class Tensor:
 
     @property
     def path(self) -> Path:
-        """The file that holds it."""
+        """File that contains it."""
         return self.file.path
 
     @property
     def n_elements(self) -> int:
-        """The product of its shape."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its data, without padding."""
+        """Size of the data in bytes, without padding."""
         return self.n_elements // self.type.block_size * self.type.type_size
 
     @property
@@ -61,7 +61,7 @@ class Tensor:
         if rows is None:
             return dequantize(data, self.type).reshape(self.shape)
         if len(self.shape) < 2:
-            # Its only axis is split into blocks, so rows cannot be picked before they are decoded.
+            # The only axis is split into blocks, so rows cannot be selected before decoding.
             picked: NDArray[np.float32] = dequantize(data, self.type)[rows].copy()
             return picked
         return dequantize(data[rows], self.type)

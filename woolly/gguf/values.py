@@ -1,4 +1,4 @@
-"""The values of GGUF metadata: their types, and their bytes."""
+"""Types and encoding of GGUF metadata values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.errors import GGUFError
 
 
 class ValueType(enum.IntEnum):
-    """The declared type of a metadata value, or of an array's elements."""
+    """Declared type of a metadata value, or of an array's elements."""
 
     UINT8 = 0
     INT8 = 1
@@ -31,7 +31,7 @@ class ValueType(enum.IntEnum):
 
     @property
     def dtype(self) -> np.dtype[np.generic] | None:
-        """The little-endian NumPy type of a fixed-size value; None for STRING and ARRAY."""
+        """Little-endian NumPy type of a fixed-size value; None for STRING and ARRAY."""
         return _DTYPES.get(self)
 
 
@@ -72,7 +72,7 @@ _BY_DTYPE = {type.dtype: type for type in ValueType if type.dtype is not None}
 
 
 def encode_string(text: str) -> bytes:
-    """A length-prefixed string; surrogate escapes become the bytes that they stand for."""
+    """Encode a length-prefixed string; surrogate escapes become the original bytes."""
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -81,7 +81,7 @@ def encode_string(text: str) -> bytes:
 
 
 def encode_value(value: Any, type: ValueType | None) -> bytes:
-    """A value with its type tag. For a sequence, `type` is that of its elements."""
+    """Encode a value with its type tag. For a sequence, `type` is that of its elements."""
     if isinstance(value, np.ndarray) and value.ndim != 1:
         if value.ndim == 0:
             return encode_value(value[()], type)
@@ -95,7 +95,7 @@ def encode_value(value: Any, type: ValueType | None) -> bytes:
 
 
 def _encode_array(values: Sequence[Any] | np.ndarray[Any, Any], type: ValueType | None) -> bytes:
-    """Element type, count and elements."""
+    """Encode element type, count and elements."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         natural = _BY_DTYPE.get(values.dtype.newbyteorder("<"))
         if natural is not None and type in (None, natural):
@@ -116,7 +116,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _infer(items: Sequence[Any]) -> ValueType:
-    """The one type that holds all items: strings, booleans, whole numbers, or numbers."""
+    """Return the type that fits all items: strings, booleans, integers, or numbers."""
     if not items:
         raise GGUFError("expected the element type of an empty array, which cannot be told from its elements")
     if all(isinstance(item, str) for item in items):

@@ -1,4 +1,4 @@
-"""Writing GGUF files."""
+"""GGUF writer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class GGUFWriter:
         self.add_raw(key, encoded)
 
     def add_raw(self, key: str, data: bytes | NDArray[np.uint8]) -> None:
-        """Add a metadata value as `Metadata.raw` gives it."""
+        """Add a metadata value as returned by `Metadata.raw`."""
         _check_name(self.path, "key", key)
         if key in self._values:
             raise GGUFError(f"{self.path}: expected every key once, found {key!r} again")
@@ -91,7 +91,7 @@ class GGUFWriter:
         self.add_raw_tensor(name, type, array.shape, data)
 
     def add_raw_tensor(self, name: str, type: GGMLType, shape: Sequence[int], data: bytes | NDArray[np.uint8]) -> None:
-        """Add a tensor whose bytes are ready. The array is referred to until `write`, not copied."""
+        """Add an encoded tensor. The array is referenced until `write`, not copied."""
         flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
         tensor = self._describe(name, type, shape, lambda: (flat,))
         if flat.dtype != np.uint8 or flat.size != tensor.n_bytes:
@@ -104,11 +104,11 @@ class GGUFWriter:
     def add_streamed_tensor(
         self, name: str, type: GGMLType, shape: Sequence[int], parts: Callable[[], Iterable[NDArray[np.uint8]]]
     ) -> None:
-        """Add a tensor whose bytes are made while the file is written, part by part: `parts` is called by `write`."""
+        """Add a tensor that is generated part by part while the file is written: `write` calls `parts`."""
         self._tensors[name] = self._describe(name, type, shape, parts)
 
     def n_bytes(self) -> int:
-        """Size of the file that `write` will make, with a padded end."""
+        """Size of the file that `write` will create, with a padded end."""
         size = 24 + sum(len(encode_string(key)) + len(data) for key, data in self._all_values().items())
         size += sum(len(encode_string(t.name)) + 4 + 8 * len(t.shape) + 12 for t in self._tensors.values())
         for tensor in self._tensors.values():
@@ -133,9 +133,9 @@ class GGUFWriter:
         return _Tensor(name, type, shape, n_bytes, parts)
 
     def write(self, *, pad_end: bool | None = None) -> None:
-        """Write the file: to a temporary beside it, which then takes its name.
+        """Write to a temporary file, then rename it.
 
-        `pad_end` says whether the end is padded to the alignment; by default, if there are tensors.
+        `pad_end` pads the end to the alignment; by default, if there are tensors.
         """
         self._check_limits()
         temporary = self.path.with_name(f".woolly-{secrets.token_hex(8)}.part")
@@ -157,7 +157,7 @@ class GGUFWriter:
         return {ALIGNMENT_KEY: encode_value(self.alignment, ValueType.UINT32), **self._values}
 
     def _check_limits(self) -> None:
-        """Refuse what `open_gguf` would refuse to open."""
+        """Reject content that `open_gguf` would reject."""
         values = self._all_values()
         n_name_bytes = sum(len(encode_string(name)) - 8 for name in (*values, *self._tensors))
         for what, found, most in (
@@ -181,7 +181,7 @@ class GGUFWriter:
             file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
             file.write(struct.pack("<IQ", tensor.type, offset))
             offset += tensor.n_bytes + -tensor.n_bytes % self.alignment
-        # Padded before a tensor, not after: only the end of the file is a matter of taste.
+        # Padded before a tensor, not after: padding of the end is optional.
         for tensor in self._tensors.values():
             file.write(bytes(-file.tell() % self.alignment))
             start = file.tell()
@@ -199,8 +199,7 @@ class GGUFWriter:
 def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write an open file again; shards become one file, without their `split.*` keys.
 
-    The copy of a single file is the same byte for byte if the tensors' data stands in the order of their list,
-    without gaps other than padding with zeros.
+    The copy of a single file is byte-identical if tensor data are in list order, without gaps other than zero padding.
     """
     writer = GGUFWriter(path, version=source.version or 3, alignment=source.alignment)
     for key in source.metadata:

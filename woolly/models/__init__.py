@@ -1,4 +1,4 @@
-"""WHO: one file per `general.architecture`, the paper in reading order."""
+"""MODELS: one file per `general.architecture`, in the order of its paper."""
 
 from typing import TYPE_CHECKING
 

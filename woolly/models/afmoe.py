@@ -1,4 +1,4 @@
-"""Trinity: gated attention with positions only under its windows, norms around blocks, experts after dense layers."""
+"""Trinity: gated attention, rope in sliding-window layers only, norms around blocks, MoE after dense layers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4)
     hp = hp.with_ropes(*((i + 1) % 4 != 0 for i in range(hp.n_layers)))
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width) * hp.width**0.5
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

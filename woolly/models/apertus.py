@@ -1,4 +1,4 @@
-"""Apertus: q and k normed per head; xIELU without a gate, with numbers of its own in each layer."""
+"""Apertus: QK norm per head; xIELU without a gate, with parameters per layer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from woolly.plan.exact import exact_softplus
 
 @dataclass(frozen=True)
 class ApertusParams:
-    """The common parameters, and xIELU's four numbers of each layer."""
+    """Common parameters, and four xIELU parameters per layer."""
 
     common: TransformerParams
     xielu: tuple[tuple[float, ...], ...]
 
 
 def read(keys: Keys) -> ApertusParams:
-    """Parameters of the file, which holds both alphas before their softplus."""
+    """Read the parameters; the file has both alphas before their softplus."""
     hp = read_transformer(keys, "neox")
     names = ("alpha_p", "alpha_n", "beta", "eps")
     columns = [keys.shared_numbers(f"xielu.{name}", hp.n_layers) for name in names]
@@ -32,7 +32,7 @@ def read(keys: Keys) -> ApertusParams:
 
 
 def build(p: Tracer, hp: ApertusParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i, (alpha_p, alpha_n, beta, eps) in enumerate(hp.xielu):

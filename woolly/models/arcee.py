@@ -1,4 +1,4 @@
-"""AFM: Llama with relu squared and no gate."""
+"""AFM: Llama with squared ReLU and no gate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""Arctic: Llama whose layers also send their input, normed apart, through experts."""
+"""Arctic: Llama with a parallel MoE branch, which reads the layer input after a separate norm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. The network of all rows is as wide as the model; the file's width is that of experts."""
+    """Read the parameters. The dense MLP is as wide as the model; the file's width is that of experts."""
     hp = read_transformer(keys, "adjacent", knows=EXPERT_KEYS)
     layers = tuple(replace(layer, ffn=hp.width) for layer in hp.layers)
     return replace(hp, layers=layers, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     if hp.experts is None:
         raise ModelError("an arctic file without experts is not complete")
     x = p.embed("token_embd", width=hp.width)

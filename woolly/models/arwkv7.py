@@ -11,7 +11,7 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> RwkvParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp, head = read_recurrent(keys), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 1) != 1:
         raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an ARWKV-7 model of one token shift")
@@ -19,7 +19,7 @@ def read(keys: Keys) -> RwkvParams:
 
 
 def build(p: Tracer, hp: RwkvParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common, first = hp.common, None
     x = p.embed("token_embd", width=common.width)
     v: Handle

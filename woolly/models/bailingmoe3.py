@@ -1,4 +1,4 @@
-"""Ling 3: delta nets that fade by channel within a bound, gated attention over a latent in between, experts."""
+"""Ling 3: Kimi delta attention with bounded decay, interleaved with gated MLA; MoE."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
 @dataclass(frozen=True)
 class BailingMoe3Params:
-    """The common parameters, the widths of the latent, and bounds."""
+    """Common parameters, MLA widths, and clamp limits."""
 
     common: TransformerParams
     latent: parts.Latent
-    floor: float  # of the logarithm of what a delta net keeps
-    limits: tuple[tuple[float, float], ...]  # by layer: of gates of experts, and of those of all rows; 0 for none
+    floor: float  # of the log decay
+    limits: tuple[tuple[float, float], ...]  # by layer: gate limits of routed and of shared experts; 0: none
 
 
 def read(keys: Keys) -> BailingMoe3Params:
-    """Parameters of the file. Layers without heads of K and V are delta nets."""
+    """Read the parameters. Layers without KV heads are delta nets."""
     check_causal(keys)
     known = (*EXPERT_KEYS, *_LIMITS, "attention.kv_lora_rank", "nextn_predict_layers")
     hp = read_transformer(keys, "adjacent", knows=known, optional_heads=True)
@@ -68,7 +68,7 @@ def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
 
 
 def build(p: Tracer, params: BailingMoe3Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
@@ -79,7 +79,7 @@ def build(p: Tracer, params: BailingMoe3Params) -> None:
 
 
 def build_draft(p: Tracer, params: BailingMoe3Params) -> None:
-    """The block that guesses: a layer with attention, without bounds of its gates."""
+    """Build the MTP block: a layer with attention, without gate limits."""
     hp = params.common
     like = hp.n_layers - 1 - hp.recurrent[::-1].index(False)
     parts.next_token(p, hp, lambda x: _layer(p, x, params, like, 0.0, 0.0))

@@ -1,7 +1,7 @@
-"""BERT, RoBERTa and XLM-R: MiniLM, bge, e5, mxbai, arctic. Norms come after sums, positions are looked up in a table.
+"""BERT, RoBERTa and XLM-R: MiniLM, bge, e5, mxbai, arctic. Post-norm, learned positions.
 
-Converters cut off the rows of RoBERTa's table before its first position, so that every table begins at position 0.
-Jina's third version is XLM-R with rotary positions.
+Converters drop the rows of RoBERTa's table before its first position, so that every table begins at position 0.
+Jina's third version is XLM-R with rope.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ARCHITECTURES = ("bert", "jina-bert-v3")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", norm="layer", causal=False)
     hp = replace(hp, separator=keys.token("seperator_token_id", 102))
     return hp.without_ropes() if keys.architecture == "bert" else hp
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = parts.typed(p, p.embed("token_embd", width=hp.width), hp)
     if hp.layers[0].rope is None:
         x = p.embed_position(x, "position_embd")

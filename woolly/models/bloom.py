@@ -1,4 +1,4 @@
-"""BLOOM: GPT-2 with a norm of the embedding, and scores that fall with distance instead of a table of positions."""
+"""BLOOM: GPT-2 with a norm after the embedding, and ALiBi instead of learned positions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
+    """Read the parameters. The ALiBi exponent, 8, is from the paper; no key has it."""
     hp = read_transformer(keys, "neox", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
     return replace(hp, alibi=keys.number("attention.max_alibi_bias", 8.0))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.layer_norm(p.embed("token_embd", width=hp.width), "token_embd_norm", eps=hp.eps)
     build_plain(p, x, hp)

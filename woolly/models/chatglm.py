@@ -1,4 +1,4 @@
-"""ChatGLM and GLM-4-9B: Llama with q, k, v in one matrix, gate and up in another; half of each head turns."""
+"""ChatGLM and GLM-4-9B: Llama with fused QKV and fused gate and up; rope on half of each head."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from woolly.models.params import TransformerParams, read_transformer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent")

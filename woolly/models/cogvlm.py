@@ -1,4 +1,4 @@
-"""CogVLM: a Llama in which rows of images have matrices of their own, the visual expert, in every layer."""
+"""CogVLM: Llama with separate weights for image rows, the visual expert, in every layer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. All pairs turn by one position, which patches of an image share: one section."""
+    """Read the parameters. Patches of an image share one position, which rotates all pairs: one section."""
     hp = read_transformer(keys, "neox")
     ropes = [layer.rope and replace(layer.rope, sections=(layer.rope.n_rot // 2,)) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i, layer in enumerate(hp.layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""North, Cohere's mixture: Cohere 2 with experts after dense layers, averaged with what all rows share."""
+"""North, Cohere's MoE: Cohere 2 with MoE after dense layers, averaged with the shared experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class Cohere2MoeParams:
-    """The common parameters, the factor of the logits, and whether norms keep the mean."""
+    """Common parameters, the logit scale, and the kind of norm."""
 
     common: TransformerParams
     logit_scale: float
@@ -21,9 +21,9 @@ class Cohere2MoeParams:
 
 
 def read(keys: Keys) -> Cohere2MoeParams:
-    """Parameters of the file. Layers turn under windows; dense ones turn always. The epsilon tells the kind of norm."""
+    """Read the parameters. Rope in sliding-window layers and in dense layers. The epsilon key selects the norm."""
     rms, known = keys.is_set("attention.layer_norm_rms_epsilon"), (*EXPERT_KEYS, "logit_scale", "nextn_predict_layers")
-    keys.positive("attention.sliding_window")  # without it hardly a layer would turn
+    keys.positive("attention.sliding_window")  # without it most layers would have no rope
     hp = read_transformer(keys, "adjacent", knows=known, norm="rms" if rms else "layer", period=4, dense_first=True)
     n_dense = keys.integer("leading_dense_block_count", 0)
     hp = hp.with_ropes(*(layer.window > 0 or i < n_dense for i, layer in enumerate(hp.layers)))
@@ -32,7 +32,7 @@ def read(keys: Keys) -> Cohere2MoeParams:
 
 
 def build(p: Tracer, params: Cohere2MoeParams) -> None:
-    """The whole model: attention and experts side by side."""
+    """Build the model: attention and experts in parallel."""
     hp = params.common
     norm = partial(p.rms_norm if params.rms else p.layer_norm, eps=hp.eps)
     p.skip(*hp.drafts)

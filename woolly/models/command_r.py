@@ -1,4 +1,4 @@
-"""Command R and Cohere 2: one layer norm feeds attention and feed-forward network side by side; logits are scaled."""
+"""Command R and Cohere 2: one layer norm, attention and MLP in parallel; logits are scaled."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ ARCHITECTURES = ("command-r", "cohere2")
 
 @dataclass(frozen=True)
 class CohereParams:
-    """The common parameters and the factor of the logits."""
+    """Common parameters and the logit scale."""
 
     common: TransformerParams
     logit_scale: float
 
 
 def read(keys: Keys) -> CohereParams:
-    """Parameters of the file. Cohere 2 has windows in three of four layers, and rotary positions only there."""
+    """Read the parameters. Cohere 2 has sliding windows in three of four layers, and rope only there."""
     if keys.architecture == "command-r":
         hp = read_transformer(keys, "adjacent", knows=("logit_scale",), norm="layer")
     else:
-        keys.positive("attention.sliding_window")  # without it no layer would turn
+        keys.positive("attention.sliding_window")  # without it no layer would have rope
         hp = read_transformer(keys, "adjacent", knows=("logit_scale",), norm="layer", period=4)
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
     return CohereParams(hp, keys.number("logit_scale", 1.0))
 
 
 def build(p: Tracer, hp: CohereParams) -> None:
-    """The whole model; the largest norms q and k, each head with weights of its own."""
+    """Build the model; the largest has QK norms with weights per head."""
     common, eps = hp.common, hp.common.eps
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

@@ -1,4 +1,4 @@
-"""DBRX: layer norms without biases, bounds of q, k and v, experts in every layer."""
+"""DBRX: layer norms without biases, clamped QKV, MoE in every layer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "attention.clamp_kqv"), norm="layer")
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     if hp.experts is None:
         raise ModelError("a dbrx file without experts is not complete")
     x = p.embed("token_embd", width=hp.width)

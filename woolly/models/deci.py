@@ -1,4 +1,4 @@
-"""Llama Nemotron: Llama some of whose layers have no attention, one matrix in its place, or no feed-forward network."""
+"""Llama Nemotron: Llama with layers without attention, with a linear layer instead of attention, or without MLP."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent", optional_heads=True)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i, layer in enumerate(hp.layers):
         with p.scope(f"blk.{i}"):

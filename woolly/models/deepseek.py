@@ -1,6 +1,6 @@
-"""DeepSeek MoE, DeepSeek-OCR, Ling 1: Llama with experts after dense layers, some for all rows.
+"""DeepSeek MoE, DeepSeek-OCR, Ling 1: Llama with MoE after dense layers, and shared experts.
 
-Shares of experts need not sum to 1.
+Expert weights need not be normalized.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ARCHITECTURES = ("deepseek", "bailingmoe", "deepseek2-ocr")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     is_ocr = keys.architecture == "deepseek2-ocr"
     if is_ocr:
-        # Its files were written as those of a latent attention that it has not: whole heads turn, where they say none.
+        # Its files are written as for MLA, which it does not have: rope rotates complete heads, not none.
         keys = keys.without("rope.dimension_count")
         if keys.is_set("attention.sliding_window"):
             raise UnsupportedError("a deepseek2-ocr model with a window of attention is not supported yet")

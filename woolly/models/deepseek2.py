@@ -1,4 +1,4 @@
-"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM 5, Mistral 4: attention over a latent, then experts."""
+"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM 5, Mistral 4: MLA, then MoE."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _KNOWN = ("attention.kv_lora_rank", "attention.temperature_scale", "attention.te
 
 @dataclass(frozen=True)
 class DeepseekParams:
-    """The common parameters and the widths of the latent."""
+    """Common parameters and MLA widths."""
 
     common: TransformerParams
     latent: parts.Latent
-    index: parts.Index | None = None  # which chooses the positions that rows see
+    index: parts.Index | None = None  # sparse attention index
 
 
 def read(keys: Keys) -> DeepseekParams:
-    """Parameters of the file. YaRN scales the scores instead of the turned part alone, unless the file says nothing."""
+    """Read the parameters. YaRN scales attention scores instead of the rotated part, if the file has its key."""
     yarn = "rope.scaling.yarn_log_multiplier"
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_KNOWN, yarn, "nextn_predict_layers"))
     latent = parts.read_latent(keys, hp.layers[0])
@@ -34,28 +34,28 @@ def read(keys: Keys) -> DeepseekParams:
     assert rope is not None
     rope = replace(rope, head_dim=latent.n_rot)
     if keys.is_set(yarn) and rope.log_multiplier and rope.factor > 1.0:
-        multiplier = rope.log_multiplier / 0.1  # converters multiply this family's by 0.1
+        multiplier = rope.log_multiplier / 0.1  # converters multiply it by 0.1 for this family
         scale *= (1.0 + 0.1 * multiplier * exact_log(rope.factor)) ** 2
-        # What other models' magnitude is divided by is here both: the published pairs are equal.
+        # Numerator and denominator of YaRN's magnitude are equal in published files.
         rope = replace(rope, log_multiplier=1.0)
-    # GLM-4.7-Flash has sigmoids that its first files do not name; only its size tells. GLM 5 has them always.
+    # GLM-4.7-Flash has sigmoid routing, which its first files do not name: detected by size. GLM 5 always has it.
     is_glm = hp.n_layers in (47, 48) and keys.integer("vocab_size", 0) == 154880
     is_glm = is_glm or keys.architecture == "glm-dsa"
     experts = read_experts(keys, normalize=False, scoring="sigmoid" if is_glm else "softmax")
     if experts is not None and experts.scoring == "softmax" and keys.architecture == "deepseek2":
-        experts = replace(experts, group_top=1)  # V2 chooses groups by their best expert, V3 and Mistral 4 by two
+        experts = replace(experts, group_top=1)  # V2 scores groups by their best expert, others by the best two
     length = keys.positive("attention.temperature_length", max(1, rope.original_context))
     layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
     temper = keys.number("attention.temperature_scale", 0.0)
     hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, MAX_POSITION))
-    # V3.2 has NeoX pairs in its index alone.
+    # V3.2 has NeoX pairs in its index only.
     style: RopeStyle = "neox" if keys.architecture == "deepseek32" else "adjacent"
     is_indexed = keys.architecture in _INDEXED or keys.is_set("attention.indexer.top_k")
     return DeepseekParams(hp, latent, parts.read_index(keys, rope, style, hp.n_layers) if is_indexed else None)
 
 
 def build(p: Tracer, hp: DeepseekParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     p.skip(*common.drafts)
     x = p.embed("token_embd", width=common.width)
@@ -67,12 +67,12 @@ def build(p: Tracer, hp: DeepseekParams) -> None:
 
 
 def build_draft(p: Tracer, hp: DeepseekParams) -> None:
-    """The block that guesses: one more layer."""
+    """Build the MTP block: one more layer."""
     parts.next_token(p, hp.common, lambda x: _layer(p, x, hp, None, []))
 
 
 def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int | None, chosen: list[Handle]) -> Handle:
-    """One layer, or the block that guesses (None). Layers without an index take the last choice of those before."""
+    """Build a layer, or the MTP block (None). Layers without an index reuse the selection of an earlier layer."""
     common, index, like = hp.common, hp.index, hp.common.n_layers - 1 if i is None else i
 
     def indexer(h: Handle, low: Handle) -> Handle | None:

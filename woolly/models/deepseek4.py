@@ -1,4 +1,4 @@
-"""DeepSeek V4: streams that hyper connections mix, attention to the latest rows and to compressed blocks, experts."""
+"""DeepSeek V4: hyper-connections, attention to recent rows and to compressed blocks, MoE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.plan.ops.basic import Gate
 
 _KNOWN = (
     *(*EXPERT_KEYS, "swiglu_clamp_exp", "swiglu_clamp_shexp", "nextn_predict_layers"),
-    "rope.scaling.yarn_log_multiplier",  # which changes nothing: YaRN leaves the magnitude alone
+    "rope.scaling.yarn_log_multiplier",  # no effect: YaRN does not change the magnitude
 )
 
 _MAX_STREAMS, _MAX_ITERATIONS = 16, 1000
@@ -23,21 +23,21 @@ _MAX_STREAMS, _MAX_ITERATIONS = 16, 1000
 
 @dataclass(frozen=True)
 class Deepseek4Params:
-    """The common parameters, those of compressed keys, and those of streams."""
+    """Common parameters, compressed attention, and hyper-connections."""
 
     common: TransformerParams
-    every: tuple[int, ...]  # by layer: positions of a compressed block, 0 for none
+    every: tuple[int, ...]  # by layer: positions per compressed block, 0: none
     far: Rope  # of layers with blocks
-    index: parts.Index | None  # which chooses blocks; None: rows see all of them
-    groups: int  # of heads, whose results are narrowed apart
+    index: parts.Index | None  # selects blocks; None: rows attend to all of them
+    groups: int  # head groups of the low-rank output projection
     streams: int
-    iterations: int  # that bring the mixing of streams near a doubly stochastic matrix
-    eps: float  # of these
-    limits: tuple[tuple[float, float], ...]  # by layer: of gates of experts, and of those of all rows; 0 for none
+    iterations: int  # Sinkhorn iterations, towards a doubly stochastic mixing matrix
+    eps: float  # of the iterations
+    limits: tuple[tuple[float, float], ...]  # by layer: gate limits of routed and of shared experts; 0: none
 
 
 def read(keys: Keys) -> Deepseek4Params:
-    """Parameters of the file. YaRN scales frequencies alone, and those of layers with blocks alone."""
+    """Read the parameters. YaRN scales frequencies only, in layers with blocks only."""
     hp = read_transformer(keys, "adjacent", knows=_KNOWN, optional_heads=True)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sqrt_softplus"))
     every = keys.whole_numbers("attention.compress_ratios")[: hp.n_layers]
@@ -84,14 +84,14 @@ def read(keys: Keys) -> Deepseek4Params:
 
 
 def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
-    """A bound for each layer; none at all if the file says nothing of experts that all rows share."""
+    """Gate limits per layer; empty if the file has no shared experts."""
     if name == "swiglu_clamp_shexp" and not keys.has(name):
         return ()
     return keys.numbers(name, n)
 
 
 def _read_index(keys: Keys, rope: Rope, every: tuple[int, ...]) -> parts.Index | None:
-    """The index; None if rows see all blocks of the context that the model is opened for."""
+    """Read the index; None if all blocks of the context are attended."""
     n, heads = keys.positive("attention.indexer.top_k"), keys.positive("attention.indexer.head_count")
     most = n * min((m for m in every if m), default=1)
     if keys.context <= most:
@@ -101,7 +101,7 @@ def _read_index(keys: Keys, rope: Rope, every: tuple[int, ...]) -> parts.Index |
 
 
 def build(p: Tracer, hp: Deepseek4Params) -> None:
-    """The whole model."""
+    """Build the model."""
     common, n = hp.common, hp.streams
     p.skip(*common.drafts)
     one = p.embed("token_embd", width=common.width)
@@ -118,7 +118,7 @@ def build(p: Tracer, hp: Deepseek4Params) -> None:
 
 
 def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Callable[[Handle], Handle]) -> Handle:
-    """Streams around a layer: what they give it, what they give each other, and what it gives them."""
+    """Hyper-connections: stream-to-layer, stream-to-stream and layer-to-stream coefficients."""
     n, eps = hp.streams, hp.common.eps
     logits = p.linear(p.rms_norm(x, eps=eps), f"hc_{name}_fn", width=n * (n + 2))
     shares = p.hyper_connections(
@@ -130,7 +130,7 @@ def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Call
 
 
 def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
-    """Keys are values, so that results turn back by their row's position."""
+    """Keys are also values, so the rope of the output is reversed by the row's position."""
     this, eps, every = hp.common.layers[i], hp.common.eps, hp.every[i]
     heads, head_dim, rope = this.heads, this.head_dim, this.rope
     assert rope is not None
@@ -162,7 +162,7 @@ def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
 
 
 def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, width: int) -> Handle:
-    """Blocks of positions as one row each, turned by the block's first position."""
+    """Compress blocks of positions to one row each, with rope at the block's first position."""
     wide = p.rows(f"{name}_kv")
     kv, gate = (p.linear(h, f"{name}_{x}", width=wide) for x in ("kv", "gate"))
     y = p.compress(kv, gate, f"{name}_ape", every=every, width=width)
@@ -171,7 +171,7 @@ def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, wi
 
 
 def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) -> Handle | None:
-    """The blocks that rows see; None: all, if the layer has no index or the context needs none."""
+    """Blocks that rows attend to; None: all, if the layer has no index or the context is short."""
     index = hp.index
     if index is None or not p.has("indexer.attn_q_b"):
         p.skip("indexer", *(f"indexer_compressor_{x}" for x in ("kv", "gate", "ape", "norm")))
@@ -190,7 +190,7 @@ def _experts(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
 
 
 def _apply_rope(p: Tracer, x: Handle, rope: Rope, heads: int = 1) -> Handle:
-    """The last columns of each head turned."""
+    """Apply rope to the last columns of each head."""
     straight = x.width // heads - rope.n_rot
     rotated = p.rope(p.slice(x, first=straight, width=rope.n_rot, groups=heads), rope)
     return p.concat(p.slice(x, first=0, width=straight, groups=heads), rotated, heads=heads)

@@ -1,7 +1,7 @@
-"""DFlash: a head that fills in a block of masked tokens at once, over K and V made of what goes into some layers.
+"""DFlash: draft head that fills a block of masked tokens in one step, with K and V from hidden states of the model.
 
-Tokens that the model has computed are keys and values of the head without any layer of its own: a row that is made of
-the inputs of some layers of the model goes to the matrices of K and V as it is.
+For computed tokens the head has no layers of its own: a row projected from the inputs of some layers of the model goes
+directly to the K and V matrices.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-_MAX_BLOCK_TOKENS = 256  # tokens of a block that a file may claim
+_MAX_BLOCK_TOKENS = 256  # maximum block size in a file
 
 
 @dataclass(frozen=True)
 class DFlashParams:
-    """The common parameters, and what the head reads."""
+    """Common parameters, and inputs of the head."""
 
     common: TransformerParams
-    layers: tuple[int, ...]  # of the model, whose inputs are read
-    block: int  # tokens that are filled in at once, with the known one before them
+    layers: tuple[int, ...]  # model layers whose inputs are read
+    block: int  # tokens per block, including the known first token
 
 
 def read(keys: Keys) -> DFlashParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     common, layers = read_transformer(keys, "neox", period=2), keys.whole_numbers("target_layers")
     block = keys.integer("block_size", 16)
     if not layers or not 2 <= block <= _MAX_BLOCK_TOKENS:
@@ -42,13 +42,13 @@ def read(keys: Keys) -> DFlashParams:
 
 
 def build_features(p: Tracer, hp: DFlashParams) -> None:
-    """Build the features of the model's rows: inputs of some layers side by side, projected to one width."""
+    """Build the features of the model's rows: inputs of some layers, concatenated and projected to one width."""
     x = p.linear(p.hidden(width=len(hp.layers) * hp.common.width), "fc", width=hp.common.width)
     p.output(p.rms_norm(x, "enc.output_norm", eps=hp.common.eps))
 
 
 def build_draft(p: Tracer, hp: DFlashParams) -> None:
-    """First what the model's rows leave in the cache; then, from `embed` on, a block whose rows see each other."""
+    """Build the K and V of the model's rows; then, from `embed` on, a block with bidirectional attention."""
     if p.has("markov_w1"):
         raise UnsupportedError("the head has a Markov chain over its block (DSpark), which is not supported yet")
     p.skip("fc", "d2t", "enc.output_norm")
@@ -63,7 +63,7 @@ def build_draft(p: Tracer, hp: DFlashParams) -> None:
     for i, (k, v) in enumerate(pairs):
         with p.scope(f"blk.{i}"):
             k = parts.apply_rope(p, p.rms_norm(k, "attn_k_norm", eps=eps), common.layers[i])
-            kept.append(parts.attend(p, k, k, v, common, i))  # nobody reads what it finds: it stores
+            kept.append(parts.attend(p, k, k, v, common, i))  # the output is unused: the step stores K and V
     x = p.embed("token_embd" if p.has("token_embd") else "/token_embd", width=common.width)
     for i, this in enumerate(common.layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""dots.llm1: Qwen 3 with experts chosen by biased scores after some dense layers, and some for all rows."""
+"""dots.llm1: Qwen 3 with biased-sigmoid MoE after dense layers, and shared experts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from woolly.models.qwen3 import build as build
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False))

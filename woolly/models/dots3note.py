@@ -1,4 +1,4 @@
-"""dots3-note: attention over a latent with gated heads, in windows or at the positions that an index chooses."""
+"""dots3-note: MLA with gated heads, in sliding windows or at positions selected by an index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KNOWN = (*EXPERT_KEYS, "attention.kv_lora_rank", "nextn_predict_layers")
 
 @dataclass(frozen=True)
 class Dots3Params:
-    """The common parameters, the widths of each layer's latent, and the index of layers without a window."""
+    """Common parameters, MLA widths per layer, and the index of global layers."""
 
     common: TransformerParams
     latents: tuple[parts.Latent, ...]
@@ -22,7 +22,7 @@ class Dots3Params:
 
 
 def read(keys: Keys) -> Dots3Params:
-    """Parameters of the file: windows have a latent and a rope of their own."""
+    """Read the parameters: sliding-window layers have separate MLA widths and rope."""
     hp = read_transformer(keys, "adjacent", knows=_KNOWN, period=1, local_base=10000.0)
     whole = parts.read_latent(keys, hp.layers[0])
     rank, k_dim, v_dim = (
@@ -48,7 +48,7 @@ def _with_rope(layer: Layer, latent: parts.Latent) -> Layer:
 
 
 def build(p: Tracer, params: Dots3Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp, index = params.common, params.index
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)

@@ -1,4 +1,4 @@
-"""EAGLE-3: a head that reads what goes into three layers of another model, and guesses that model's tokens."""
+"""EAGLE-3: draft head that reads the inputs of three layers of the target model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class Eagle3Params:
-    """The common parameters of its one layer, and what it reads."""
+    """Parameters of its single layer, and its inputs."""
 
     common: TransformerParams
-    layers: tuple[int, ...]  # of the model, whose inputs are read
-    read_width: int  # of one of them
+    layers: tuple[int, ...]  # model layers whose inputs are read
+    read_width: int  # width of one input
     is_residual_normed: bool
     is_read_normed: bool
 
 
 def read(keys: Keys) -> Eagle3Params:
-    """Parameters of the file."""
+    """Read the parameters."""
     common, layers = read_transformer(keys, "adjacent"), keys.whole_numbers("target_layers")
     if common.n_layers != 1 or len(layers) != 3:
         raise ModelError(
@@ -34,14 +34,14 @@ def read(keys: Keys) -> Eagle3Params:
 
 
 def build_features(p: Tracer, hp: Eagle3Params) -> None:
-    """Build the features of the model's rows: inputs of three layers side by side, projected to the head's width."""
+    """Build the features of the model's rows: inputs of three layers, concatenated and projected."""
     x = p.hidden(width=len(hp.layers) * hp.read_width)
     x = p.rms_norm(x, "enc.output_norm", eps=hp.common.eps) if hp.is_read_normed else x
     p.output(p.linear(x, "fc", width=hp.common.width))
 
 
 def build_draft(p: Tracer, hp: Eagle3Params) -> None:
-    """One layer, whose attention also sees the next token's embedding. What it leaves is the next row's feature."""
+    """Build the layer, whose attention also reads the next token's embedding. Its output is the next row's feature."""
     p.skip("fc", "d2t", *("enc.output_norm",) * hp.is_read_normed)
     divisors = "rope_freqs" if p.has("rope_freqs") else None
     common = replace(hp.common, layers=(replace(hp.common.layers[0], divisors=divisors and "/head.rope_freqs"),))

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama; with experts, chosen by biased scores, some for all rows. PaddleOCR-VL has NeoX rope."""
+"""ERNIE 4.5: Llama; MoE with biased scores and shared experts. PaddleOCR-VL has NeoX rope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
+    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
     style: RopeStyle = "neox" if keys.architecture == "paddleocr" else "adjacent"
     hp = read_transformer(keys, style, knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True))

@@ -1,4 +1,4 @@
-"""K-EXAONE: Qwen 3 with experts after dense layers, and windows in three of four layers, the only ones that turn."""
+"""K-EXAONE: Qwen 3 with MoE after dense layers, and sliding windows in three of four layers; rope only there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ARCHITECTURES = ("exaone-moe",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
-    window = keys.positive("attention.sliding_window", 128)  # of 0, no layer would turn
+    """Read the parameters."""
+    window = keys.positive("attention.sliding_window", 128)  # with 0 no layer would have rope
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "nextn_predict_layers"), period=4, window=window)
     hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))

@@ -1,4 +1,4 @@
-"""Falcon 7B, 40B, 180B and Falcon 2: Phi 2 with the exact gelu; from 40B on attention has a norm of its own."""
+"""Falcon 7B, 40B, 180B and Falcon 2: Phi 2 with exact GELU; from 40B on attention has a separate norm."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from woolly.plan import Tracer
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_parallel(p, hp, act="gelu_erf")

@@ -1,4 +1,4 @@
-"""Falcon H1: attention and Mamba 2 side by side in every layer."""
+"""Falcon H1: attention and Mamba 2 in parallel in every layer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ARCHITECTURES = ("falcon-h1",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file; converters fold its many factors into the weights."""
+    """Read the parameters; converters fold the multipliers into the weights."""
     return replace(read_transformer(keys, "neox", knows=("ssm.state_size",)), recurrence=read_recurrence(keys))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after each part, windows in every other layer, softcaps of scores and logits."""
+"""Gemma 2: norms before and after each block, sliding windows in every other layer, softcaps of scores and logits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(
         keys, "neox", knows=("attn_logit_softcapping", "final_logit_softcapping"), period=2, window=4096
     )
-    # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
+    # The 27B model, whose scores are scaled by width instead of head size, is detected by its number of layers.
     if hp.n_layers == 46:
         hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))
     return replace(
@@ -26,7 +26,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams, *, qk_norm: bool = False) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width) * hp.width**0.5
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

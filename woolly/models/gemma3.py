@@ -1,4 +1,4 @@
-"""Gemma 3: Gemma 2 with q and k normed per head, five layers with a window for each without, a rope for either kind."""
+"""Gemma 3: Gemma 2 with QK norm per head, five sliding-window layers per global layer, and a rope for either kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=("final_logit_softcapping",), period=6, local_base=10000.0)
-    # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
+    # The 27B model, whose scores are scaled by width instead of head size, is detected by its number of layers.
     if hp.n_layers == 62:
         hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))
     return replace(hp, logit_softcap=keys.number("final_logit_softcapping", 0.0))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_gemma2(p, hp, qk_norm=True)

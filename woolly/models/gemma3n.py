@@ -1,4 +1,4 @@
-"""Gemma 3n: four streams of which layers compute one, layer inputs, low-rank detours, and K and V that layers share."""
+"""Gemma 3n: AltUp (four streams, one computed), per-layer embeddings, LAuReL, and shared K and V."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-# Layers with K and V of their own, and gates that are open in the first layers, of files whose keys do not say.
+# Layers with their own K and V, and layers with sparse gates, for files without these keys.
 _OWN, _SPARSE, _DEVIATIONS = 20, 10, 1.6448536269514722
 _KNOWN = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping")
 _STREAMS, _MIN_SQUARE = 4, 1e-5
@@ -19,14 +19,14 @@ _STREAMS, _MIN_SQUARE = 4, 1e-5
 
 @dataclass(frozen=True)
 class Gemma3nParams:
-    """The common parameters, and by how many deviations gates of each layer must be above their mean."""
+    """Common parameters, and the activation sparsity per layer, in standard deviations above the mean."""
 
     common: TransformerParams
-    peaks: tuple[float, ...]  # minus infinity: all gates count
+    peaks: tuple[float, ...]  # minus infinity: no sparsity
 
 
 def read(keys: Keys) -> Gemma3nParams:
-    """Parameters of the file. Scores are not scaled."""
+    """Read the parameters. Attention scores are not scaled."""
     hp = read_transformer(keys, "neox", knows=_KNOWN, period=5, local_base=10000.0)
     if keys.integer("altup.num_inputs", _STREAMS) != _STREAMS or keys.integer("altup.active_idx", 0) != 0:
         raise UnsupportedError(f"gemma3n models of other streams than {_STREAMS}, the first active, are not supported")
@@ -39,7 +39,7 @@ def read(keys: Keys) -> Gemma3nParams:
 
 
 def build(p: Tracer, params: Gemma3nParams) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     width, eps = hp.width, hp.eps
     x = p.embed("token_embd", width=width) * width**0.5
@@ -71,7 +71,7 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
 
 
 def _stream(p: Tracer, x: Handle) -> Handle:
-    """The stream that layers compute."""
+    """The active stream, which layers compute."""
     return p.slice(x, first=0, width=x.width // _STREAMS)
 
 

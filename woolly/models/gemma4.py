@@ -1,4 +1,4 @@
-"""Gemma 4: other heads in layers with a window, V normed or K itself, experts beside the network, layer inputs."""
+"""Gemma 4: other heads in sliding-window layers, V normed or equal to K, MoE parallel to MLP, per-layer embeddings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_le
 
 @dataclass(frozen=True)
 class Gemma4Params:
-    """The common parameters and the width of each layer's own input."""
+    """Common parameters and the width of per-layer embeddings."""
 
     common: TransformerParams
     extra: int  # 0: none
 
 
 def read(keys: Keys) -> Gemma4Params:
-    """Parameters of the file. Scores are not scaled; only layers without a window divide their frequencies."""
+    """Read the parameters. Scores are not scaled; only global layers have rope frequency factors."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, *_KNOWN), period=6, local_base=10000.0)
     layers = tuple(replace(x, scale=1.0, divisors=None if x.window else "") for x in hp.layers)
     softcap = keys.number("final_logit_softcapping", 30.0)
@@ -34,7 +34,7 @@ def read(keys: Keys) -> Gemma4Params:
 
 
 def build(p: Tracer, hp: Gemma4Params) -> None:
-    """The whole model."""
+    """Build the model."""
     common, eps = hp.common, hp.common.eps
     x = p.embed("token_embd", width=common.width) * common.width**0.5
     inputs = parts.layer_inputs(p, x, common, hp.extra) if hp.extra else None
@@ -55,6 +55,6 @@ def build(p: Tracer, hp: Gemma4Params) -> None:
 
 
 def _experts(p: Tracer, x: Handle, mixture: Experts, eps: float) -> Handle:
-    """The router has a norm of its own."""
+    """Build the experts. The router has a separate norm."""
     router_x = p.rms_norm(x, "ffn_gate_inp.scale", eps=eps) * x.width**-0.5
     return parts.experts(p, p.rms_norm(x, "pre_ffw_norm_2", eps=eps), mixture, act="gelu", router_x=router_x)

@@ -1,7 +1,7 @@
-"""Gemma 4's assistants: a head without K and V of its own, which looks at those of the model that it guesses for.
+"""Gemma 4's assistants: draft heads without K and V, which attend to K and V of the target model.
 
-Files of the smaller models group tokens, too (`masked_embd_centroids`, `masked_embd_ordering`), by which a head may
-compute the logits of some groups alone. They are not read: all logits are computed.
+Files of the smaller models have token clusters (`masked_embd_centroids`, `masked_embd_ordering`), to compute the logits
+of some clusters only. They are not used: all logits are computed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_le
 
 @dataclass(frozen=True)
 class AssistantParams:
-    """The common parameters, and the width of the model's rows."""
+    """Common parameters, and the width of the model's rows."""
 
     common: TransformerParams
     read_width: int
 
 
 def read(keys: Keys) -> AssistantParams:
-    """Parameters of the file. A row stands where the next token will: its q turns by the position after its own."""
-    # All its blocks guess: it has no layers that are computed otherwise.
+    """Read the parameters. A row is at the position of the next token: rope of q uses the position after its own."""
+    # All its blocks are draft blocks.
     hp = read_transformer(keys.without("nextn_predict_layers"), "neox", knows=_KNOWN, period=6, local_base=10000.0)
     layers = tuple(
         replace(
@@ -48,7 +48,7 @@ def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> 
         with p.scope(f"blk.{i}"):
             q = p.linear(p.rms_norm(x, "attn_norm", eps=eps), "attn_q", width=this.heads * this.head_dim)
             q = parts.apply_rope(p, p.rms_norm(q, "attn_q_norm", eps=eps), this)
-            # The row itself, which has no K and V, counts as one of the window.
+            # The row itself, which has no K and V, counts as one position of the window.
             window, like = max(0, this.window - 1), entries[this.window > 0]
             a = p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=window)
             x = x + p.rms_norm(p.linear(a, "attn_output", width=common.width), "post_attention_norm", eps=eps)

@@ -1,4 +1,4 @@
-"""EmbeddingGemma: Gemma 3 whose rows see the whole text, or a window around them, and two matrices after pooling."""
+"""EmbeddingGemma: Gemma 3 with bidirectional attention, global or windowed, and two matrices after pooling."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ARCHITECTURES = ("gemma-embedding",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", period=6, local_base=10000.0, causal=False)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_gemma2(p, hp, qk_norm=True)

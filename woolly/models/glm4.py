@@ -1,4 +1,4 @@
-"""GLM-4: Llama with norms before and after each part; half of each head turns; gate and up in one matrix."""
+"""GLM-4: Llama with norms before and after each block; rope on half of each head; fused gate and up."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from woolly.plan.rope import RopeStyle
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. VL text models, which have M-RoPE sections, have NeoX pairs."""
+    """Read the parameters. VL text models, which have M-RoPE sections, have NeoX pairs."""
     style: RopeStyle = "neox" if keys.is_set("rope.dimension_sections") else "adjacent"
     return read_transformer(keys, style, knows=("rope.dimension_sections",))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

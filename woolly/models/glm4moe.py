@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7: half of each head turns; experts chosen by biased sigmoids after some dense layers."""
+"""GLM-4.5 to 4.7: rope on half of each head; biased-sigmoid MoE after dense layers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
+    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
     known = (*EXPERT_KEYS, "nextn_predict_layers", "rope.dimension_sections")
     hp = read_transformer(keys, "neox", knows=known)
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model; the smaller ones do not norm q and k."""
+    """Build the model; the smaller ones have no QK norm."""
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
@@ -28,7 +28,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def build_draft(p: Tracer, hp: TransformerParams) -> None:
-    """The block that guesses: one more layer."""
+    """Build the MTP block: one more layer."""
     parts.next_token(p, hp, lambda x: _layer(p, x, hp, hp.n_layers - 1))
 
 

@@ -1,4 +1,4 @@
-"""GPT-2, StarCoder: layer norms, biases, positions from a table, a feed-forward network with gelu and no gate."""
+"""GPT-2, StarCoder: layer norms, biases, learned positions, an MLP with GELU and no gate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ARCHITECTURES = ("gpt2", "starcoder")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", norm="layer").without_ropes()
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_plain(p, p.embed_position(p.embed("token_embd", width=hp.width), "position_embd"), hp)

@@ -1,4 +1,4 @@
-"""gpt-oss: sinks, windows in every other layer, biases everywhere, experts with a clamped gate."""
+"""gpt-oss: attention sinks, sliding windows in every other layer, biases, MoE with clamped SwiGLU."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ARCHITECTURES = ("gpt-oss",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. YaRN's range of blended pairs is not rounded, which no key tells."""
+    """Read the parameters. YaRN's range of blended pairs is not rounded; no key has this."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=2)
     layers = tuple(replace(x, rope=x.rope and replace(x.rope, truncate=False)) for x in hp.layers)
-    # The softmax of the chosen logits is that of all of them, normalized.
+    # The softmax of the top-k logits equals the normalized softmax of all logits.
     return replace(hp, layers=layers, experts=read_experts(keys, normalize=True))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     if hp.experts is None:
         raise ModelError("a gpt-oss file without experts is not complete")
     x = p.embed("token_embd", width=hp.width)

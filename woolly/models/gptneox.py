@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia, StableLM alpha, Dolly: layer norms, a part of each head turns, both parts side by side or not."""
+"""GPT-NeoX, Pythia, StableLM alpha, Dolly: layer norms, partial rope, attention and MLP in parallel or not."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class NeoxParams:
-    """The common parameters, and whether attention and feed-forward network read the same rows."""
+    """Common parameters, and True if attention and MLP are in parallel."""
 
     common: TransformerParams
     parallel: bool
 
 
 def read(keys: Keys) -> NeoxParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=("use_parallel_residual",), norm="layer")
     return NeoxParams(hp, keys.flag("use_parallel_residual", True))
 
 
 def build(p: Tracer, hp: NeoxParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.common.width)
     build_plain(p, x, hp.common, act="gelu_erf", parallel=hp.parallel)

@@ -1,4 +1,4 @@
-"""Granite 3 and 4: Llama with four scalars (embedding, residual, attention, logits), experts, and Mamba 2 layers."""
+"""Granite 3 and 4: Llama with four scalars (embedding, residual, attention, logits), MoE, and Mamba 2 layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
 @dataclass(frozen=True)
 class GraniteParams:
-    """The common parameters and the scalars; attention's is in the layers."""
+    """Common parameters and the scalars; attention's is in the layers."""
 
     common: TransformerParams
     embedding_scale: float
@@ -24,12 +24,12 @@ class GraniteParams:
 
 
 def read(keys: Keys) -> GraniteParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_granite(keys)
 
 
 def read_granite(keys: Keys, period: int | None = None) -> GraniteParams:
-    """Parameters of the file, with windows by its pattern if there is a `period`."""
+    """Read the parameters, with a sliding-window pattern if there is a `period`."""
     hybrid = keys.architecture == "granitehybrid"
     knows = (*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale", *(("ssm.state_size",) if hybrid else ()))
     hp = read_transformer(keys, "adjacent", knows=knows, optional_heads=hybrid, period=period)
@@ -52,7 +52,7 @@ def read_logit_scale(keys: Keys, default: float | None = None) -> float:
 
 
 def build(p: Tracer, hp: GraniteParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width) * hp.embedding_scale
     for i in range(common.n_layers):

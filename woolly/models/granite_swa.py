@@ -1,4 +1,4 @@
-"""Granite with windows: sinks in every layer, and rotary positions only in layers that the file names."""
+"""Granite with sliding windows: sinks in every layer, and rope only in layers listed in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.models.metadata import Keys
 
 
 def read(keys: Keys) -> GraniteParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     if not keys.has("attention.sliding_window_pattern"):
         raise ModelError(f"metadata key {keys.architecture}.attention.sliding_window_pattern is missing")
     out = read_granite(keys, period=1)

@@ -1,4 +1,4 @@
-"""Grok 1 and 2: experts with gelu gates, norms around both parts of a layer, and bounds of scores and logits."""
+"""Grok 1 and 2: GeGLU experts, norms before and after both blocks, softcaps of scores and logits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class GrokParams:
-    """The common parameters, experts and the two scalars that Grok 1 has if its file says nothing."""
+    """Common parameters, experts, and two scalars with Grok 1's defaults."""
 
     common: TransformerParams
     experts: Experts
@@ -27,7 +27,7 @@ class GrokParams:
 
 
 def read(keys: Keys) -> GrokParams:
-    """Parameters of the file. Without a key for it nothing bounds the router's logits, as in Grok 1."""
+    """Read the parameters. Without a key the router's logits have no softcap, as in Grok 1."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, *_KNOWN))
     if keys.is_set("attention.temperature_length"):
         length = keys.positive("attention.temperature_length")
@@ -57,7 +57,7 @@ def read(keys: Keys) -> GrokParams:
 
 
 def build(p: Tracer, hp: GrokParams) -> None:
-    """The whole model. A network of all rows beside the experts makes it Grok 2."""
+    """Build the model. A dense MLP in parallel with the experts identifies Grok 2."""
     common = hp.common
     x = p.embed("token_embd", width=common.width) * hp.embedding_scale
     for i in range(common.n_layers):

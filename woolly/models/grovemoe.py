@@ -1,4 +1,4 @@
-"""GroveMoE: Qwen 3 with experts of two sizes; those of a group share a small one, which weighs little."""
+"""GroveMoE: Qwen 3 with experts of two sizes; the experts of a group share a small adjugate expert."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class GroveParams:
-    """The common parameters, the experts, and what experts of a group share."""
+    """Common parameters, experts, and the adjugate experts of groups."""
 
     common: TransformerParams
     experts: Experts
-    each: int  # experts of a group
-    ffn: int  # width inside the small expert of a group
-    scale: float  # of what the small ones give
+    each: int  # experts per group
+    ffn: int  # width of an adjugate expert
+    scale: float  # scale of the adjugate experts' output
 
 
 def read(keys: Keys) -> GroveParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     experts, each = read_experts(keys, normalize=True), keys.positive("experts_per_group")
     if experts is None or experts.count % each:
@@ -33,7 +33,7 @@ def read(keys: Keys) -> GroveParams:
 
 
 def build(p: Tracer, hp: GroveParams) -> None:
-    """The whole model. A small expert has the weights of all experts of its group that a row chose."""
+    """Build the model. An adjugate expert has the sum of the weights of its group's selected experts."""
     common, mixture = hp.common, hp.experts
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

@@ -1,4 +1,4 @@
-"""Hunyuan dense, MoE and VL, Maincoder: q and k are normed per head after they turned."""
+"""Hunyuan dense, MoE and VL, Maincoder: QK norm per head after rope."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Its alpha stretches the base of the rope; of text all sections of positions are one."""
+    """Read the parameters. Alpha scales the rope base; text has equal M-RoPE positions on all axes."""
     style: RopeStyle = "adjacent" if keys.architecture == "maincoder" else "neox"
     known = (*EXPERT_KEYS, "rope.scaling.alpha", "rope.dimension_sections")
     hp = read_transformer(keys, style, knows=known)
@@ -32,7 +32,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

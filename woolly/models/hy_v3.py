@@ -1,4 +1,4 @@
-"""Hunyuan 3, Ling 2 and Ring 2: Qwen 3 with experts chosen by biased sigmoids after dense layers, some for all rows."""
+"""Hunyuan 3, Ling 2 and Ring 2: Qwen 3 with biased-sigmoid MoE after dense layers, and shared experts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ARCHITECTURES = ("hy_v3", "bailingmoe2")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "nextn_predict_layers"))
     return replace(hp, experts=read_experts(keys, normalize=keys.architecture == "hy_v3", scoring="sigmoid"))
 
 
 def build_draft(p: Tracer, hp: TransformerParams) -> None:
-    """The block that guesses: one more layer."""
+    """Build the MTP block: one more layer."""
     parts.next_token(p, hp, lambda x: layer(p, x, hp, hp.n_layers - 1))

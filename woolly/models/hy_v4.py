@@ -1,4 +1,4 @@
-"""Hunyuan 4: streams that hyper connections lead around layers, gated attention over a latent by an index, experts."""
+"""Hunyuan 4: hyper-connections, gated MLA with sparse attention by an index, MoE."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MAX_STREAMS = 16
 
 @dataclass(frozen=True)
 class HyV4Params:
-    """The common parameters, the widths of the latent, the index, and those of streams."""
+    """Common parameters, MLA widths, the index, and hyper-connections."""
 
     common: TransformerParams
     latent: parts.Latent
-    index: parts.Index | None  # None: rows see all positions
+    index: parts.Index | None  # None: dense attention
     streams: int
-    magnitude: float  # of what layers give streams
-    eps: float  # what all shares of streams have more
-    limits: tuple[float, ...]  # by layer: of gates of the experts that rows choose, 0 for none
+    magnitude: float  # scale of layer outputs added to streams
+    eps: float  # added to all stream coefficients
+    limits: tuple[float, ...]  # by layer: gate limit of routed experts, 0: none
 
 
 def read(keys: Keys) -> HyV4Params:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=_KNOWN)
     latent, rope = parts.read_latent(keys, hp.layers[0]), hp.layers[0].rope
     assert rope is not None
@@ -51,7 +51,7 @@ def read(keys: Keys) -> HyV4Params:
 
 
 def build(p: Tracer, params: HyV4Params) -> None:
-    """The whole model. Layers without an index take the last choice of those before."""
+    """Build the model. Layers without an index reuse the selection of an earlier layer."""
     hp, n, index = params.common, params.streams, params.index
     p.skip(*hp.drafts)
     one = p.embed("token_embd", width=hp.width)
@@ -86,14 +86,14 @@ def build(p: Tracer, params: HyV4Params) -> None:
 
 
 def _shares(p: Tracer, x: Handle, name: str, params: HyV4Params, width: int) -> Handle:
-    """Sigmoids of logits that all streams together give, each run of them times a scale of its own."""
+    """Sigmoids of logits computed from all streams; each group of logits has its own scale."""
     n, logits = params.streams, p.linear(p.rms_norm(x, eps=params.common.eps), f"{name}_fn", width=width)
     scaled = p.mul_weight(logits, p.vector(f"{name}_scale").weight, run=n)
     return p.unary(scaled + p.vector(f"{name}_base"), "sigmoid")
 
 
 def _connected(p: Tracer, x: Handle, name: str, params: HyV4Params, layer: Callable[[Handle], Handle]) -> Handle:
-    """Streams around a layer: what they give it, and what it gives each of them."""
+    """Hyper-connections: stream-to-layer and layer-to-stream coefficients."""
     n, eps = params.streams, params.eps
     into, out = p.split(_shares(p, x, f"hc_{name}", params, 2 * n), n, n)
     y = layer(p.rms_norm(p.mix_streams(x, into, streams=n, plus=eps), f"{name}_norm", eps=params.common.eps))

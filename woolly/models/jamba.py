@@ -1,4 +1,4 @@
-"""Jamba: Mamba, some layers attention without positions; experts in some layers."""
+"""Jamba: Mamba, with attention without rope in some layers, and MoE in some layers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "ssm.state_size"), optional_heads=True)
     hp = replace(hp, recurrence=read_recurrence(keys), experts=read_experts(keys, normalize=False, ffn=hp.ffn))
     return hp.with_ropes(*(False for _ in hp.layers))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""Jina's second embedding models: BERT without positions, whose scores fall with distance, and a GELU gate."""
+"""Jina's second embedding models: BERT with ALiBi instead of positions, and GeGLU."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ARCHITECTURES = ("jina-bert-v2",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
+    """Read the parameters. The ALiBi exponent, 8, is from the paper; no key has it."""
     hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=("attention.max_alibi_bias",))
     alibi = keys.number("attention.max_alibi_bias", 8.0)
     return replace(hp.without_ropes(), alibi=alibi, separator=keys.token("seperator_token_id", 102))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.layer_norm(parts.typed(p, p.embed("token_embd", width=hp.width), hp), "token_embd_norm", eps=hp.eps)
     parts.embeddings(p, parts.post_norm_layers(p, x, hp, _feed_forward))
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Gated, in two matrices or in one, or without a gate."""
+    """Gated, with separate or fused matrices, or without a gate."""
     if p.has("ffn_gate") or p.rows("ffn_up") != hp.layers[layer].ffn:
         return parts.feed_forward(p, h, hp, layer, act="gelu_erf")
     return parts.plain_feed_forward(p, h, hp, layer, act="gelu_erf")

@@ -1,4 +1,4 @@
-"""Kimi Linear: delta nets that fade by channel, attention over a latent without positions in between, experts."""
+"""Kimi Linear: Kimi delta attention, interleaved with MLA without rope; MoE."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ARCHITECTURES = ("kimi-linear",)
 
 @dataclass(frozen=True)
 class KimiLinearParams:
-    """The common parameters and the widths of the latent."""
+    """Common parameters and MLA widths."""
 
     common: TransformerParams
     latent: parts.Latent
 
 
 def read(keys: Keys) -> KimiLinearParams:
-    """Parameters of the file. Layers without heads of K and V are delta nets."""
+    """Read the parameters. Layers without KV heads are delta nets."""
     check_causal(keys)
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "attention.kv_lora_rank"), optional_heads=True)
     latent, heads, head = parts.read_latent(keys, hp.layers[0]), hp.layers[0].heads, keys.positive("kda.head_dim")
@@ -43,7 +43,7 @@ def read(keys: Keys) -> KimiLinearParams:
 
 
 def build(p: Tracer, hp: KimiLinearParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

@@ -1,4 +1,4 @@
-"""Laguna: attention behind softplus gates, windows with heads and a rope of their own, biased sigmoid experts."""
+"""Laguna: attention with softplus gates, sliding windows with separate heads and rope, biased-sigmoid MoE."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. The first layer of each four sees all positions."""
+    """Read the parameters. Every fourth layer, from the first, has global attention."""
     base = keys.number("rope.freq_base", 10000.0)
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True, local_base=base)
     return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

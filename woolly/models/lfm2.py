@@ -1,4 +1,4 @@
-"""LFM 2: short convolutions between gates, some layers attention with normed q and k; also with experts."""
+"""LFM 2: gated short convolutions, some layers attention with QK norm; optionally MoE."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ARCHITECTURES = ("lfm2", "lfm2moe")
 
 @dataclass(frozen=True)
 class LfmParams:
-    """The common parameters, and rows that a convolution sees."""
+    """Common parameters, and the kernel size of the convolution."""
 
     common: TransformerParams
     kernel: int
 
 
 def read(keys: Keys) -> LfmParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     check_causal(keys)
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, optional_heads=True)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
@@ -29,7 +29,7 @@ def read(keys: Keys) -> LfmParams:
 
 
 def build(p: Tracer, hp: LfmParams) -> None:
-    """The whole model; the file calls the last norm that of the embedding."""
+    """Build the model; the last norm is named after the embedding in files."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

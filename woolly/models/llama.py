@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, SmolLM2, Yi and the many models that share their shape; with experts Mixtral."""
+"""Llama 2 and 3, Mistral, SmolLM2, Yi and other models of this architecture; with experts Mixtral."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ARCHITECTURES = ("llama", "internlm2", "xverse")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "adjacent", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

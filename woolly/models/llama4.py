@@ -1,4 +1,4 @@
-"""Llama 4: three layers that see chunks, then one that sees all without positions; experts weighed at their input."""
+"""Llama 4: three layers with chunked attention per global layer without rope; MoE weighted at the input."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TEMPER = ("attention.temperature_scale", "attention.temperature_length")
 
 @dataclass(frozen=True)
 class Llama4Params:
-    """The common parameters, and whether q and k are normed."""
+    """Common parameters, and True if q and k are normed."""
 
     common: TransformerParams
     qk_norm: bool
 
 
 def read(keys: Keys) -> Llama4Params:
-    """Parameters of the file. Chunks are of 8192 positions unless it says otherwise; with 0 all layers are alike."""
+    """Read the parameters. The default chunk is 8192 positions; with 0 all layers are alike."""
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_TEMPER), period=4, window=8192)
     if any(layer.window for layer in hp.layers):
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
@@ -31,11 +31,11 @@ def read(keys: Keys) -> Llama4Params:
         experts = replace(experts, weigh="input")
     length = min(keys.positive(_TEMPER[1], 8192), MAX_POSITION)
     hp = replace(hp, experts=experts, temper=keys.number(_TEMPER[0], 0.1), temper_length=length)
-    return Llama4Params(hp, qk_norm=experts is None or experts.count != 128)  # Maverick's are not; only this tells
+    return Llama4Params(hp, qk_norm=experts is None or experts.count != 128)  # Maverick has no QK norm
 
 
 def build(p: Tracer, hp: Llama4Params) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i, layer in enumerate(common.layers):
@@ -47,7 +47,7 @@ def build(p: Tracer, hp: Llama4Params) -> None:
 
 
 def _attention(p: Tracer, h: Handle, hp: Llama4Params, layer: Layer) -> Handle:
-    """Over a chunk with q and k turned, then normed, or over all with q that grows with its position."""
+    """Build attention: chunked with rope, then QK norm; or global with temperature scaling of q by position."""
     q, k, v = parts.projections(p, h, layer)
     attention = partial(p.attention, head_dim=layer.head_dim, scale=layer.scale)
     if layer.rope is None:

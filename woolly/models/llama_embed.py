@@ -1,4 +1,4 @@
-"""Llama whose rows see the whole text, and EuroBERT, which differs from it in the order of rotary pairs."""
+"""Llama with bidirectional attention, and EuroBERT, which differs from it in the order of rotary pairs."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ ARCHITECTURES = ("eurobert", "llama-embed")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent" if keys.architecture == "llama-embed" else "neox", causal=False)

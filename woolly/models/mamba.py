@@ -1,4 +1,4 @@
-"""Mamba, Falcon Mamba and Mamba 2: recurrent layers alone."""
+"""Mamba, Falcon Mamba and Mamba 2: recurrent layers only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ARCHITECTURES = ("mamba", "mamba2")
 
 @dataclass(frozen=True)
 class MambaParams:
-    """The common parameters, and which of the two it is."""
+    """Common parameters, and the Mamba version."""
 
     common: TransformerParams
     second: bool
-    mixer_eps: float | None  # of Falcon's norms of dt, B and C, which have no weights; None: there are none
+    mixer_eps: float | None  # epsilon of Falcon's weightless norms of dt, B and C; None: no norms
 
 
 def read(keys: Keys) -> MambaParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_recurrent(keys, recurrence=read_recurrence(keys))
     eps = keys.number("ssm.dt_b_c_rms_epsilon", hp.eps)
     is_falcon = keys.flag("ssm.dt_b_c_rms", False)
@@ -30,7 +30,7 @@ def read(keys: Keys) -> MambaParams:
 
 
 def build(p: Tracer, hp: MambaParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

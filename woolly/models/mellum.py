@@ -1,4 +1,4 @@
-"""Mellum 2: Qwen 3 MoE with windows in three of four layers, which turn by a rope of their own without scaling."""
+"""Mellum 2: Qwen 3 MoE with sliding windows in three of four layers, which have a separate rope without scaling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.models.qwen3 import build as build
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     base = keys.number("rope.freq_base", 10000.0)
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, local_base=base)
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

@@ -17,11 +17,11 @@ class Keys:
         self._metadata = metadata
         self.architecture = architecture
         self._ctx = ctx
-        self.positions: int | None = None  # up to which the model is supported; None: all that it knows
+        self.positions: int | None = None  # maximum supported position; None: not limited
 
     @property
     def context(self) -> int:
-        """Positions that the model will be used for: what the caller says, else all that the file claims."""
+        """Context length in use: the caller's, else the maximum of the file."""
         return self.positive("context_length") if self._ctx is None else self._ctx
 
     def without(self, name: str) -> Keys:
@@ -30,20 +30,20 @@ class Keys:
         return Keys({k: v for k, v in self._metadata.items() if k != left}, self.architecture, self._ctx)
 
     def bound_context(self, most: int, reason: str) -> None:
-        """Supports positions up to `most`: UnsupportedError with the reason if the caller named a longer context."""
+        """Limit the context to `most`; UnsupportedError with the reason if the caller requested a longer one."""
         if self._ctx is not None and self._ctx > most:
             raise UnsupportedError(reason)
         self.positions = most
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number; required unless there is a default."""
+        """Non-negative integer; required unless there is a default."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "a whole number", value)
         return value
 
     def positive(self, name: str, default: int | None = None, *, most: int | None = None) -> int:
-        """A whole number above zero, up to `most`."""
+        """Positive integer up to `most`."""
         value = self.integer(name, default)
         if value <= 0 or (most is not None and value > most):
             raise self._wrong(
@@ -52,7 +52,7 @@ class Keys:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Any finite number; required unless there is a default."""
+        """Finite number; required unless there is a default."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._wrong(name, "a number", value)
@@ -61,28 +61,28 @@ class Keys:
         return float(value)
 
     def string(self, name: str, default: str | None = None) -> str:
-        """Text; required unless there is a default."""
+        """String; required unless there is a default."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, "a string", value)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Boolean."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """An array of texts, empty if the file does not give the key."""
+        """Array of strings, empty without the key."""
         value: Any = self._get(name, ())
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(x, str) for x in value):
             raise self._wrong(name, "an array of strings", value)
         return tuple(value)
 
     def whole_numbers(self, name: str) -> tuple[int, ...]:
-        """An array of whole numbers, or one alone."""
+        """Array of integers, or a single one."""
         value: Any = self._get(name, None)
         values = [value] if _is_whole(value) else _listed(value)
         if not values or not all(_is_whole(one) for one in values):
@@ -90,7 +90,7 @@ class Keys:
         return tuple(int(one) for one in values)
 
     def listed(self, name: str) -> tuple[Any, ...]:
-        """The values of an array; empty if the key is absent or no array."""
+        """Values of an array; empty if the key is absent or not an array."""
         value: Any = self._metadata.get(f"{self.architecture}.{name}", ())
         return () if _is_whole(value) else tuple(_listed(value))
 
@@ -99,12 +99,12 @@ class Keys:
         return f"{self.architecture}.{name}" in self._metadata
 
     def is_set(self, name: str) -> bool:
-        """Return True if the file has this key, and not as zero or false."""
+        """Return True if the file has this key, and it is not zero or false."""
         value = self._metadata.get(f"{self.architecture}.{name}")
         return value is not None and bool(np.any(np.asarray(value) != 0))
 
     def per_layer(self, name: str, n: int, default: int | None = None) -> tuple[int, ...]:
-        """A whole number from 0 for each of n layers, given as one for all or as an array."""
+        """Non-negative integer for each of n layers: a scalar for all, or an array."""
         value: Any = self._get(name, default)
         values = [value] * n if _is_whole(value) else _listed(value)
         if len(values) < n or not all(_is_whole(one) and one >= 0 for one in values):
@@ -112,9 +112,9 @@ class Keys:
         return tuple(int(one) for one in values[:n])
 
     def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
-        """Return which of n layers have the property of a key: all but each p-th for a period p, or as an array lists.
+        """Return a flag for each of n layers: False for each p-th if the key is a period p, or as listed by an array.
 
-        With `dense_first` all but the first of each period.
+        With `dense_first` False for the first of each period.
         """
         value: Any = self._get(name, period)
         if not _is_whole(value):
@@ -127,18 +127,18 @@ class Keys:
         return tuple(value == 0 or i % value < value - 1 for i in range(n))
 
     def token(self, name: str, default: int) -> int:
-        """The id of a special token, which vocabularies name without the architecture."""
+        """Id of a special token, whose key has no architecture prefix."""
         value = self._metadata.get(f"tokenizer.ggml.{name}", default)
         if not _is_whole(value) or value < 0:
             raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}, but a token id was expected")
         return int(value)
 
     def numbers(self, name: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers, given as one for all or as an array."""
+        """Numbers for n layers: a scalar for all, or an array."""
         return self.shared_numbers(f"{self.architecture}.{name}", n)
 
     def shared_numbers(self, key: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers under a key without the architecture's name, given as one for all or as an array."""
+        """Numbers for n layers, for a key without architecture prefix: a scalar for all, or an array."""
         value: Any = self._metadata.get(key, ())
         is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
         values = [value] * n if is_one else _listed(value)

@@ -1,4 +1,4 @@
-"""MiMo V2: windows with heads, a rope and sinks of their own, V shorter than K, experts chosen by biased sigmoids."""
+"""MiMo V2: sliding windows with separate heads, rope and sinks, V heads smaller than K heads, biased-sigmoid MoE."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class Mimo2Params:
-    """The common parameters, and what V is multiplied by."""
+    """Common parameters, and the scale of V."""
 
     common: TransformerParams
     value_scale: float
-    draft: int  # the layer that the block that guesses is like
+    draft: int  # the layer that the MTP block is like
 
 
 def read(keys: Keys) -> Mimo2Params:
-    """Parameters of the file."""
+    """Read the parameters."""
     known = (*EXPERT_KEYS, "attention.value_scale", "nextn_predict_layers")
     hp = read_transformer(keys, "neox", knows=known, period=6, local_base=10000.0)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
@@ -28,7 +28,7 @@ def read(keys: Keys) -> Mimo2Params:
 
 
 def build(p: Tracer, params: Mimo2Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
@@ -39,7 +39,7 @@ def build(p: Tracer, params: Mimo2Params) -> None:
 
 
 def build_draft(p: Tracer, params: Mimo2Params) -> None:
-    """The first of the blocks that guess: one more layer, with a window."""
+    """Build the first MTP block: one more sliding-window layer."""
     parts.next_token(p, params.common, lambda x: _layer(p, x, params, params.draft), is_normed=False)
 
 

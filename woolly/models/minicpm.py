@@ -1,4 +1,4 @@
-"""MiniCPM and its mixture: Granite's scalars, with values of its own for files that do not carry them."""
+"""MiniCPM and its MoE: Granite's scalars, with default values for files without them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.models.params import EXPERT_KEYS, read_experts, read_transformer
 
 
 def read(keys: Keys) -> GraniteParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale"))
     hp = replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
     return GraniteParams(

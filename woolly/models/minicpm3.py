@@ -1,4 +1,4 @@
-"""MiniCPM 3: MiniCPM with attention over a latent, and divisors for long contexts."""
+"""MiniCPM 3: MiniCPM with MLA, and longrope."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from woolly.models.params import TransformerParams
 from woolly.models.phi3 import divided, read_divided
 from woolly.plan import Tracer
 
-_EMBEDDING, _DEPTH, _BASE = 12.0, 1.4, 256  # scalars of the published model, which files do not carry
+_EMBEDDING, _DEPTH, _BASE = 12.0, 1.4, 256  # scalars of the published model; not in files
 
 
 @dataclass(frozen=True)
 class MiniCPM3Params:
-    """The common parameters and the widths of the latent."""
+    """Common parameters and MLA widths."""
 
     common: TransformerParams
     latent: parts.Latent
 
 
 def read(keys: Keys) -> MiniCPM3Params:
-    """Parameters of the file. Heads of V are as wide as a share of the model if it does not say."""
+    """Read the parameters. The default width of V heads is the model's width by the number of heads."""
     hp = read_divided(keys, ("attention.kv_lora_rank",))
     latent = parts.read_latent(keys, hp.layers[0])
     if not keys.has("attention.value_length"):
@@ -33,7 +33,7 @@ def read(keys: Keys) -> MiniCPM3Params:
 
 
 def build(p: Tracer, params: MiniCPM3Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = divided(p, params.common)
     residual = _DEPTH * hp.n_layers**-0.5
     x = p.embed("token_embd", width=hp.width) * _EMBEDDING

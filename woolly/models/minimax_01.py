@@ -1,4 +1,4 @@
-"""MiniMax 01: lightning attention, each eighth layer softmax attention; residuals are the normed rows, scaled."""
+"""MiniMax 01: lightning attention, softmax attention in each eighth layer; the residual is the scaled normed input."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ARCHITECTURES = ("minimax-01",)
 
 @dataclass(frozen=True)
 class MiniMaxParams:
-    """The common parameters, and the factor of residuals."""
+    """Common parameters, and the residual scale."""
 
     common: TransformerParams
     residual_scale: float
 
 
 def read(keys: Keys) -> MiniMaxParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     check_causal(keys)
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "residual_scale"))
     period = keys.positive("full_attention_interval", 8)
@@ -31,7 +31,7 @@ def read(keys: Keys) -> MiniMaxParams:
 
 
 def build(p: Tracer, hp: MiniMaxParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):
@@ -44,7 +44,7 @@ def build(p: Tracer, hp: MiniMaxParams) -> None:
 
 
 def _lightning(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Heads fade at rates of their own, slower in later layers."""
+    """Heads have separate decay rates, slower in later layers."""
     heads, d = hp.layers[layer].heads, hp.layers[layer].head_dim
     qkv = p.unary(p.linear(h, "attn_qkv", width=3 * heads * d), "silu")
     q, k, v = p.split(qkv, d, d, d, groups=heads)

@@ -1,4 +1,4 @@
-"""MiniMax M2: half of each head turns, q and k normed over all heads at once, experts chosen by biased sigmoids."""
+"""MiniMax M2: rope on half of each head, QK norm over all heads, biased-sigmoid MoE."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ ARCHITECTURES = ("minimax-m2",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))

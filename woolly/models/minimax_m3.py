@@ -1,4 +1,4 @@
-"""MiniMax M3: attention to blocks of positions that an index chooses for each KV head, experts with clamped gates."""
+"""MiniMax M3: block-sparse attention with an index per KV head, MoE with clamped gates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ARCHITECTURES = ("minimax-m3",)
 
 @dataclass(frozen=True)
 class M3Params:
-    """The common parameters and the index."""
+    """Common parameters and the index."""
 
     common: TransformerParams
     index: parts.Index | None
 
 
 def read(keys: Keys) -> M3Params:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))
     rope = hp.layers[0].rope
@@ -30,7 +30,7 @@ def read(keys: Keys) -> M3Params:
 
 
 def build(p: Tracer, params: M3Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

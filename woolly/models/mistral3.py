@@ -1,4 +1,4 @@
-"""Ministral 3, Mistral Small 3, Devstral: Llama whose queries grow with the logarithm of their position."""
+"""Ministral 3, Mistral Small 3, Devstral: Llama with temperature scaling of q by the logarithm of its position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.models.params import EXPERT_KEYS, MAX_POSITION, TransformerParams, r
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     tempers = ("attention.temperature_scale", "attention.temperature_length")
     known = (*EXPERT_KEYS, *tempers, "rope.scaling.yarn_log_multiplier")
     hp = read_transformer(keys, "adjacent", knows=known)

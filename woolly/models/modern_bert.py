@@ -1,4 +1,4 @@
-"""ModernBERT: norms before, no biases, GeGLU; each third layer sees the whole text, the others a window."""
+"""ModernBERT: pre-norm, no biases, GeGLU; global attention in each third layer, sliding windows in the others."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ACTS: dict[str, Gate] = {"gelu": "gelu_erf", "silu": "silu"}
 
 @dataclass(frozen=True)
 class ModernBertParams:
-    """The common parameters, and the gate's activation."""
+    """Common parameters, and the gate's activation."""
 
     common: TransformerParams
     act: Gate
 
 
 def read(keys: Keys) -> ModernBertParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     act = keys.string("hidden_activation", "gelu")
     if act not in _ACTS:
         raise UnsupportedError(f"the activation {act!r} is not supported yet for {keys.architecture} models")
@@ -33,7 +33,7 @@ def read(keys: Keys) -> ModernBertParams:
 
 
 def build(p: Tracer, hp: ModernBertParams) -> None:
-    """The whole model. The first layer has no norm of its own: the embedding's is enough."""
+    """Build the model. The first layer has no norm, since the embedding is normed."""
     common = hp.common
     x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=common.eps)
     for i in range(common.n_layers):

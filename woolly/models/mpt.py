@@ -1,4 +1,4 @@
-"""MPT: layer norms, scores that fall with distance, a feed-forward network with gelu and no gate."""
+"""MPT: layer norms, ALiBi, an MLP with GELU and no gate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     known = ("attention.clamp_kqv", "attention.max_alibi_bias")
     hp = read_transformer(keys, "neox", knows=known, norm="layer").without_ropes()
     return replace(hp, alibi=keys.number("attention.max_alibi_bias", 0.0))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model. Positions may be in a table, and q and k normed over all heads."""
+    """Build the model. Learned positions, and QK norm over all heads, are optional."""
     x = p.embed("token_embd", width=hp.width)
     if p.has("position_embd"):
         x = p.embed_position(x, "position_embd")

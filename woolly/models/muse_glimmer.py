@@ -1,4 +1,4 @@
-"""Muse Glimmer: normed embeddings, gated attention that turns only under windows, norms around blocks."""
+"""Muse Glimmer: normed embeddings, gated attention with rope only in sliding-window layers, norms around blocks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
 ARCHITECTURES = ("muse-glimmer",)
-_POST_EPS = 1e-8  # of the norms after attention and feed-forward network, which no key gives
+_POST_EPS = 1e-8  # of the norms after attention and MLP; no key has it
 
 
 @dataclass(frozen=True)
 class MuseParams:
-    """The common parameters, what logits are multiplied by, and then their bound."""
+    """Common parameters, logit scale and logit softcap."""
 
     common: TransformerParams
     logit_scale: float
@@ -23,8 +23,8 @@ class MuseParams:
 
 
 def read(keys: Keys) -> MuseParams:
-    """Parameters of the file."""
-    keys.positive("attention.sliding_window")  # without it no layer would turn
+    """Read the parameters."""
+    keys.positive("attention.sliding_window")  # without it no layer would have rope
     base, known = keys.number("rope.freq_base", 10000.0), ("logit_scale", "final_logit_softcapping")
     hp = read_transformer(keys, "adjacent", knows=known, period=4, local_base=base)
     hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
@@ -32,7 +32,7 @@ def read(keys: Keys) -> MuseParams:
 
 
 def build(p: Tracer, params: MuseParams) -> None:
-    """The whole model."""
+    """Build the model."""
     hp, eps = params.common, params.common.eps
     x = p.rms_norm(p.embed("token_embd", width=hp.width), eps=eps)
     for i in range(hp.n_layers):

@@ -1,4 +1,4 @@
-"""Nemotron 4, Minitron and Jais 2: layer norms, a feed-forward network with relu squared and no gate."""
+"""Nemotron 4, Minitron and Jais 2: layer norms, an MLP with squared ReLU and no gate."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ARCHITECTURES = ("nemotron", "jais2")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""Nemotron H and Nemotron 3: each layer is Mamba 2, attention without positions, or a feed-forward network."""
+"""Nemotron H and Nemotron 3: each layer is Mamba 2, attention without rope, or an MLP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
 
 @dataclass(frozen=True)
 class NemotronParams:
-    """The common parameters, and the epsilon of the norm of a block that guesses tokens."""
+    """Common parameters, and the norm epsilon of the MTP block."""
 
     common: TransformerParams
     head_eps: float
 
 
 def read(keys: Keys) -> NemotronParams:
-    """Parameters of the file; a layer without keys and without a feed-forward width is recurrent."""
+    """Read the parameters; a layer without KV heads and MLP width is recurrent."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "nextn_predict_layers")
     hp = read_transformer(keys, "neox", knows=knows, optional_heads=True)
     recurrent = tuple(kv and not layer.ffn for kv, layer in zip(hp.recurrent, hp.layers, strict=True))
@@ -32,7 +32,7 @@ def read(keys: Keys) -> NemotronParams:
 
 
 def build(p: Tracer, params: NemotronParams) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
@@ -49,7 +49,7 @@ def build(p: Tracer, params: NemotronParams) -> None:
 
 
 def build_draft(p: Tracer, params: NemotronParams) -> None:
-    """The block that guesses further tokens: attention and experts in one, and a layer norm before the head."""
+    """Build the MTP block: attention and experts in one, and a layer norm before the head."""
     hp = params.common
     i = max((i for i, layer in enumerate(hp.layers) if layer.kv_heads and not layer.ffn), default=-1)
     if i < 0:
@@ -63,7 +63,7 @@ def build_draft(p: Tracer, params: NemotronParams) -> None:
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Squared relu without a gate; experts may see a narrower row than their router."""
+    """Squared ReLU without a gate; experts may read a narrower projection than their router."""
     if hp.experts is None or not p.has("ffn_gate_inp"):
         return parts.plain_feed_forward(p, h, hp, layer, act="relu2")
     shared = p.unary(p.linear(h, "ffn_up_shexp", width=p.rows("ffn_up_shexp")), "relu2")

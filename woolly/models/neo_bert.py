@@ -1,4 +1,4 @@
-"""NeoBERT: norms before, rotary positions, SwiGLU; q, k and v in one matrix, gate and up in another."""
+"""NeoBERT: pre-norm, rope, SwiGLU; fused QKV, fused gate and up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ARCHITECTURES = ("neo-bert",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent", causal=False)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

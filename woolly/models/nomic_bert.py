@@ -1,4 +1,4 @@
-"""Nomic's embedding models: BERT with rotary positions and SwiGLU; in the second version some layers have experts."""
+"""Nomic's embedding models: BERT with rope and SwiGLU; MoE in some layers of the second version."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ARCHITECTURES = ("nomic-bert", "nomic-bert-moe")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Its tensors say which layers have experts."""
+    """Read the parameters. Layers with experts are detected by their tensors."""
     hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=EXPERT_KEYS)
     experts = read_experts(keys, normalize=False, ffn=hp.ffn)
     return replace(hp, experts=experts, separator=keys.token("seperator_token_id", 102))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.layer_norm(parts.typed(p, p.embed("token_embd", width=hp.width), hp), "token_embd_norm", eps=hp.eps)
     parts.embeddings(p, parts.post_norm_layers(p, x, hp, _feed_forward))
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Experts without a gate, a network without one, or SwiGLU."""
+    """Experts without a gate, MLP without a gate, or SwiGLU."""
     if hp.experts is not None and p.has("ffn_gate_inp"):
         return p.moe(
             h,

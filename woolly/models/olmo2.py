@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: norms only after each part, q and k normed over all heads; OLMo 3's windows turn without YaRN."""
+"""OLMo 2 and 3: post-norm, QK norm over all heads; sliding-window layers of OLMo 3 have rope without YaRN."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     base = keys.number("rope.freq_base", 10000.0)
     hp = read_transformer(keys, "neox", period=4, local_base=base)
     if not keys.has("rope.scaling.attn_factor"):
         return hp
-    # The file's factor is the whole magnitude: a multiplier of 1 cancels YaRN's own.
+    # The file's factor is the complete magnitude: a multiplier of 1 cancels YaRN's own.
     ropes = [layer.rope and replace(layer.rope, log_multiplier=1.0) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

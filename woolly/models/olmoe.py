@@ -1,4 +1,4 @@
-"""OLMoE: Qwen 3 MoE with q and k normed over all heads at once, and scores that are not normalized."""
+"""OLMoE: Qwen 3 MoE with QK norm over all heads, and expert weights without normalization."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from woolly.models.qwen3 import build as build
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False, ffn=hp.ffn))

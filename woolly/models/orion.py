@@ -1,4 +1,4 @@
-"""Orion, Jais 1: Llama with layer norms; in Jais scores fall with distance, and no head turns."""
+"""Orion, Jais 1: Llama with layer norms; Jais has ALiBi instead of rope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("orion", "jais")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     if keys.architecture == "orion":
         return read_transformer(keys, "neox", norm="layer")
     hp = read_transformer(keys, "neox", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
@@ -22,7 +22,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""Metadata -> the frozen parameters of a decoder: what its layers have in common, and one record per layer."""
+"""Parameters of a decoder, read from metadata: common parameters, and a record per layer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from woolly.plan.ops.experts import Scoring
     from woolly.plan.rope import RopeStyle
 
-# Keys that change the arithmetic: refused if they are set, unless the model says that it knows them, since ignoring one
-# would mean wrong logits.
+# Keys that change the computation: rejected if they are set, unless the model reads them, since ignoring one would
+# yield wrong logits.
 _ARITHMETIC = (
     "attention.clamp_kqv",
     "attention.key_length_swa",
@@ -48,33 +48,33 @@ _ARITHMETIC = (
     "swiglu_clamp_shexp",
     "use_parallel_residual",
 )
-# Native code counts positions in 32 bits: no context is longer, so a longer window or length changes nothing.
+# Native code counts positions in 32 bits: no context is longer, so a longer window or length has no effect.
 MAX_POSITION = 2**31 - 1
-# What `read_experts` reads.
+# Keys read by `read_experts`.
 EXPERT_KEYS = ("expert_count", "leading_dense_block_count")
 _SCORING: dict[int, Scoring] = {1: "softmax", 2: "sigmoid"}
-_ROOT = 4  # of softplus, which few models score by
+_ROOT = 4  # softplus scoring, which is rare
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer."""
+    """Parameters of a layer."""
 
     heads: int
     kv_heads: int
     head_dim: int
-    v_dim: int  # columns of a head of V
-    ffn: int  # width inside the feed-forward network
+    v_dim: int  # columns per V head
+    ffn: int  # width of the MLP
     scale: float  # of attention scores
-    window: int  # positions that attention sees, 0 for all
-    rope: Rope | None  # None: positions do not turn q and k
-    divisors: str | None = ""  # tensor that divides the frequencies, None for none; "": rope_freqs, if the file has it
-    clamp: float = 0.0  # bound of q, k and v, 0 for none
+    window: int  # sliding window in positions, 0: global attention
+    rope: Rope | None  # None: no rope
+    divisors: str | None = ""  # tensor of rope frequency divisors, None: none; "": rope_freqs, if the file has it
+    clamp: float = 0.0  # clamp limit of q, k and v, 0: none
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixture of experts of a model; layers without a router have none."""
+    """MoE parameters of a model; layers without a router are dense."""
 
     count: int
     used: int
@@ -82,22 +82,22 @@ class Experts:
     scoring: Scoring
     normalize: bool
     scale: float
-    groups: int  # 0: none
+    groups: int  # expert groups, 0: none
     groups_used: int
-    group_top: int = 2  # best scores of a group that it is chosen by
-    weigh: Literal["output", "input"] = "output"  # what an expert's weight multiplies
-    cap: float = 0.0  # of the router's logits, 0 for none
+    group_top: int = 2  # number of best scores summed for a group's score
+    weigh: Literal["output", "input"] = "output"  # side of the expert where its weight is applied
+    cap: float = 0.0  # softcap of the router's logits, 0: none
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Parameters that recurrent layers have in common."""
+    """Parameters common to recurrent layers."""
 
-    kernel: int  # rows that the convolution sees
+    kernel: int  # kernel size of the convolution
     inner: int  # columns of all heads
     state: int  # rows of a head's state
-    heads: int  # of the scan; for Mamba the rank of the time step
-    groups: int  # heads that keys, or B and C, have
+    heads: int  # for Mamba the rank of dt
+    groups: int  # key heads, or heads of B and C
 
     @property
     def keys(self) -> int:
@@ -107,42 +107,42 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class TransformerParams:
-    """Parameters that decoder-only transformers have in common."""
+    """Parameters common to decoder-only transformers."""
 
     width: int
     eps: float
     layers: tuple[Layer, ...]
     experts: Experts | None = None
-    softcap: float = 0.0  # of attention scores, 0 for none
+    softcap: float = 0.0  # of attention scores, 0: none
     logit_softcap: float = 0.0
-    temper: float = 0.0  # growth of q with the logarithm of its position
+    temper: float = 0.0  # growth of q with the logarithm of its position (temperature scaling)
     temper_length: int = 1
-    mask: Mask = ""  # "all": rows see later ones, too
-    alibi: float = 0.0  # largest exponent of heads' slopes, 0 for none
-    separator: int = 0  # token between the two texts of a pair that a head scores
+    mask: Mask = ""  # "all": bidirectional
+    alibi: float = 0.0  # maximum ALiBi exponent, 0: no ALiBi
+    separator: int = 0  # token between the two texts of a pair scored by a reranker
     recurrence: Recurrence | None = None
-    recurrent: tuple[bool, ...] = ()  # layers that keep a slot instead of keys and values
-    n_shared: int = 0  # last layers that have no K and V of their own
-    drafts: tuple[str, ...] = ()  # blocks after the last layer that guess further tokens
+    recurrent: tuple[bool, ...] = ()  # layers with a recurrent state instead of K and V
+    n_shared: int = 0  # last layers without K and V (KV sharing)
+    drafts: tuple[str, ...] = ()  # draft (MTP) blocks after the last layer
 
     @property
     def scan(self) -> Recurrence:
-        """The parameters of recurrent layers, which the model has."""
+        """Parameters of recurrent layers; the model must have some."""
         assert self.recurrence is not None
         return self.recurrence
 
     @property
     def n_layers(self) -> int:
-        """Layers that are computed."""
+        """Number of layers computed."""
         return len(self.layers)
 
     @property
     def n_own(self) -> int:
-        """Layers that have K and V of their own."""
+        """Number of layers with their own K and V."""
         return self.n_layers - self.n_shared
 
     def sharing(self, n: int) -> TransformerParams:
-        """Return a copy whose n last layers attend to K and V of the last layer of their kind before them."""
+        """Return a copy whose last n layers attend to K and V of the last earlier layer of their kind."""
         kinds = {layer.window > 0 for layer in self.layers}
         if not 0 <= n < self.n_layers or {layer.window > 0 for layer in self.layers[: self.n_layers - n]} != kinds:
             raise ModelError(
@@ -152,15 +152,15 @@ class TransformerParams:
 
     @property
     def ffn(self) -> int:
-        """Width inside the feed-forward network of the first layer."""
+        """Width of the first layer's MLP."""
         return self.layers[0].ffn
 
     def without_ropes(self) -> TransformerParams:
-        """Return a copy without rotary positions."""
+        """Return a copy without rope."""
         return self.with_ropes(*(False,) * self.n_layers)
 
     def with_ropes(self, *has_rope: bool) -> TransformerParams:
-        """Return a copy with rotary positions in some layers only."""
+        """Return a copy with rope in some layers only."""
         pairs = zip(self.layers, has_rope, strict=True)
         return replace(self, layers=tuple(x if yes else replace(x, rope=None) for x, yes in pairs))
 
@@ -178,12 +178,12 @@ def read_transformer(
     optional_heads: bool = False,
     causal: bool = True,
 ) -> TransformerParams:
-    """The common parameters, checked against each other. `knows` names further keys that the model reads itself.
+    """Read and check the common parameters. `knows` has further keys that the model reads itself.
 
-    A model with a `period` has its window (default `window`) in all layers but each period-th (the first of each with
-    `dense_first`), or in those that the file lists. With a `local_base` the layers with a window turn by a rope of
-    their own, not scaled. Rows see later ones if the file says that attention is not causal, or says nothing and the
-    model is not `causal`.
+    With a `period`, all layers have the window (default `window`) but each period-th (the first of each with
+    `dense_first`), unless the file lists the layers. With a `local_base`, sliding-window layers have a separate,
+    unscaled rope. Attention is bidirectional if the file says that it is not causal, or has no such key and the model
+    is not `causal`.
     """
     if period is not None:
         knows = (*knows, "attention.sliding_window_pattern", "attention.key_length_swa", "rope.dimension_count_swa")
@@ -215,7 +215,7 @@ def read_transformer(
     heads = keys.per_layer("attention.head_count", n)
     kv_heads = keys.per_layer("attention.head_count_kv", n, heads[0]) if keys.has(_KV) else heads
     ffns = keys.per_layer("feed_forward_length", n, 0 if optional_heads else None)
-    clamp = keys.number("attention.clamp_kqv", 0.0)  # known, or refused above
+    clamp = keys.number("attention.clamp_kqv", 0.0)  # known, or rejected above
     if not any(heads):
         raise ModelError("no layer has attention heads")
     layers: list[Layer] = []
@@ -235,19 +235,19 @@ def read_transformer(
 
 
 def like_draft(keys: Keys, hp: TransformerParams) -> int:
-    """The last layer that is as the first block that guesses: with a window or without one, as the file's list says."""
+    """Return the last layer of the kind of the first draft block, windowed or global, as listed in the file."""
     listed, n = keys.listed("attention.sliding_window_pattern"), hp.n_layers
     has_window = bool(listed[n]) if len(listed) > n else True
     return max((i for i in range(n) if (hp.layers[i].window > 0) == has_window), default=n - 1)
 
 
-_MAX_BLOCKS = 1 << 14  # as many as a file may have tensors; lists have an item for each
+_MAX_BLOCKS = 1 << 14  # the maximum number of tensors in a file; lists have an item per block
 _EPSILON = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _KV = "attention.head_count_kv"
 
 
 def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[int, int]:
-    """Elements of a head of K and of V: layers with a window may have others."""
+    """Head sizes of K and V; sliding-window layers may have others."""
     if width % n_heads != 0 and not keys.has("attention.key_length"):
         raise ModelError(f"an embedding of {width} cannot be split into {n_heads} heads evenly")
     key, value = (keys.positive(f"attention.{x}_length", width // n_heads) for x in ("key", "value"))
@@ -259,9 +259,9 @@ def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[
 
 
 def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | None = None) -> Rope:
-    """Rotary embedding with the file's scaling: none, linear, yarn or, by divisors alone, longrope.
+    """Rope with the file's scaling: none, linear, yarn or, by divisors only, longrope.
 
-    With a `local_base` it is that of layers with a window: the file's base for them, and no scaling.
+    With a `local_base`, the rope of sliding-window layers: its own base, and no scaling.
     """
     scaling = keys.string("rope.scaling.type", "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
@@ -282,7 +282,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         raise ModelError(f"yarn's betas are {beta_fast:g} and {beta_slow:g}; both must be positive")
     whole = keys.number("rope.scaling.yarn_attn_factor", 0.0) if scaling == "yarn" else 0.0
     magnitude = keys.number("rope.scaling.attn_factor", 1.0) * (whole or 1.0)
-    # A factor of the file takes the place of YaRN's own, as in transformers: a multiplier of 1 cancels that.
+    # A factor in the file replaces YaRN's own, as in transformers: a multiplier of 1 cancels that.
     log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0) or (1.0 if whole else 0.0)
     given = keys.whole_numbers("rope.dimension_sections") if keys.is_set("rope.dimension_sections") else ()
     sections = tuple(n for n in given if n)
@@ -299,14 +299,14 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         beta_slow=beta_slow,
         original_context=keys.positive("rope.scaling.original_context_length", keys.positive("context_length")),
         log_multiplier=log_multiplier if scaling == "yarn" else 0.0,
-        # Sections that are not all of the head say nothing: text turns by one position.
+        # Sections that do not cover the head are ignored: text has one position.
         sections=sections if sum(sections) == n_rot // 2 and min(sections, default=0) > 0 else (),
         order="interleaved" if keys.architecture.startswith("qwen3") else "contiguous",
     )
 
 
 def read_recurrence(keys: Keys) -> Recurrence:
-    """The parameters of recurrent layers."""
+    """Read the parameters of recurrent layers."""
     check_causal(keys)
     out = Recurrence(
         kernel=keys.positive("ssm.conv_kernel"),
@@ -321,7 +321,7 @@ def read_recurrence(keys: Keys) -> Recurrence:
 
 
 def check_causal(keys: Keys) -> None:
-    """Refuses a file whose rows see later ones: a recurrence runs one way."""
+    """Raise an error for bidirectional attention, since a recurrence is causal."""
     if not keys.flag("attention.causal", True):
         raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
 
@@ -329,7 +329,7 @@ def check_causal(keys: Keys) -> None:
 def read_recurrent(
     keys: Keys, *, norm: Literal["rms", "layer"] = "rms", recurrence: Recurrence | None = None
 ) -> TransformerParams:
-    """The parameters of a model without attention."""
+    """Read the parameters of a model without attention."""
     n, width, eps = keys.positive("block_count"), keys.positive("embedding_length"), keys.number(_EPSILON[norm])
     if n > _MAX_BLOCKS or eps < 0:
         raise ModelError(f"the file claims {n} blocks, of at most {_MAX_BLOCKS}, and a norms' epsilon of {eps:g}")
@@ -343,9 +343,9 @@ def read_recurrent(
 def read_experts(
     keys: Keys, *, normalize: bool, scoring: Scoring = "softmax", ffn: int | None = None
 ) -> Experts | None:
-    """The mixture of experts, None if the file has none.
+    """Read the MoE parameters, None if the file has no experts.
 
-    What the file says of scoring, normalizing and their width goes before the model's own way.
+    Keys for scoring, normalization and width override the model's defaults.
     """
     if not keys.is_set("expert_count"):
         return None

@@ -1,4 +1,4 @@
-"""Phi 1.5 and 2, GPT-J: one layer norm feeds attention and a feed-forward network without a gate, side by side."""
+"""Phi 1.5 and 2, GPT-J: one layer norm, attention and an MLP without a gate in parallel."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ARCHITECTURES = ("phi2", "gptj")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "adjacent" if keys.architecture == "gptj" else "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_parallel(p, hp, act="gelu")
 
 
 def build_parallel(p: Tracer, hp: TransformerParams, *, act: Act) -> None:
-    """The whole model with an activation of its own. Attention has a norm of its own if the file holds a second one."""
+    """Build the model with this activation. Attention has a separate norm if the file has a second one."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

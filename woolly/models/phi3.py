@@ -1,4 +1,4 @@
-"""Phi 3, 3.5 and 4: Llama with q, k, v in one matrix, gate and up in another, and divisors for long contexts."""
+"""Phi 3, 3.5 and 4: Llama with fused QKV, fused gate and up, and longrope."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_divided(keys)
 
 
 def read_divided(keys: Keys, knows: Collection[str] = ()) -> TransformerParams:
-    """Parameters with the divisors that the context in use needs. `knows` names further keys that the model reads.
+    """Read the parameters, with the longrope divisors for the context in use. `knows` has further keys of the model.
 
-    The window is not read: files carry one that other engines do not use either.
+    The sliding window is not read: files have one that other engines do not use either.
     """
     hp = read_transformer(keys, "neox", knows=("longrope", *knows))
-    # The long divisors serve all positions if the context in use needs them: keys in the cache stay as they are.
+    # The long divisors apply to all positions if the context needs them, since cached keys are not rotated again.
     kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", MAX_POSITION) else "short"
     return _with(replace(hp, layers=tuple(replace(x, window=0) for x in hp.layers)), f"/rope_factors_{kind}")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_llama(p, divided(p, hp))
 
 

@@ -1,4 +1,4 @@
-"""Phi 3.5 MoE: Phi 3 with layer norms, biases, and two experts that a sparse mixer weighs one after the other."""
+"""Phi 3.5 MoE: Phi 3 with layer norms, biases, and two experts selected by SparseMixer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_divided(keys, EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sparsemixer", ffn=hp.ffn))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model. Its norms are layer norms with biases, as it was trained; llama.cpp computes RMS norms."""
+    """Build the model. Norms are layer norms with biases, as in training; llama.cpp computes RMS norms."""
     hp = divided(p, hp)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

@@ -1,4 +1,4 @@
-"""PLaMo 2: layers of Mamba, whose heads have one rate each, in turn with attention; norms around both parts."""
+"""PLaMo 2: Mamba, with one rate per head, alternating with attention; norms before and after both blocks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=("ssm.state_size",), optional_heads=True)
     return replace(hp, recurrence=read_recurrence(keys))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
@@ -30,7 +30,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Each head of q and k is normed with weights of its own."""
+    """Build attention. QK norms have weights per head."""
     this = hp.layers[layer]
     q, k, v = parts.projections(p, h, this)
     q, k = (p.rms_norm(x, eps=hp.eps, group=this.head_dim) for x in (q, k))
@@ -40,7 +40,7 @@ def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handl
 
 
 def _mamba(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Mamba 2's scan of one group; B, C and the time step come from what the convolution gives, and are normed."""
+    """Mamba 2's scan with one group; B, C and dt are projected from the convolution's output, and normed."""
     r = hp.scan
     head, rank = r.inner // r.heads, p.rows("ssm_x") - 2 * r.state
     z, x = p.split(p.linear(h, "ssm_in", width=2 * r.inner), head, head, groups=r.heads)

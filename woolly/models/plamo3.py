@@ -1,4 +1,4 @@
-"""PLaMo 3: norms around blocks, q and k normed per head, seven layers with a window for each without."""
+"""PLaMo 3: norms before and after blocks, QK norm per head, seven sliding-window layers per global layer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", period=8, local_base=10000.0)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

@@ -1,4 +1,4 @@
-"""PLM: attention over a latent, a feed-forward network with relu squared and no gate."""
+"""PLM: MLA, an MLP with squared ReLU and no gate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class PlmParams:
-    """The common parameters and the widths of the latent."""
+    """Common parameters and MLA widths."""
 
     common: TransformerParams
     latent: parts.Latent
 
 
 def read(keys: Keys) -> PlmParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "adjacent", knows=("attention.kv_lora_rank",))
     latent = parts.read_latent(keys, hp.layers[0])
     ropes = (x.rope and replace(x.rope, head_dim=latent.n_rot) for x in hp.layers)
@@ -28,7 +28,7 @@ def read(keys: Keys) -> PlmParams:
 
 
 def build(p: Tracer, params: PlmParams) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

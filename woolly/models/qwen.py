@@ -1,4 +1,4 @@
-"""Qwen 1: Llama with q, k and v in one matrix with biases; files name twice the width of the feed-forward network."""
+"""Qwen 1: Llama with fused QKV with biases; files have twice the MLP width."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from woolly.models.params import TransformerParams, read_transformer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox")
     return replace(hp, layers=tuple(replace(layer, ffn=layer.ffn // 2) for layer in hp.layers))

@@ -10,5 +10,5 @@ ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
+    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
     return read_transformer(keys, "neox", knows=("rope.dimension_sections",))

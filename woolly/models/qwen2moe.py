@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 MoE: Qwen 2 with experts, and one expert for all rows behind a gate."""
+"""Qwen 1.5 and 2 MoE: Qwen 2 with MoE, and a gated shared expert."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, r
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

@@ -1,4 +1,4 @@
-"""Qwen 3, its mixtures, the text half of its VL models, OpenELM: q and k are normed per head before they turn."""
+"""Qwen 3, its MoE, the text part of its VL models, OpenELM: QK norm per head before rope."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "openelm")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
+    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

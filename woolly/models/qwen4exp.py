@@ -1,4 +1,4 @@
-"""Qwen 3.8 Flash Next: gated streams around delta nets and attention to chosen blocks, a table of runs of tokens."""
+"""Qwen 3.8 Flash Next: gated streams around delta nets and block-sparse attention, n-gram embeddings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_STREAMS, _MAX_NGRAMS, _MAX_HEADS, _MAX_PERIOD = 16, 16, 256, 64
 
 @dataclass(frozen=True)
 class Ngrams:
-    """The layer that takes in rows of a table by hashes of runs of tokens."""
+    """Parameters of the n-gram embedding layer, a table indexed by hashes of n-grams."""
 
     layer: int
-    end: int  # token at which runs begin
+    end: int  # token where n-grams start
     kernel: int
     factors: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -31,17 +31,17 @@ class Ngrams:
 
 @dataclass(frozen=True)
 class Qwen4Params:
-    """The common parameters, those of streams, of the table, and of the index over blocks."""
+    """Common parameters, streams, n-gram table, and block index."""
 
     common: TransformerParams
     streams: int
     ngrams: Ngrams | None
-    index: parts.Index | None  # None: rows see all positions
-    every: tuple[int, ...]  # by layer: positions of a block that the index chooses, 0 for none
+    index: parts.Index | None  # None: dense attention
+    every: tuple[int, ...]  # by layer: positions per block of the index, 0: none
 
 
 def read(keys: Keys) -> Qwen4Params:
-    """Parameters of the file. Of text all three sections of positions are one."""
+    """Read the parameters. Text has equal M-RoPE positions on all axes."""
     hp = read_transformer(keys, "neox", knows=_KNOWN, optional_heads=True)
     recurrent = keys.pattern("attention.recurrent_layers", hp.n_layers, keys.positive("full_attention_interval", 4))
     hp = replace(
@@ -66,7 +66,7 @@ def _read_every(keys: Keys, n: int) -> tuple[int, ...]:
 
 
 def _read_index(keys: Keys, hp: TransformerParams, every: tuple[int, ...]) -> parts.Index | None:
-    """The index; None if rows see all blocks of the context that the model is opened for."""
+    """Read the index; None if all blocks of the context are attended."""
     sizes, rope = {x for x in every if x}, hp.layers[0].rope
     if not sizes:
         return None
@@ -82,7 +82,7 @@ def _read_index(keys: Keys, hp: TransformerParams, every: tuple[int, ...]) -> pa
 
 
 def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
-    """The table's layer, None if the file has none."""
+    """Read the n-gram layer, None if the file has none."""
     if not keys.has("ple.layers") or not (layers := keys.whole_numbers("ple.layers")):
         return None
     n, each = keys.positive("ple.ngram_size"), keys.positive("ple.heads_per_ngram")
@@ -104,7 +104,7 @@ def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
 
 
 def build(p: Tracer, params: Qwen4Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp, n = params.common, params.streams
     p.skip(*hp.drafts)
     one = p.embed("token_embd", width=hp.width)
@@ -125,7 +125,7 @@ def build(p: Tracer, params: Qwen4Params) -> None:
 
 
 def _normed(p: Tracer, x: Handle, name: str, hp: TransformerParams) -> Handle:
-    """Each stream normed, with weights of its own."""
+    """Norm of each stream, with separate weights."""
     return p.rms_norm(x, eps=hp.eps, group=hp.width) * p.vector(name)
 
 
@@ -143,7 +143,7 @@ def _mixed(p: Tracer, x: Handle, name: str, params: Qwen4Params, inject: str = "
 
 
 def _of_runs(p: Tracer, x: Handle, params: Qwen4Params, own: Ngrams) -> Handle:
-    """Rows of the table, gated by each stream, and a convolution over them."""
+    """N-gram embeddings, gated per stream, and a convolution over them."""
     hp, n = params.common, params.streams
     rows = p.ngrams("/per_layer_token_embd", end=own.end, factors=own.factors, sizes=own.sizes, firsts=own.firsts)
     k = _normed(p, p.linear(rows, "ple_key", width=n * hp.width), "ple_norm_key", hp)
@@ -155,7 +155,7 @@ def _of_runs(p: Tracer, x: Handle, params: Qwen4Params, own: Ngrams) -> Handle:
 
 
 def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
-    """Each head of q comes with a gate of what it gives. Rows see the blocks that an index chooses."""
+    """Build attention to the blocks selected by an index. Each q head comes with its output gate."""
     hp, this, every = params.common, params.common.layers[i], params.every[i]
     width, kv_width = this.heads * this.head_dim, this.kv_heads * this.head_dim
     q, gate = p.split(p.linear(h, "attn_q", width=2 * width), this.head_dim, this.head_dim, groups=this.heads)
@@ -172,7 +172,7 @@ def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
 
 
 def _chosen(p: Tracer, h: Handle, index: parts.Index, every: int, eps: float) -> Handle:
-    """Positions of whole blocks, by the mean of their keys, which turns by the first position of the block."""
+    """Select blocks by the mean of their keys, with rope at the first position of the block."""
     heads, head_dim = index.heads, index.rope.head_dim
     with p.scope("indexer"):
         q = p.rms_norm(p.linear(h, "q_proj", width=heads * head_dim), "q_norm", eps=eps)
@@ -182,6 +182,6 @@ def _chosen(p: Tracer, h: Handle, index: parts.Index, every: int, eps: float) ->
             mean = mean + k
         k = p.rms_norm(mean * (1 / every), "k_norm", eps=eps)
     q, k = p.rope(q, index.rope), p.rope(k, replace(index.rope, back=every - 1))
-    # All heads weigh the same, whatever the row is.
+    # All heads have equal weights for every row.
     weights = p.unary(p.slice(q, first=0, width=heads) * 0.0, "sigmoid")
     return p.indexer(q, k, weights, head_dim=head_dim, n=index.n, every=every, whole=True)

@@ -1,7 +1,7 @@
-"""Registry of architectures, and the one way from a file to its plan.
+"""Registry of architectures: from a file to its plan.
 
-Every module of this folder that has `read` and `build` is an architecture of the module's name. A module whose GGUF
-name is not a Python name, or that serves several, lists them in `ARCHITECTURES`.
+Every module of this folder with `read` and `build` is an architecture of the module's name. A module whose GGUF name is
+not a Python name, or that serves several, lists them in `ARCHITECTURES`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from woolly.gguf import Described, GGUFFile, Tensor
     from woolly.models.towers.registry import TracedTower
 
-# What well-known architectures need that no plan can say yet.
+# Missing features of known unsupported architectures.
 _NEEDS = {
     "residuals that attend to those of earlier layers, and experts with the activation SiTU": "kimi-k3",
     "a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after the other": (
@@ -33,25 +33,25 @@ _NEEDS = {
     "images or audio": "clip",
 }
 
-# Heads that guess tokens for a model of another file, and the files here that build them: no other is imported to know.
+# Draft heads stored in separate files, and their modules: listed here to avoid importing all modules.
 _HEADS = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 
-# By `pooling_type` of files.
+# By the file's `pooling_type`.
 _POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
 
 
 def architectures() -> tuple[str, ...]:
-    """Names of `general.architecture` that Woolly can run."""
+    """Supported values of `general.architecture`."""
     return tuple(sorted(name for module in _modules() for name in _names(module)))
 
 
 def trace(
     file: Described, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None
 ) -> Plan:
-    """The plan of the model in a file, for a context of `ctx` positions; None: as long as the file claims.
+    """Trace the plan of a file's model, for a context of `ctx` positions; None: the file's maximum.
 
-    The file decides what it results in, unless the caller does: an encoder gives embeddings or scores, a decoder
-    logits, or embeddings and scores if its file names a pooling. A `pooling` given here goes before the file's.
+    By default an encoder returns embeddings or scores, a decoder logits, or embeddings and scores if its file has a
+    pooling. `pooling` overrides the file's.
     """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
@@ -92,7 +92,7 @@ def transcribes(architecture: object) -> bool:
     """Return True if models of an architecture only transcribe speech."""
     if not isinstance(architecture, str) or not architecture.isidentifier():
         return False
-    try:  # such a model is in the file of its name: no other is imported to know
+    try:  # such a model is in the file of its name, which avoids importing all modules
         return _transcribes(importlib.import_module(f"{models.__name__}.{architecture}"))
     except ImportError:
         return False
@@ -109,14 +109,14 @@ def is_block(file: Described) -> bool:
     return bool(guessing) and "blk.0" not in blocks
 
 
-_PROJECTION = ".nextn.eh_proj.weight"  # what each block that guesses tokens has
+_PROJECTION = ".nextn.eh_proj.weight"  # tensor of each draft block
 
 
 def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFFile | None = None) -> Plan | None:
-    """The draft of a plan that `trace` made of the file (`Plan.draft`); None if the file has no block that guesses.
+    """Trace the draft of a plan from `trace` (`Plan.draft`); None if the file has no draft block.
 
-    `other` has the block in place of the file; what a block shares with its model (table, head, norm) is the model's.
-    UnsupportedError if its architecture has no way to use it, ModelError if the block cannot be built.
+    `other` contains the block instead of the file; shared tensors (table, head, norm) are the model's. UnsupportedError
+    if the architecture does not support drafts, ModelError if the block cannot be built.
     """
     name, source = plan.architecture, file if other is None else other
     try:
@@ -144,7 +144,7 @@ def is_head(file: Described) -> bool:
 
 
 def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = None) -> Plan:
-    """A plan that `trace` made of the file, with the head of `other` as its draft, and with what that reads."""
+    """Return a plan from `trace` with the head of `other` as its draft, and with the features that the head reads."""
     name = str(other.metadata["general.architecture"])
     try:
         module, tensors = _head(name), {**file.tensors, **draft_tensors(other)}
@@ -166,7 +166,7 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
 
 
 def _mask(other: GGUFFile, n_tokens: int) -> int:
-    """The token that stands for those that a block fills in."""
+    """Mask token of a block."""
     mask = other.metadata.get("tokenizer.ggml.mask_token_id")
     if not isinstance(mask, int) or not 0 <= mask < n_tokens:
         raise ModelError(f"{other.path}: mask_token_id is {mask}, which is not a token of the vocabulary")
@@ -174,7 +174,7 @@ def _mask(other: GGUFFile, n_tokens: int) -> int:
 
 
 def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor], plan: Plan) -> Plan:
-    """The draft of a head that looks at K and V of the plan: of its last layers with a window and without one."""
+    """Draft head that attends to K and V of the plan's last sliding-window and last global layer."""
     entries = {s.integer("window") > 0: s.integer("entry") for s in plan.steps if s.op == "attention"}
     if len(entries) != 2:
         raise ModelError(f"the head {name} looks at layers with a window and without one, which this model has not")
@@ -182,15 +182,15 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
     with tracer.scope("head"):
         following = module.build_draft(tracer, params, entries)
     draft = tracer.plan("head")
-    if draft.state != plan.state:  # pages behind the model's window are those of other requests by then
+    if draft.state != plan.state:  # pages before the model's window may belong to other requests by then
         raise ModelError(f"the head {name} looks at more positions than the windows of this model keep")
     return replace(draft, borrows=True, features=following.value.id)
 
 
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
-    """The tensors of a draft file that its model does not share; those of a head have names of their own.
+    """Tensors of a draft file that are not shared with the model; tensors of a head have separate names.
 
-    Blocks that guess are the only ones that are taken: no layer of the model comes from another file.
+    Only draft blocks are used: no layer of the model comes from another file.
     """
     if other is None:
         return {}
@@ -202,7 +202,7 @@ def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
 
 
 def _block(tensor: str) -> int:
-    """The number of the block that a tensor belongs to; -1 if to none."""
+    """Block number of a tensor; -1 outside blocks."""
     kind, _, rest = tensor.partition(".")
     number = rest.partition(".")[0]
     return int(number) if kind == "blk" and number.isdecimal() else -1
@@ -212,17 +212,17 @@ def _block(tensor: str) -> int:
 class TracedEncoder:
     """Plan of the encoder that reads the prompts of an encoder-decoder (`Plan.has_source`)."""
 
-    plan: Plan  # a row of each token, as the decoder takes it
-    start: int  # the token that the decoder begins with
+    plan: Plan  # a row per token, as the decoder reads it
+    start: int  # start token of the decoder
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The one plan."""
+        """Single plan."""
         return (self.plan,)
 
 
 def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedEncoder | TracedTower:
-    """The encoder that a plan which `trace` made of the file reads: of texts, or of audio."""
+    """Trace the text or audio encoder of an encoder-decoder plan from `trace`."""
     name = plan.architecture
     try:
         module, tracer = _module(name), Tracer(name, file.tensors)
@@ -267,16 +267,16 @@ def _labels(keys: Keys, n: int) -> tuple[str, ...]:
 
 
 def _why(name: str) -> str:
-    """Returns the rest of a sentence about an architecture: what it needs, or which ones with a like name run."""
+    """Return the end of a sentence about an architecture: missing features, or supported ones with a similar name."""
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
-    # Likeness of spelling corrects a mistyped name; a known one has other kin.
+    # Similar spelling corrects a mistyped name; for known names it is meaningless.
     near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
     runs = f"near it, {near} run; " if near else ""
     return f"{needs}; {runs}`woolly list --architectures` lists all that run"
 
 
 def _modules(first: str = "") -> Iterator[ModuleType]:
-    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read."""
+    """Yield the model modules lazily; the module of the given name first, so that usually no other is imported."""
     names = [found.name for found in pkgutil.iter_modules(models.__path__) if not found.ispkg]
     for name in sorted(names, key=lambda name: name != first):
         module = importlib.import_module(f"{models.__name__}.{name}")
@@ -285,14 +285,14 @@ def _modules(first: str = "") -> Iterator[ModuleType]:
 
 
 def _head(name: str) -> Any:
-    """The module of a head that is no model by itself."""
+    """Module of a draft head."""
     return importlib.import_module(f"{models.__name__}.{_HEADS[name]}")
 
 
 def _module(name: str) -> Any:
-    """The module of an architecture, None if there is none.
+    """Module of an architecture, None if there is none.
 
-    One that was found stays known: to list a folder of a hundred files takes as long as to trace a small model.
+    Cached: listing a folder of a hundred files takes as long as tracing a small model.
     """
     key = (name, *models.__path__)
     if key not in _KNOWN:

@@ -1,4 +1,4 @@
-"""RWKV-6: rows mix with the one before them by shares that they choose themselves; states fade row by row."""
+"""RWKV-6: data-dependent token shift; the state decays per row."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from woolly.models.params import read_recurrent
 from woolly.models.rwkv7 import RwkvParams
 from woolly.plan import Handle, Tracer
 
-_MIXED = "wkvrg"  # what rows are mixed for, in the order of the tensors
+_MIXED = "wkvrg"  # in the order of the tensors
 
 
 def read(keys: Keys) -> RwkvParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
         raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an RWKV-6 model of two token shifts")
@@ -21,7 +21,7 @@ def read(keys: Keys) -> RwkvParams:
 
 
 def build(p: Tracer, hp: RwkvParams) -> None:
-    """The whole model. Converters halve matrices of later layers, so that what is added to halved rows is in scale."""
+    """Build the model. Converters halve weights of later layers, to match the halved hidden rows."""
     common, eps = hp.common, hp.common.eps
     x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=eps)
     for i in range(common.n_layers):
@@ -39,7 +39,7 @@ def build(p: Tracer, hp: RwkvParams) -> None:
 
 
 def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
-    """Rows mixed with the ones before them, for the decay, key, value, receptance and gate, by shares of their own."""
+    """Token shift: rows mixed with the previous row, for decay, key, value, receptance and gate."""
     n, before = h.width, p.token_shift(h)
     low = p.unary(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
     chosen = p.split(p.per_head_linear(low, "time_mix_w2", heads=5, width=n), *(n,) * 5)
@@ -52,16 +52,16 @@ def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
 
 
 def log_decay(p: Tracer, x: Handle) -> Handle:
-    """Logarithms of how much of each row of a head's state stays: below 0."""
+    """Log decay of each row of a head's state; negative."""
     rate = p.unary(p.linear(x, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
     rate = p.linear(rate, "time_mix_decay_w2", width=p.rows("time_mix_decay_w2")) + p.vector("time_mix_decay")
     return p.unary(rate, "exp") * -1.0
 
 
 def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
-    """Time mixing of RWKV-6: the output of the state before each row, plus the row itself by weights of its own.
+    """Time mixing of RWKV-6: the output of the state before each row, plus the row itself with its bonus weights.
 
-    The state before a row is RWKV-7's after it, if that is changed by the rows before and along no other vector.
+    Equal to RWKV-7's state after the previous row, without the removal term.
     """
     n = h.width
     to_w, to_k, to_v, to_r, to_g = mixed(p, h)

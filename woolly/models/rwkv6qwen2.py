@@ -1,4 +1,4 @@
-"""QRWKV-6: Qwen 2 whose attention is distilled into RWKV-6's fading states; its feed-forward network stays."""
+"""QRWKV-6: Qwen 2 with attention distilled into RWKV-6's recurrence; the MLP is unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class DistilledParams:
-    """The common parameters, and the heads of states."""
+    """Common parameters, and the heads of the state."""
 
     common: TransformerParams
-    head: int  # columns of one
-    shared: int  # heads that share a key and a value
+    head: int  # columns per head
+    shared: int  # heads per key and value head
 
 
 def read(keys: Keys) -> DistilledParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp, head = read_recurrent(keys), keys.positive("wkv.head_size")
     heads, kv_heads = hp.width // head, keys.integer("attention.head_count_kv", 0)
     kv_heads = kv_heads or heads
@@ -34,7 +34,7 @@ def read(keys: Keys) -> DistilledParams:
 
 
 def build(p: Tracer, hp: DistilledParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):
@@ -45,9 +45,9 @@ def build(p: Tracer, hp: DistilledParams) -> None:
 
 
 def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
-    """Time mixing of RWKV-7 without a separate removal key: the output of the state after each row.
+    """Time mixing of RWKV-7 without the removal term: the output of the state after each row.
 
-    A key counts as much as the state that it replaces fades.
+    Keys are scaled by 1 - decay.
     """
     n, kv_width = h.width, h.width // hp.shared
     to_w, to_k, to_v, to_r, to_g = mixed(p, h)
@@ -63,7 +63,7 @@ def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
 
 
 def _repeated(p: Tracer, x: Handle, heads: int, times: int) -> Handle:
-    """Each head as often as others share it, side by side."""
+    """Repeat each head for the heads that share it."""
     y = x
     for _ in range(times - 1):
         y = p.concat(y, x, heads=heads)

@@ -1,4 +1,4 @@
-"""RWKV-7: each row mixes with the one before it; a state of each head is changed along two vectors."""
+"""RWKV-7: token shift; a state per head with a generalized delta rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class RwkvParams:
-    """The common parameters, the width of a head, and after how many layers RWKV-6 halves its rows, 0 for never."""
+    """Common parameters, the width of a head, and the layer interval at which RWKV-6 halves hidden rows, 0: never."""
 
     common: TransformerParams
     head: int
@@ -21,7 +21,7 @@ class RwkvParams:
 
 
 def read(keys: Keys) -> RwkvParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
         raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an RWKV-7 model of two token shifts")
@@ -29,7 +29,7 @@ def read(keys: Keys) -> RwkvParams:
 
 
 def build(p: Tracer, hp: RwkvParams) -> None:
-    """The whole model."""
+    """Build the model."""
     common, eps = hp.common, hp.common.eps
     x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=eps)
     first: Handle | None = None

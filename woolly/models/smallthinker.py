@@ -1,4 +1,4 @@
-"""SmallThinker: a router that reads the layer's input before attention, experts with relu gates, windows that turn."""
+"""SmallThinker: a router that reads the layer's input before attention, ReLU-gated experts, rope in windows only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. With windows, the first layer of each four has none and does not turn."""
+    """Read the parameters. With windows, every fourth layer, from the first, is global without rope."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True)
     if any(layer.window for layer in hp.layers):
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
@@ -20,7 +20,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     if hp.experts is None:
         raise ModelError("a smallthinker file without experts is not complete")
     x = p.embed("token_embd", width=hp.width)

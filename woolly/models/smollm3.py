@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama; each fourth layer has no rotary positions."""
+"""SmolLM 3: Llama without rope in each fourth layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from woolly.models.params import TransformerParams, read_transformer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     hp = read_transformer(keys, "adjacent")
     return hp.with_ropes(*((i + 1) % 4 != 0 for i in range(hp.n_layers)))

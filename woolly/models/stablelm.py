@@ -1,4 +1,4 @@
-"""StableLM: layer norms, a part of each head turns; the 12B model norms q and k and puts both parts side by side."""
+"""StableLM: layer norms, partial rope; the 12B model has QK norm, and attention and MLP in parallel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Whether both parts are side by side follows from the missing second norm."""
+    """Read the parameters. Without a second norm, attention and MLP are in parallel."""
     return read_transformer(keys, "neox", knows=("use_parallel_residual",), norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

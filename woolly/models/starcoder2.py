@@ -1,4 +1,4 @@
-"""StarCoder 2, CodeShell: layer norms and biases everywhere, a feed-forward network with gelu and no gate."""
+"""StarCoder 2, CodeShell: layer norms and biases, an MLP with GELU and no gate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ARCHITECTURES = ("starcoder2", "codeshell")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model."""
+    """Build the model."""
     build_plain(p, p.embed("token_embd", width=hp.width), hp)
 
 
 def build_plain(p: Tracer, x: Handle, hp: TransformerParams, *, act: Act = "gelu", parallel: bool = False) -> None:
-    """All after the embedding x. With `parallel` the feed-forward network reads what attention reads, normed apart."""
+    """Build all after the embedding x. With `parallel`, attention and MLP have the same input and separate norms."""
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             a = parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)

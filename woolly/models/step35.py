@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7: gated heads, windows with heads and a rope of their own, experts with bounded gates."""
+"""Step 3.5 and 3.7: gated heads, sliding windows with separate heads and rope, MoE with clamped gates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
 @dataclass(frozen=True)
 class Step35Params:
-    """The common parameters, and the bounds of each layer's gates: of chosen experts, and of what all rows share."""
+    """Common parameters, and gate limits per layer: of routed and of shared experts."""
 
     common: TransformerParams
     limits: tuple[float, ...]
     shared_limits: tuple[float, ...]
-    draft: int  # the layer that the block that guesses is like
+    draft: int  # the layer that the MTP block is like
 
 
 def read(keys: Keys) -> Step35Params:
-    """Parameters of the file. Half of what turns under a window turns without one."""
+    """Read the parameters. Global layers have rope on half of the columns of sliding-window layers."""
     base = keys.number("rope.freq_base", 10000.0)
     known = (*EXPERT_KEYS, *_LIMITS, "nextn_predict_layers")
     if not keys.has("attention.sliding_window_pattern"):
@@ -54,7 +54,7 @@ def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
 
 
 def build(p: Tracer, params: Step35Params) -> None:
-    """The whole model."""
+    """Build the model."""
     hp = params.common
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
@@ -65,7 +65,7 @@ def build(p: Tracer, params: Step35Params) -> None:
 
 
 def build_draft(p: Tracer, params: Step35Params) -> None:
-    """The first of the blocks that guess: one more layer, without bounds of its gates."""
+    """Build the first MTP block: one more layer, without gate limits."""
     parts.next_token(p, params.common, lambda x: _layer(p, x, params.common, params.draft, 0.0, 0.0), is_normed=False)
 
 

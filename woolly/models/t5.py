@@ -1,7 +1,7 @@
-"""T5: a decoder that reads what an encoder made of the prompt; no positions but what tables add to scores by distance.
+"""T5: encoder-decoder with relative position biases and no other positions.
 
-Rows of the encoder come first in a sequence, in place of tokens, and keep keys and values for the cross attention of
-each layer; the decoder's own rows follow, and see each other alone. What becomes of the encoder's rows is not read.
+Encoder rows come first in a sequence, in place of tokens, and provide K and V of each layer's cross-attention; the
+decoder's rows follow, and attend to each other only. Outputs at encoder rows are not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class T5Params:
-    """Parameters of both halves, and the token that a decoder's text begins with."""
+    """Parameters of encoder and decoder, and the decoder's start token."""
 
     encoder: TransformerParams
     decoder: TransformerParams
@@ -24,14 +24,14 @@ class T5Params:
 
 
 def read(keys: Keys) -> T5Params:
-    """Parameters of the file. Layers of the decoder are as those of the encoder."""
+    """Read the parameters. Decoder layers have the sizes of encoder layers."""
     encoder, start = t5encoder.read(keys), keys.integer("decoder_start_token_id")
     n = keys.positive("decoder_block_count", encoder.n_layers)
     return T5Params(encoder, replace(encoder, layers=encoder.layers[:1] * n, mask=""), start)
 
 
 def build(p: Tracer, both: T5Params) -> None:
-    """The decoder; the encoder alone if vectors are asked for."""
+    """Build the decoder; the encoder only if embeddings are requested."""
     if p.pooling is not None:
         build_encoder(p, both)
         return
@@ -47,18 +47,18 @@ def build(p: Tracer, both: T5Params) -> None:
             x = x + t5encoder.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
     p.skip("enc")
     h = p.rms_norm(p.output_rows(x), "dec.output_norm", eps=hp.eps)
-    # The embedding is larger than a matrix of the output would be.
+    # The embedding is larger than an output matrix would be.
     p.output(parts.unembedded(p, h if p.has("output") else p.scale(h, hp.width**-0.5), hp))
 
 
 def build_encoder(p: Tracer, both: T5Params) -> None:
-    """The encoder: a row of each token of the prompt."""
+    """Build the encoder: a row per token of the prompt."""
     p.skip("dec")
     t5encoder.build(p, both.encoder)
 
 
 def _cross(p: Tracer, h: Handle, source: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Attention of the decoder's rows to those of the encoder. Some files have a table here, which T5 never reads."""
+    """Build cross-attention. Some files have a position bias here, which T5 never uses."""
     this = hp.layers[layer]
     q = p.linear(h, "cross_attn_q", width=this.heads * this.head_dim)
     k = p.linear(source, "cross_attn_k", width=this.kv_heads * this.head_dim)

@@ -1,4 +1,4 @@
-"""The encoder of T5: no positions but what a table adds to scores by their distance, and scores that are not scaled."""
+"""The encoder of T5: relative position biases, no other positions, unscaled attention scores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
+    """Read the parameters."""
     return read_transformer(keys, "neox", causal=False)
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """The whole model. Layers without a table of their own read the first one's."""
+    """Build the model. Layers without a position bias use the first layer's."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"enc.blk.{i}"):
@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Gated by gelu, or with relu alone if the file has no gate."""
+    """GeGLU, or ReLU without a gate if the file has no gate."""
     if p.has("ffn_gate"):
         return parts.feed_forward(p, h, hp, layer, act="gelu")
     return parts.plain_feed_forward(p, h, hp, layer, act="relu")

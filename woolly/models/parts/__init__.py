@@ -1,4 +1,4 @@
-"""Paragraphs that several papers share."""
+"""Building blocks shared by several architectures."""
 
 from typing import TYPE_CHECKING
 

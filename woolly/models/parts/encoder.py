@@ -1,4 +1,4 @@
-"""Layers of encoders that norm after each sum."""
+"""Post-norm layers of encoders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FeedForward = Callable[[Tracer, Handle, TransformerParams, int], Handle]
 
 
 def post_norm_layers(p: Tracer, x: Handle, hp: TransformerParams, feed_forward: FeedForward) -> Handle:
-    """All layers; q and k may be normed over all heads, and a second norm may follow the input added once more."""
+    """Build all layers; optional: QK norm over all heads, and a second norm after the input is added once more."""
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             q, k, v = projections(p, x, hp.layers[i])

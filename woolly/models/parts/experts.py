@@ -19,10 +19,10 @@ def experts_or_feed_forward(
     shared_limit: float = 0.0,
     shared_act: Gate | None = None,
 ) -> Handle:
-    """Experts, and those that all rows share, if the layer has a router; else one feed-forward with a gate.
+    """MoE with shared experts if the layer has a router; else a gated MLP.
 
-    `limit` bounds the gates of the experts that rows choose, `shared_limit` those of what all rows share, which may
-    have an activation of their own.
+    `limit` clamps the gates of routed experts, `shared_limit` those of shared experts, which may have a separate
+    activation.
     """
     of_all = act if shared_act is None else shared_act
     if hp.experts is None or not p.has("ffn_gate_inp"):
@@ -41,9 +41,9 @@ def experts(
     gated: bool = True,
     router_x: Handle | None = None,
 ) -> Handle:
-    """The experts that the router chooses; gate and up of each may be one matrix, and the choice may have a bias.
+    """Build the routed experts; gate and up may be fused, and the router may have a bias.
 
-    Or those that a table names for each token.
+    A table may select the experts by token id instead.
     """
     merged = p.has("ffn_gate_up_exps")
     gate = "ffn_gate_up_exps" if merged else "ffn_gate_exps"
@@ -73,7 +73,7 @@ def experts(
 
 
 def _shared(p: Tracer, h: Handle, act: Gate, limit: float) -> Handle:
-    """The expert of all rows, times the sigmoid of its own gate if it has one; gate and up may be one matrix."""
+    """Build the shared expert, with its sigmoid gate if it has one; gate and up may be fused."""
     if p.has("ffn_gate_shexp"):
         ffn = p.rows("ffn_up_shexp")
         gate, up = p.linear(h, "ffn_gate_shexp", width=ffn), p.linear(h, "ffn_up_shexp", width=ffn)

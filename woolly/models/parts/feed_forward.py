@@ -1,4 +1,4 @@
-"""The feed-forward network."""
+"""MLP (feed-forward network)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.plan.ops.basic import Act, Gate
 def feed_forward(
     p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Gate = "silu", limit: float = 0.0
 ) -> Handle:
-    """Gated: SwiGLU unless `act` says otherwise. Gate and up may be one matrix, the gate's rows first."""
+    """Gated MLP: SwiGLU by default. Gate and up may be fused, the gate's rows first."""
     ffn = hp.layers[layer].ffn
     if p.has("ffn_gate"):
         gate, up = p.linear(h, "ffn_gate", width=ffn), p.linear(h, "ffn_up", width=ffn)
@@ -20,5 +20,5 @@ def feed_forward(
 
 
 def plain_feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Act) -> Handle:
-    """Without a gate: down(act(up))."""
+    """MLP without a gate: down(act(up))."""
     return p.linear(p.unary(p.linear(h, "ffn_up", width=hp.layers[layer].ffn), act), "ffn_down", width=hp.width)

@@ -1,4 +1,4 @@
-"""From the last hidden state to the result: logits, or embeddings and scores of whole texts."""
+"""Output heads: logits, or embeddings and scores of complete texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POOLS: dict[Pooling, Pool] = {"mean": "mean", "cls": "first", "last": "last"}
 
 
 def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
-    """Names the result of a decoder: logits, or embeddings if they are asked for or later rows are seen."""
+    """Build the output of a decoder: logits, or embeddings if requested or with bidirectional attention."""
     if p.pooling is None and not hp.mask:
         p.output(logits(p, x, hp))
         return
@@ -30,9 +30,9 @@ def _has_head(p: Tracer) -> bool:
 
 
 def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh", eps: float = 0.0) -> None:
-    """Names the result of an encoder: a vector of each text, or scores if its file has a head and says so.
+    """Build the output of an encoder: an embedding per text, or a score if its file has a head.
 
-    `rank` is how a text becomes the row that the head reads, `act` the head's activation.
+    `rank` is the pooling before the head, `act` the head's activation.
     """
     pooling = pooling_of(p)
     if pooling == "none":
@@ -58,12 +58,12 @@ def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh"
 
 
 def logits(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
-    """The last norm and the output matrix, which is the embedding's if the file has no other; then the softcap."""
+    """Last norm, output matrix (the embedding's if tied), and softcap."""
     return unembedded(p, p.rms_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp)
 
 
 def unembedded(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """The output matrix and the softcap alone, for models with another last norm."""
+    """Output matrix and softcap only, for models with another last norm."""
     if p.pooling is not None or hp.mask:
         raise UnsupportedError("embeddings are not supported for this architecture yet; use its logits")
     y = p.linear(h, "output" if p.has("output") else "token_embd", width=p.rows("token_embd"))

@@ -1,4 +1,4 @@
-"""An index over positions: a small attention of its own chooses what the layer looks at."""
+"""Sparse attention index (lightning indexer): a small attention that selects the positions to attend to."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from woolly.plan.rope import RopeStyle
 
 @dataclass(frozen=True)
 class Index:
-    """The heads that score positions, and what they choose."""
+    """Parameters of the index heads, and of their selection."""
 
     heads: int
-    rope: Rope  # of their keys, whose beginning turns
-    n: int  # blocks
-    block: int = 1  # positions of one
-    local: int = 0  # latest blocks, which are always chosen
-    own: tuple[bool, ...] = ()  # by layer: whether it chooses, or takes the choice before; empty: as its tensors say
+    rope: Rope  # of their keys, on the first columns
+    n: int  # number of blocks selected
+    block: int = 1  # positions per block
+    local: int = 0  # latest blocks, which are always selected
+    own: tuple[bool, ...] = ()  # by layer: False: reuse an earlier selection; empty: by tensors
 
     def is_own(self, p: Tracer, layer: int | None) -> bool:
         """Return True if the layer selects tokens by its own index; a draft block does if it has the tensors."""
@@ -29,7 +29,7 @@ class Index:
 
 
 def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int, *, has_blocks: bool = False) -> Index | None:
-    """The index of a file; None if rows see all positions of the context that the model is opened for."""
+    """Read the index of a file; None if all positions of the context are attended."""
     n = keys.positive("attention.indexer.top_k")
     heads, head_dim = keys.positive("attention.indexer.head_count"), keys.positive("attention.indexer.key_length")
     block, local = _read_blocks(keys, n, has_blocks)
@@ -42,7 +42,7 @@ def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int, *, has_b
 
 
 def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
-    """Positions of a block, and the latest blocks that are always chosen: one position and none without blocks."""
+    """Positions per block, and the latest blocks that are always selected: one position and none without blocks."""
     size, latest = "attention.indexer.block_size", "attention.indexer.local_blocks"
     block, local = keys.positive(size, 1), keys.integer(latest, 0)
     if not has_blocks:
@@ -52,16 +52,16 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
                     f"metadata key {keys.architecture}.{name} is {value}, but the index of {keys.architecture} chooses"
                     " single positions"
                 )
-    least = int(block > 1)  # a row's own block, which it does not see whole
+    least = int(block > 1)  # the row's own block, which is incomplete
     if not least <= local <= n:
         raise ModelError(f"metadata key {keys.architecture}.{latest} is {local}, but {least} to {n} was expected")
     return block, local
 
 
 def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-6, is_last: bool = False) -> Handle:
-    """Positions that rows choose (DeepSeek V3.2, GLM 5): q is made from what the layer's q is made from.
+    """Select positions (DeepSeek V3.2, GLM 5); index q and the layer's q have the same input.
 
-    The first columns of heads turn, or the last ones if `is_last`.
+    Rope is on the first columns of heads, or on the last ones if `is_last`.
     """
     heads, head_dim, rope = index.heads, index.rope.head_dim, index.rope
 
@@ -81,7 +81,7 @@ def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-
 
 
 def indexed_blocks(p: Tracer, h: Handle, index: Index, *, eps: float) -> Handle:
-    """Positions of the blocks that each head of the index chooses for the KV head of its number (MiniMax M3)."""
+    """Select blocks of positions: index head i selects for KV head i (MiniMax M3)."""
     head_dim, made = index.rope.head_dim, {}
     with p.scope("indexer"):
         for x, heads in (("q", index.heads), ("k", 1)):

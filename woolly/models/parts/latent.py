@@ -1,4 +1,4 @@
-"""Attention over a latent: K and V of all heads are kept as one short row per token."""
+"""Multi-head latent attention (MLA): K and V of all heads are cached as one short row per token."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class Latent:
-    """Widths of what K and V are made from."""
+    """MLA widths."""
 
-    rank: int  # of the latent
-    k_dim: int  # of a head of q and k, the part that turns included
+    rank: int  # width of the latent (kv_lora_rank)
+    k_dim: int  # columns of a q or k head, including the rope part
     v_dim: int
-    n_rot: int  # columns of k that turn, shared by all heads
+    n_rot: int  # rope columns of k, shared by all heads
 
 
 def read_latent(keys: Keys, layer: Layer) -> Latent:
-    """The widths; files with K and V in one matrix name those of a head by the usual keys."""
+    """Read the widths; files with a fused K and V matrix have head sizes under the usual keys."""
     rank, n_rot = keys.positive("attention.kv_lora_rank"), keys.positive("rope.dimension_count")
     k_dim = keys.positive("attention.key_length_mla", layer.head_dim)
     v_dim = keys.positive("attention.value_length_mla", layer.v_dim)
@@ -38,11 +38,11 @@ def latent_attention(
     latent: Latent,
     indexer: Callable[[Handle, Handle], Handle | None] = lambda h, low: None,
 ) -> Handle:
-    """Attention of all heads over the latent itself if the file splits its matrix, else over K and V made from it.
+    """MLA over the latent itself (absorbed) if the file splits its matrix, else over expanded K and V.
 
-    Without a rope the part that other models turn stays as it is. Prompts and answers go the same way: the two would
-    differ in the last bits. Heads, or all their columns, may have gates, heads sinks, and the part that turns a norm.
-    `indexer` gives the positions to look at, from h and what q is made from; None: all.
+    Without rope the rope part is not rotated. Prefill and decode use the same form, for equal bits. Optional: gates per
+    head or column, sinks, and a norm of the rope part. `choose` selects the positions to attend to, from h and the
+    input of q; None: all.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads

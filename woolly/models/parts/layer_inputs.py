@@ -1,4 +1,4 @@
-"""Per-layer token embeddings, as small Gemma models have them."""
+"""Per-layer token embeddings of small Gemma models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.plan import Handle, Tracer
 
 
 def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Handle:
-    """Inputs of all layers side by side: a row of a second table, which stays mapped, and a part of the embedding."""
+    """Inputs of all layers, concatenated: a row of a second, mapped table and a projection of the embedding."""
     width = hp.n_layers * extra
     rows = p.embed("per_layer_token_embd", width=width) * math.sqrt(extra)
     part = p.linear(x, "per_layer_model_proj", width=width) * (1 / math.sqrt(x.width))
@@ -17,7 +17,7 @@ def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Han
 
 
 def gated_input(p: Tracer, x: Handle, inputs: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """The layer's own input, gated by x and brought to the width of x."""
+    """The layer's own input, gated by x and projected to the width of x."""
     extra = inputs.width // hp.n_layers
     own = p.slice(inputs, first=layer * extra, width=extra)
     gated = p.unary(p.linear(x, "inp_gate", width=extra), "gelu") * own

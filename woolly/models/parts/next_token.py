@@ -1,4 +1,4 @@
-"""Multi-token prediction: a block after the last layer that guesses the token after the next one."""
+"""Multi-token prediction (MTP): a draft block after the last layer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def next_token(
     is_normed: bool = True,
     head_eps: float | None = None,
 ) -> None:
-    """A layer over the next token's embedding and the hidden state before it, and a head: its own or the model's.
+    """A layer over the next token's embedding and the previous hidden state, and a head: its own or the model's.
 
-    Each row brings the normed hidden state of its position and the token after it. What the head reads is the hidden
-    state of the row after, if a further token is guessed. Blocks that are not `is_normed` were trained on hidden states
-    before the norm. With `head_eps` the norm before the head is a layer norm, which has its own epsilon.
+    Each row has the normed hidden state of its position and the token after it. The input of the head is the hidden
+    state of the next row, for a further draft token. Blocks without `is_normed` were trained on hidden states before
+    the norm. With `head_eps` the norm before the head is a layer norm, with a separate epsilon.
     """
     with p.scope(hp.drafts[0]):
         table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"

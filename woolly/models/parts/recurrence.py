@@ -1,4 +1,4 @@
-"""Recurrent layers: a state of each sequence instead of its keys and values."""
+"""Recurrent layers: a state per sequence instead of keys and values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from woolly.plan import Handle, Tracer
 def gated_delta_net(
     p: Tracer, h: Handle, hp: TransformerParams, *, gate: Literal["silu", "sigmoid"] = "silu"
 ) -> Handle:
-    """Qwen's linear attention: q, k and v through one convolution, the delta rule, a norm and a gate.
+    """Qwen's gated delta net: q, k and v through one convolution, the delta rule, a norm and a gate.
 
-    Files with beta and alpha in one matrix, Qwen3-Next's, have the heads of v that share a head of k side by side; the
-    first of them also have q, k, v and z of each head of k side by side in one matrix.
+    Files with fused beta and alpha (Qwen3-Next) group the v heads of each k head; the first of these files also have q,
+    k, v and z of each k head in one matrix.
     """
     r, grouped = hp.scan, p.has("ssm_ba")
     if p.has("ssm_in"):
@@ -37,10 +37,10 @@ def gated_delta_net(
 
 
 def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0) -> Handle:
-    """Kimi delta attention: a convolution each for q, k and v, a rate of decay for each channel of k, a gated norm.
+    """Kimi delta attention: separate convolutions for q, k and v, a decay per channel of k, a gated norm.
 
-    What the rates and the gate are made from may be narrow in between. With a `floor`, the logarithm of the decay lies
-    between that and 0, and the file's rates are above 0.
+    The decay and the gate may be low-rank. With a `floor`, the log decay is between that and 0, and the file's rates
+    are positive.
     """
     r = hp.scan
     q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
@@ -63,7 +63,7 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
 
 
 def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | None = None) -> Handle:
-    """Mamba; dt, B and C are normed if the file has weights for that, or without weights by `mixer_eps`."""
+    """Mamba; dt, B and C are normed if the file has weights for that, or with `mixer_eps` without weights."""
     r = hp.scan
     x, z = (p.linear(h, "ssm_in", width=r.inner, first=at) for at in (0, r.inner))
     x = p.causal_conv1d(x, "ssm_conv1d", kernel=r.kernel)
@@ -80,7 +80,7 @@ def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | Non
 
 
 def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Mamba 2: x, B and C through one convolution, the scan, a gate, and a norm of each group if the file has one."""
+    """Mamba 2: x, B and C through one convolution, the scan, a gate, and a group norm if the file has one."""
     r = hp.scan
     widths = r.inner, r.inner + 2 * r.keys, r.heads
     firsts = 0, widths[0], widths[0] + widths[1]
@@ -94,7 +94,7 @@ def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
 
 
 def short_conv(p: Tracer, h: Handle, *, kernel: int) -> Handle:
-    """LFM 2's block: a short convolution between two gates."""
+    """LFM 2's gated short convolution."""
     b, c, x = (p.linear(h, "shortconv.in_proj", width=h.width, first=i * h.width) for i in range(3))
     return p.linear(
         c * p.causal_conv1d(b * x, "shortconv.conv", kernel=kernel, act=""), "shortconv.out_proj", width=h.width
