@@ -42,7 +42,7 @@ class ParsedRoute(APIRoute):
             request.scope["headers"] = [*others, (b"content-type", b"application/json")]
             parsed = ParsedRequest(request.scope, request.receive)
             if self.body_field is not None:
-                await parsed.json()  # raises here: FastAPI would make a sentence of its own of the error
+                await parsed.json()  # raises here: FastAPI would replace the message
             for _ in range(_MAX_ROUNDS):
                 try:
                     return await handle(parsed)

@@ -1,7 +1,7 @@
 """Unknown fields of a body: renamed, rejected or ignored.
 
-One that means the same as a field of the body under another name is renamed. One that would change the answer in
-another server is refused, with the right name. All others have no effect, which the header x-woolly-ignored
+A synonym of a known field is renamed. A field that would change the answer in
+another server is rejected, with the right name. All others have no effect, which the header x-woolly-ignored
 and the log report. A value of null, false or nothing asks for nothing, unless the name looks misspelt.
 """
 

@@ -204,7 +204,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, int):
         return str(value)
-    # JSON's escapes are TOML's, but for those of characters beyond 16 bits; DEL has none in JSON.
+    # JSON's escapes are TOML's, except for characters beyond 16 bits; DEL has no escape in JSON.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

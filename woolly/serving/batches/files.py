@@ -141,7 +141,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _write_table(file: BinaryIO, lines: Iterable[dict[str, Any]]) -> int:
-    """Columns: custom_id, status, text of the first answer if there is one, and the whole reply as JSON."""
+    """Columns: custom_id, status, text of the first answer if there is one, and the complete reply as JSON."""
     arrow, parquet = import_module("pyarrow"), _parquet()
     schema = arrow.schema(
         [("custom_id", arrow.string()), ("status", arrow.int32()), ("text", arrow.string()), ("reply", arrow.string())]

@@ -68,7 +68,7 @@ else:
 class Sampling(_Options):
     """Sampling fields of every dialect; a field that is missing or null keeps the server's default.
 
-    A subclass adds the fields of its dialect; a name that it does not know is refused.
+    A subclass adds the fields of its dialect; an unknown name is rejected.
     """
 
     logit_bias: dict[str, float | bool] | Items[Items[int | str | float | bool]] | None = Field(
@@ -79,7 +79,7 @@ class Sampling(_Options):
     cache_prompt: bool | None = Field(None, description="Prefixes are always reused, which changes no answer.")
 
     def check_text(self) -> None:
-        """Refuses what conversations alone have, in a body that is none."""
+        """Raise ApiError for chat-only fields in another body."""
         if self.reasoning_budget is not None and self.reasoning_budget >= 0:
             raise invalid_param("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
 

@@ -1,4 +1,4 @@
-"""Replies to conversations: opens a neutral request and replies in a dialect's words."""
+"""Replies to conversations: opens a neutral request and replies in a dialect's format."""
 
 from __future__ import annotations
 
@@ -165,5 +165,5 @@ def json_reply(content: Any, headers: Mapping[str, str] | None = None) -> Respon
 
 
 def json_bytes(content: Any) -> bytes:
-    """Return JSON without spaces; what UTF-8 cannot hold becomes a question mark."""
+    """Return JSON without spaces; invalid Unicode becomes a question mark."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

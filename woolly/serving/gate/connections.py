@@ -108,7 +108,7 @@ def _send_quickly(cycle: Any) -> None:
             return
         await send(message)
         if cycle.response_complete or cycle.disconnected:
-            vars(cycle).pop("send", None)  # the two hold each other, else until the collector runs
+            vars(cycle).pop("send", None)  # otherwise a reference cycle, freed by the next collection
         if message["type"] == "http.response.start":
             has_length = any(name.lower() in _LENGTHS for name, _ in message.get("headers", ()))
             is_plain = cycle.scope["http_version"] == "1.1" and cycle.scope["method"] == "POST"

@@ -14,7 +14,7 @@ class ExemptPaths:
     tokens: frozenset[str]  # take a key or a token in the body: no key in the header
     metrics: frozenset[str]
     polled: frozenset[str]  # programs ask these every second: their lines would hide the others in the log
-    query_key: Callable[[str], str | None]  # (path): the query that may hold a key
+    query_key: Callable[[str], str | None]  # (path): query parameter for a key
     is_page: Callable[[str, str], bool]  # (method, path): a page of many files, which asks for the key itself
     is_reference: Callable[[str, str], bool]  # (method, path): describes the routes of any copy of this server
 

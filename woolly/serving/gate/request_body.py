@@ -117,7 +117,7 @@ async def read_body(
 ) -> bytes | None:
     """Return the complete body, None if the client goes away. ApiError 413 if it is too large, 408 if too slow.
 
-    `take` counts the bytes as they arrive, and may refuse them.
+    `take` counts the bytes as they arrive, and may raise.
     """
     if declared is not None and declared > most:
         raise _too_large(most)

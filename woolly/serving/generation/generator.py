@@ -44,7 +44,7 @@ from woolly.store import find_preset
 # Priority of the requests of the current task: rows of a batch go behind what people wait for.
 request_priority: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 
-# Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
+# Group of the requests of the current task (`Request.group`); None: each request has a separate turn.
 fairness_group: ContextVar[int | None] = ContextVar("woolly_fairness_group", default=None)
 
 # Fields that hold images, audio and files in the bodies of dialects: their characters are no tokens.
@@ -102,7 +102,7 @@ class Generator:
         self.admission = Admission(self.max_concurrent, settings.max_queue)
         self.read_ahead_tasks = ReadAheadTasks(self.admission)
         # Images are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
-        # with images would hold up the ones with text alone.
+        # with images would delay text-only ones.
         self.media_pool = ThreadPoolExecutor(_DECODING, "woolly-media")
         self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
 
@@ -128,8 +128,8 @@ class Generator:
     def admit(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
         """Reserve capacity for n answers to each prompt, before any work for them.
 
-        ApiError 429 or 503 at once if there is none, or the account has reached a limit; 400 if the server could never
-        hold as many.
+        ApiError 429 or 503 immediately if there is no capacity, or the account has reached a limit; 400 if the server
+        could never hold as many.
         """
         with self.admission.admit(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
             self.meter.admit(current_account.get())

@@ -100,7 +100,7 @@ class RunningRequest(AsyncIterator[Chunk]):
     async def watch(self, seconds: float) -> None:
         """Cancels the answers if no token of a prompt or an answer is computed for that long; waiting counts.
 
-        A limit of the whole time would end long answers of slow machines that are well under way.
+        A limit of the total time would end long answers on slow machines.
         """
         before, since = self._progress(), time.monotonic()
         while True:

@@ -151,7 +151,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     add_reference(app)
 
     if folder is not None:
-        app.mount("/", folder)  # last: what no route answers may be a file
+        app.mount("/", folder)  # last: a path without a route may be a file
 
     app.user_middleware = _layers(app.state, web.is_public if folder is None else folder.is_public)
     return app

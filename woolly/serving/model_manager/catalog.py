@@ -47,7 +47,7 @@ class ModelInfo:
     architecture: str
     context_length: int  # of one request, as the model is loaded or would be
     n_ctx_train: int  # of the model
-    token_bytes: float  # what one token takes of an f16 cache
+    token_bytes: float  # bytes per token of an f16 cache
     capabilities: tuple[Capability, ...]  # chat and tools, if the file has a template for them
     created: int  # seconds since 1970, of the file
     aliases: tuple[str, ...] = ()  # further names: that of its file, and those of the catalogue
@@ -278,7 +278,7 @@ class ModelCatalog:
     def _context(self, info: ModelInfo) -> int:
         """Return the context that the model would be loaded with."""
         preset = None
-        with suppress(StoreError):  # a file of presets that is wrong is refused when the model is used
+        with suppress(StoreError):  # an invalid presets file is rejected when the model is used
             preset = find_preset(info.path)
         wanted = self._ctx or (preset and preset.ctx)
         return wanted or affordable_ctx(info.n_ctx_train, info.token_bytes, info.size_bytes)
@@ -292,7 +292,7 @@ class ModelCatalog:
 
 
 def _named(files: Sequence[Path]) -> dict[str, Any]:
-    """Return what a line of the log says of files: how many, and the names of the first ones."""
+    """Return the text about files for the log: their number, and the first names."""
     shown = ", ".join(_readable(file.name) for file in files[:_MAX_LISTED])
     return {"count": len(files), "names": shown + (", ..." if len(files) > _MAX_LISTED else "")}
 
@@ -377,7 +377,7 @@ def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tupl
 
 
 def _readable(text: str) -> str:
-    """Return text with U+FFFD for bytes that are not UTF-8, which no JSON reply could hold."""
+    """Return text with U+FFFD for bytes that are not UTF-8, which JSON cannot represent."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

@@ -57,7 +57,7 @@ class DynamicAdapters:
         return await self._run_to_end(self._remove(name))
 
     async def close(self) -> None:
-        """Waits until changes have ended, which models that are closed refuse."""
+        """Wait for running changes; closed models reject further ones."""
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def _run_to_end(self, change: Coroutine[Any, Any, T]) -> T:
@@ -155,7 +155,7 @@ class DynamicAdapters:
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:
-        """Return a file of the models folder or beside the model: a client names no other of this machine."""
+        """Return a file of the models folder or next to the model; clients may name no other files."""
         try:
             file = (self._folder / path).resolve()
         except (OSError, RuntimeError, ValueError):  # loops of links, a NUL

@@ -27,7 +27,7 @@ class ModelSlot:
     needs: MemoryEstimate | None = None
     users: int = 0  # requests that hold it, or wait for it to load
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
-    has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name count whole
+    has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name have scale 1
     requested_at: float = field(default_factory=time.monotonic)  # when the first request came
     last_used: float = field(default_factory=time.monotonic)
     drain_deadline: float = math.inf  # of unloading: when answers that still run are cut off

@@ -109,7 +109,7 @@ class ModelManager:
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Loads a model, unless it is loaded. `path` is within the folder; `config` holds settings of this model.
 
-        If the model is loaded with other settings, it is loaded again; refused settings leave it loaded as it is.
+        If the model is loaded with other settings, it is loaded again; rejected settings leave it unchanged.
         """
         info = await self._resolver.find(name) if path is None else await asyncio.to_thread(self._catalog.by_path, path)
         if path is not None and name not in (info.name, *info.aliases):

@@ -32,7 +32,7 @@ def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
 
 
 def check_memory(name: str, needed: MemoryEstimate, freed: int = 0) -> None:
-    """ApiError 503 if the available memory, with `freed` bytes of models that leave, cannot hold the model."""
+    """ApiError 503 if the available memory, with `freed` bytes of models that leave, is too small for the model."""
     if reason := memory_estimate.shortage(name, needed, freed):
         advice = "unload another model, lower ctx_size or weight_memory, or choose a smaller model"
         raise ApiError(503, "insufficient_memory", reason, suggestion=advice)

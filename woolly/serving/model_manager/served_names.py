@@ -5,7 +5,7 @@ from = "qwen3:4b"           # names with the same loading settings share one loa
 reasoning = "on"
 [models.long]
 from = "qwen3:4b"           # a name of here takes what that has, but for its own settings
-ctx = 65536                 # a loading setting: this name has a loaded model of its own
+ctx = 65536                 # a loading setting: this name has a separate loaded model
 kv_type = "q8_0"
 pin = true                  # never makes room for another model
 keep_alive = 3600           # seconds that it stays loaded after its last use
@@ -48,7 +48,7 @@ class ServedNames:
     def __init__(self, folder: Path, file: Path | None = None) -> None:
         self._folder = folder
         self._file = file
-        self._added: dict[str, Preset] = {}  # while the server runs; replaced as a whole, since threads read it
+        self._added: dict[str, Preset] = {}  # while the server runs; replaced atomically, because threads read it
 
     def add(self, preset: Preset) -> None:
         """Takes a name that is in no file."""
@@ -59,7 +59,7 @@ class ServedNames:
         self._added = {known: preset for known, preset in self._added.items() if known != name}
 
     def check(self) -> None:
-        """StoreError if --names-file is invalid; names of presets.toml are refused when they are used."""
+        """StoreError if --names-file is invalid; names of presets.toml are rejected when they are used."""
         if self._file is not None:
             for preset in read_presets(self._file, TABLE):
                 _check(preset)
@@ -78,7 +78,7 @@ class ServedNames:
     def find(self, name: str) -> Preset | None:
         """Return the preset of a name, None for other names."""
         wanted = name.removesuffix(":latest").lower()
-        with suppress(StoreError):  # a file of presets that is wrong is refused when a model is used
+        with suppress(StoreError):  # an invalid presets file is rejected when a model is used
             return next((one for one in self.all() if one.name.lower() == wanted), None)
         return None
 
@@ -155,7 +155,7 @@ def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
         other = known[wanted]
         sampling = {**other.sampling, **preset.sampling}
         if "lora" in other.sampling and "lora" not in preset.sampling:
-            with suppress(StoreError):  # a wrong one is refused when the name is used
+            with suppress(StoreError):  # an invalid one is rejected when the name is used
                 sampling["lora"] = list(load_of(other)["adapters"])  # by the folder of that name's file
         system, ctx = preset.system if preset.system is not None else other.system, preset.ctx or other.ctx
         preset = replace(preset, base=other.base, system=system, ctx=ctx, sampling=sampling)

@@ -124,7 +124,7 @@ class Stats:
             self.totals["errors"] += 1
 
     def count_error(self, code: str) -> None:
-        """Counts a refused request."""
+        """Count a rejected request."""
         self._refused.labels(code).inc()
 
     def count_ignored(self, n_fields: int) -> None:
@@ -175,7 +175,7 @@ class Stats:
         queued: float = 0.0,
         longest: int = 0,
     ) -> None:
-        """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`.
+        """Counts a request that ran in the engine of a model; `timings` come from `RunningRequest.timings`.
 
         `queued` are the seconds that it waited for a place, `longest` the tokens of its longest answer.
         """
@@ -206,7 +206,7 @@ class Stats:
         return sum(taken) / len(taken) if taken else 1.0
 
     def snapshot(self, model: str | None = None) -> dict[str, Any]:
-        """Return the figures as one mapping; times in milliseconds, over those of the last 1024 answers that `model`
+        """Return the statistics as a mapping; times in milliseconds, over the last 1024 answers that `model`
         gave, or all of them."""
         recent = [one for one in self.recent if model in (None, one.model)]
         first = sorted(one.first_token_s for one in recent)

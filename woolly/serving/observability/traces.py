@@ -100,7 +100,7 @@ def _of_answers(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_telemetry(endpoint: str | None) -> None:
-    """RequestError if spans are to be sent, and the packages that do it are missing, or the address is none."""
+    """RequestError if spans are to be sent, and the packages that do it are missing, or the address is invalid."""
     if endpoint is None:
         return
     if not endpoint.startswith(("http://", "https://")):

@@ -46,7 +46,7 @@ class VllmMetrics:
         queued: float,
         longest: int,
     ) -> None:
-        """Counts a request; its arguments are those of `Stats.answered`."""
+        """Counts a request; with the arguments of `Stats.count_answer`."""
         for reason in reasons:
             self._ended.labels(model, "abort" if reason in ("cancelled", "error") else reason).inc()
         n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

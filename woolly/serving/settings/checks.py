@@ -73,7 +73,7 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
+    """Raise RequestError for invalid values; values that depend on the model are checked when it is loaded."""
     from woolly.runtime import check_kv_type, parse_layers, parse_max_running, parse_size
     from woolly.runtime.options import join_kv_types
     from woolly.serving.observability.traces import check_telemetry
@@ -146,7 +146,7 @@ def check_settings(settings: Settings) -> None:
     if settings.stages and settings.model is None:
         raise RequestError("stages hold one model: name it with model", field="stages", names=("stages", "model"))
     if settings.lora_scaled:
-        _ = settings.adapters  # refuses what is not a FILE:SCALE
+        _ = settings.adapters  # raises unless FILE:SCALE
     for name in ("models_dir", "slot_save_path", "path"):
         folder = getattr(settings, name)
         if folder is not None and not folder.is_dir():
@@ -155,9 +155,9 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:
-    """Return plain, administrators' and named keys as it reads them; refuses those that no client could send.
+    """Read plain, admin and named keys; RequestError for keys that no client could send.
 
-    A file without a key is refused too. Who uses keys takes these: files that are read again may have changed.
+    A file without a key is an error too. Callers must use the returned keys: files may change between reads.
     """
     plain, admins, named = settings.keys, settings.admin_keys, settings.named_keys
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in (*plain, *admins)):

@@ -68,7 +68,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
         if environment.get(name):
             values[setting] = _of_text(name, setting, environment[name])
     for name in environment.keys() - names.keys():
-        # Others may have variables of such names: what is not a slip of the hand is theirs.
+        # Unknown variables may belong to other programs: only likely typos are errors.
         near = difflib.get_close_matches(name, names, 1, 0.9) if name.startswith("WOOLLY_") else ()
         if near:
             log.warning("the environment has %s, which is not a setting: did you mean %s?", name, near[0])

@@ -297,7 +297,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def max_models(self) -> int | None:
-        """Return how many models of a kind may be loaded at once, None for as many as the memory holds."""
+        """Return how many models of a kind may be loaded at once, None: limited by memory."""
         if self.models_max is None:
             return 1 if self.models_memory is None else None
         return self.models_max or None
@@ -309,7 +309,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def log_options(self) -> tuple[str, bool, Path | None]:
-        """Return the level of the log, whether it is JSON, and its file: what `set_up_logs` takes."""
+        """Return the level of the log, whether it is JSON, and its file: arguments of `set_up_logs`."""
         return "debug" if self.verbose else self.log_level, self.log_format == "json", self.log_file
 
     @property
@@ -392,6 +392,6 @@ def groups(settings: type[Settings] = Settings) -> dict[str, str]:
 
 
 def in_order(settings: type[Settings] = Settings) -> list[Field[Any]]:
-    """Return the settings, group by group: those of a group stand together, as help and reference show them."""
+    """Return the settings, group by group: in the order of help and reference."""
     by_name = {setting.name: setting for setting in fields(settings)}
     return [by_name[name] for name in groups(settings)]

@@ -52,7 +52,7 @@ class Llama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return OpenAI's error object, as llama-server does; a prompt that is too long has a type of its own."""
+        """Return OpenAI's error object, as llama-server does; a prompt that is too long has a separate type."""
         body = error_body(error)
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_prompt, n_ctx = error.exceeds

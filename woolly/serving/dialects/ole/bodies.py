@@ -52,7 +52,7 @@ class InferenceBody(ChatBody):
         return super().to_chat(defaults, messages, **self._renamed(), **overrides)
 
     def to_completion(self) -> CompletionBody:
-        """Return the body of a text completion; fields of chats are refused by name."""
+        """Return the body of a text completion; chat-only fields are rejected by name."""
         own = {"messages", "session_id", *_ALIASES}
         fields = self.model_dump(exclude=own, exclude_none=True, by_alias=True)
         for name in fields.keys() - body_fields(CompletionBody):

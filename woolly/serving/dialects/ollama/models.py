@@ -28,7 +28,7 @@ from woolly.store import Preset, quant_of
 
 router = APIRouter()
 
-_SPOKEN = "0.35.0"  # the version of Ollama's API; clients refuse lower ones
+_SPOKEN = "0.35.0"  # the version of Ollama's API; clients reject lower ones
 _NEVER = 253_370_764_800  # the year 9999
 _SHORT = 5  # maximum items of a list in a description
 
