@@ -128,7 +128,7 @@ class Batch:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], is_hidden_normed: bool = False) -> Batch:
-        """The batch that `arrays` is of. ValueError for others."""
+        """Return the batch made of the result of `arrays`; ValueError for other arrays."""
         try:
             return cls(**arrays, is_hidden_normed=is_hidden_normed)
         except TypeError:

@@ -44,7 +44,7 @@ BACKENDS: Mapping[str, Callable[[], Backend]] = {
 
 
 class Fallback:
-    """The first backend that takes a plan: a GPU may lack a kernel, or the memory for it."""
+    """The first backend that can compile a plan: a GPU may lack kernels or memory."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         """The first is available; whether the others are is asked when a plan comes to them: drivers take a while."""
@@ -62,7 +62,7 @@ class Fallback:
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """The program of the first backend that does not refuse; the last one's refusal counts."""
+        """Compile with the first backend that supports the plan; raise the error of the last one."""
         named = options.device is not None and options.device.strip().lower() != "auto"
         insists = named or options.wants_gpu
         if len(self._backends) == 1 and options.wants_gpu:

@@ -30,7 +30,7 @@ def parse_devices(text: str | None) -> tuple[int, ...]:
     if form == "auto" or form in GPU_KINDS:
         return (0,)
     kind, _, numbers = form.partition(":")
-    # "cuda:0,cuda:1" says the same as "cuda:0,1".
+    # "cuda:0,cuda:1" equals "cuda:0,1".
     found = [number.strip().removeprefix(f"{kind}:") for number in numbers.split(",")]
     if kind not in GPU_KINDS or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in found):
         raise RequestError(f"device is {text!r}; {_FORMS} were expected", field="device")

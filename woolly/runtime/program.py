@@ -26,9 +26,9 @@ class CancelledRun(RequestError):  # noqa: N818 - the name says what became of t
 
 
 class LostState(WoollyError):  # noqa: N818 - the name says what became of the state
-    """The process that kept a state is gone, and its pages and slots with it. The state is empty now, and may be used.
+    """The process that stored a state is gone, with its pages and slots. The state is now empty and may be reused.
 
-    Each state raises it once. Runs that go on from what the state held would be wrong: texts begin at position 0 again.
+    Raised once per state. Sequences must restart at position 0.
     """
 
 

@@ -1,4 +1,4 @@
-"""Stages: where the parts of a model are that run in other processes."""
+"""Stages: addresses of the processes that run the parts of a model."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ class ArenaLayout:
 
 
 def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
-    """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
+    """First fit by lifetime: values that are never alive together share memory. Results come last, separately.
 
-    That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
-    must not push others apart. A step that is `joined` may run at once with the next, so that its inputs live longer.
+    Results (of the plan and of its draft) are as large as a full batch of logits and mostly untouched, so they must
+    not spread other values. A `joined` step may run together with the next, so its inputs live longer.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -39,7 +39,7 @@ def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collecti
             last_use[value] = index
         for value in step.inputs:
             last_use[value] = index + (index in joined)
-    # One of a step at most: no two of them are alive together.
+    # At most one per step: no two of them are alive together.
     results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
     sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // alignment) * alignment for v in made}
     offsets: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """NativeSteps: a placed plan handed to native code, step by step, with the weights that it names.
 
-No op has a branch of its own here: a step's values, weights by role and attributes go to native code by name, and the
-op there takes what it knows and refuses the rest.
+There is no code per op here: values, weights by role and attributes are passed by name, and the native op rejects
+unknown ones.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NativeSteps:
         source = data.reshape(-1)
         self._kept.append(source)
         own = tensor.tensor if isinstance(tensor, RowView) else tensor
-        # Pages of a file come back when they are read again; those of memory would be zeros.
+        # Dropped pages of a file are read again; dropped anonymous pages would be zeros.
         mapped = isinstance(own, Tensor) and not isinstance(own.file, MemoryMap)
         try:
             return self._native.add_matrix(int(tensor.type), rows, columns, source, mapped)
