@@ -80,7 +80,7 @@ _REJECTED = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a value is null, false or empty. 0 is a value: a temperature of 0 asks for something."""
+    """Return True if a value is null, false or empty. 0 is a value: a temperature of 0 has a meaning."""
     return value is None or value is False or value in ("", [], {})
 
 
@@ -95,7 +95,7 @@ def body_fields(annotation: Any) -> frozenset[str]:
 
 
 def resolve_unknown_fields(body: Any, problems: Sequence[Mapping[str, Any]], known: Collection[str]) -> bool:
-    """Renames or removes what a body does not know, in place; returns whether it is worth validating again.
+    """Rename or remove unknown fields of a body in place; return True if it should be validated again.
 
     `problems` are pydantic's, `known` the names of the body's fields. ApiError 400 for a field that would change the
     answer. Other problems come first: a client that leaves out `messages` is not helped by a word about `prompt`.

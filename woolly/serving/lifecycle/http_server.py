@@ -183,7 +183,7 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
     def _begin_to_restart(self) -> bool:
-        """Return whether it restarts: not if it never was ready, nor where it cannot, nor after several in vain."""
+        """Return True if it restarts: not before it was ready, where unsupported, or after repeated failures."""
         if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))

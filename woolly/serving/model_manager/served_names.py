@@ -129,7 +129,7 @@ class ServedNames:
 
 
 def reasoning_of(preset: Preset | None) -> str:
-    """Return whether a name makes its model think: on, off, or auto as its template has it."""
+    """Return the reasoning setting of a name: on, off, or auto (the template's default)."""
     return "auto" if preset is None else str(preset.sampling.get("reasoning", "auto"))
 
 

@@ -130,7 +130,7 @@ def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | 
 
 
 def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
-    """The prompts, and whether they came as a list, so that the reply is one too."""
+    """Return the prompts, and True if they came as a list, which the reply is then too."""
     prompt = body.prompt
     if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
         return [_one(prompt)], False
