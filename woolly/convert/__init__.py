@@ -1,4 +1,4 @@
-"""FROM THE HUB: checkpoints in safetensors as GGUF files."""
+"""CONVERSION: safetensors checkpoints to GGUF files."""
 
 from woolly.convert.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
 from woolly.convert.draft import FileDraft, make_draft

@@ -1,4 +1,4 @@
-"""Checkpoint: the folder of a model as its makers publish it."""
+"""Checkpoint: a model folder as published."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Configuration and memory-mapped tensors of a folder, none of them read yet."""
+    """Configuration and memory-mapped tensors of a folder; tensors are read lazily."""
 
     folder: Path
     config: Hyperparameters
-    raw: dict[str, Any]  # config.json as it is
+    raw: dict[str, Any]  # config.json
     tensors: dict[str, StoredTensor]
 
 
@@ -30,7 +30,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a folder; ModelError if its files are unsound or do not fit together."""
+    """Open a folder; ModelError if its files are invalid or inconsistent."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; expected one with config.json and safetensors files")
     raw = read_json(folder / "config.json")
@@ -45,12 +45,12 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Safetensors files that the index names, or all there are."""
+    """Safetensors files listed in the index, or all of them."""
     index = read_json(folder / _INDEX, optional=True)
     if index:
         return [folder / name for name in sorted(set(_weight_map(folder, index).values()))]
     files = sorted(folder.glob("*.safetensors"))
-    # Mistral's own layout beside the hub's: the same weights twice.
+    # Mistral's original format in addition to the hub's: the same weights twice.
     if len(files) > 1 and any(path.name.startswith("model") for path in files):
         files = [path for path in files if not path.name.startswith("consolidated")]
     if not files:

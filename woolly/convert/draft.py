@@ -1,4 +1,4 @@
-"""FileDraft: the GGUF file that a checkpoint becomes, before a weight is read."""
+"""FileDraft: the GGUF file of a checkpoint, before any weight is read."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from woolly.quantize import is_kept
 
 @dataclass(frozen=True)
 class FileDraft:
-    """Metadata, and where each tensor comes from. The model that it describes is known to be one that runs."""
+    """Metadata, and the source of each tensor. The model has been traced, so it runs."""
 
     path: Path  # of the checkpoint
     metadata: Mapping[str, Any]
     targets: Mapping[str, Target]
-    tensors: Mapping[str, Tensor]  # of the types that the checkpoint has
+    tensors: Mapping[str, Tensor]  # in the checkpoint's types
     left_out: tuple[str, ...]
-    n_lines: int  # of text on which the vocabulary gave the tokens of its original; 0: there is none to compare with
+    n_lines: int  # lines of text for which both tokenizers are equal; 0: there is no original to compare with
 
 
 def make_draft(
     checkpoint: Checkpoint, about: Mapping[str, Any] | None = None, *, ignored: Collection[str] = ()
 ) -> FileDraft:
-    """Describe the file that a checkpoint becomes; WoollyError in one sentence if it cannot become one.
+    """Describe the GGUF file of a checkpoint; WoollyError if it cannot be converted.
 
-    `about` has further values of `general.*`; `ignored` names settings of config.json that may be lost. The vocabulary
-    is compared with its original, and the model is traced.
+    `about` has additional `general.*` values; `ignored` names settings of config.json that may be dropped. The
+    vocabulary is compared with its original, and the model is traced.
     """
     family, config = family_of(checkpoint.raw, checkpoint.folder)
     try:
@@ -100,13 +100,13 @@ def _make(
 
 
 def _longer(keys: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """Lists with an item for each layer get one for each block that guesses."""
+    """Per-layer lists get an item for each draft block."""
     lists = {key: value for key, value in keys.items() if isinstance(value, list) and "section" not in key}
     return {key: [*value, *[value[-1]] * n] for key, value in lists.items()}
 
 
 def _type(target: Target) -> GGMLType:
-    """The type that loses nothing of what the checkpoint has; norms and vectors are F32 everywhere."""
+    """Return the lossless type of a tensor; norms and vectors are always F32."""
     types = {piece.source.type for piece in target.pieces}
     if any(type.block_size > 1 for type in types):
         return _packed_type(target, types)
@@ -136,7 +136,7 @@ def _name(checkpoint: Checkpoint) -> str:
 
 
 def family_of(raw: Mapping[str, Any], folder: Path) -> tuple[CheckpointFamily, Hyperparameters]:
-    """The row of the table for a config.json, and its values; UnsupportedError that names a class without a row."""
+    """Return the family of a config.json, and its hyperparameters; UnsupportedError names an unknown class."""
     names = raw.get("architectures")
     classes = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     family = find_family(classes)

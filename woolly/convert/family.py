@@ -1,4 +1,4 @@
-"""CheckpointFamily: how the checkpoints of one architecture become a GGUF file."""
+"""CheckpointFamily: conversion rules of one architecture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.convert.ops import TensorOp
 from woolly.convert.rope import yarn_magnitude
 
 Keys = dict[str, Any]
-# Changes of one tensor by its GGUF name without the block; the number is that of the block.
+# Changes of a tensor by its GGUF name without the block; the argument is the block number.
 Changes = Callable[[Hyperparameters, str, int], "tuple[TensorOp, ...]"]
 
 
@@ -34,39 +34,37 @@ def _no_changes(config: Hyperparameters, name: str, block: int) -> tuple[TensorO
 
 @dataclass(frozen=True)
 class CheckpointFamily:
-    """One architecture: the classes that it is known by, and what differs from Llama."""
+    """Conversion rules of an architecture: its classes, and differences from Llama."""
 
     architecture: str  # general.architecture
-    classes: str  # of config.json, separated by spaces
-    keys: Callable[[Hyperparameters, Keys], Keys] = _no_keys  # further keys, or other values; None takes one away
-    names: Mapping[str, str] = field(default_factory=dict)  # of a block
+    classes: str  # of config.json, space-separated
+    keys: Callable[[Hyperparameters, Keys], Keys] = _no_keys  # additional or replaced keys; None removes a key
+    names: Mapping[str, str] = field(default_factory=dict)  # in a block
     top: Mapping[str, str] = field(default_factory=dict)  # outside blocks
     changes: Changes = _no_changes
     norm: str = "rms"
-    pairs: bool = False  # rows of q and k go from NeoX to adjacent rotary pairs
-    plus_one: bool = False  # norms of the checkpoint are 1 lower
-    # Values of settings that no key says, where they differ from the usual ones: `ledger.py`.
+    pairs: bool = False  # reorder rows of q and k from NeoX to adjacent rotary pairs
+    plus_one: bool = False  # stored norm weights are 1 lower
+    # Values of settings without a GGUF key, where they differ from the usual ones: `ledger.py`.
     settings: Mapping[str, Allowed] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # values that config.json may leave to its class
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # class defaults, for values missing in config.json
     base: Callable[[Hyperparameters, str], Keys] = transformer_keys
-    ties: bool = (
-        True  # a checkpoint that says so has one table for tokens and logits; False: two that differ by a factor
-    )
+    ties: bool = True  # tied embeddings are one table; False: input and output differ by a factor
     computed: Callable[[Hyperparameters, Mapping[str, Any]], dict[str, NDArray[np.float32]]] = (
-        _no_tensors  # from the configuration alone
+        _no_tensors  # computed from the configuration
     )
-    reads_text: bool = True  # False: tokens are written alone, so that no way of splitting text is proved
-    rename: Callable[[Hyperparameters], str] | None = None  # another architecture, if the configuration says so
+    reads_text: bool = True  # False: tokens only, without a verified pre-tokenizer
+    rename: Callable[[Hyperparameters], str] | None = None  # another architecture, depending on the configuration
 
     def name_for(self, config: Hyperparameters) -> str:
-        """`general.architecture` of a checkpoint."""
+        """Return `general.architecture` of a checkpoint."""
         return self.architecture if self.rename is None else self.rename(config)
 
     def all_keys(self, config: Hyperparameters) -> Keys:
-        """The hyperparameters, without the architecture's name before them."""
+        """Return the keys without architecture prefix."""
         keys = self.base(config, self.norm)
         keys |= self.keys(config, keys)
-        # Families with a multiplier of the logarithm compute both factors by themselves.
+        # Families with a log multiplier compute both factors themselves.
         if keys.get("rope.scaling.type") == "yarn" and "rope.scaling.yarn_log_multiplier" not in keys:
             keys["rope.scaling.yarn_attn_factor"] = yarn_magnitude(config) or keys.get("rope.scaling.yarn_attn_factor")
         return {name: value for name, value in keys.items() if value is not None}

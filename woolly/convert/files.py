@@ -1,4 +1,4 @@
-"""Writing the file that a draft describes."""
+"""Writer of the GGUF file of a draft."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from woolly.quantize import MIXES, Change, ImportanceMatrix, Recipe, find_mix, m
 
 Progress = Callable[[int, int], None]
 
-# Bytes that are converted at a time: what is kept beside the tensor, and how often progress is reported.
+# Bytes converted per chunk: memory besides the tensor, and granularity of progress reports.
 _SLAB = 1 << 23
 _QUANTIZATION_VERSION = 2
 _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
@@ -36,12 +36,12 @@ class Written:
 
     path: Path
     n_bytes: int
-    types: dict[str, int]  # how many tensors of each type
+    types: dict[str, int]  # number of tensors per type
     seconds: float
 
 
 def choose_types(draft: FileDraft, type_name: str | None, *, has_imatrix: bool = False) -> Recipe:
-    """The type of each tensor: as the checkpoint has it, or as a mix of `woolly quantize` says."""
+    """Return the type of each tensor: as in the checkpoint, or by a mix of `woolly quantize`."""
     if type_name is not None:
         return make_recipe(draft, find_mix(type_name), has_imatrix=has_imatrix)
     sizes: Counter[GGMLType] = Counter()
@@ -61,10 +61,10 @@ def write_draft(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Written:
-    """Write a draft with the types of the recipe, through a temporary file beside `path`: all of it or nothing.
+    """Write a draft with the types of the recipe, through a temporary file: complete or not at all.
 
-    Each tensor is read when it is written, so that memory holds one at a time. `progress(done, total)` counts bytes.
-    With `imatrix` the bytes are those of `woolly quantize --imatrix` on the checkpoint in its own type.
+    Each tensor is read when it is written, so memory contains one at a time. `progress(done, total)` counts bytes. With
+    `imatrix` the bytes equal those of `woolly quantize --imatrix` on the unquantized checkpoint.
     """
     start, target = time.perf_counter(), Path(path)
     if not 1 <= threads <= 1024:
@@ -106,13 +106,13 @@ def _parts(
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
     stored, type = change.tensor.type, change.type
     as_floats = stored is GGMLType.F32
-    # Rows of a matrix of its own importance: pieces may be whole experts, or several parts of one matrix.
+    # Rows of a matrix with its own importance: pieces may be complete experts, or several parts of one matrix.
     height = 0 if importance is None else math.prod(change.tensor.shape[:-1]) // len(importance)
 
     def make() -> Iterator[NDArray[np.uint8]]:
         at = 0  # rows of the tensor before this slab
         for piece in target.pieces:
-            columns = piece.shape[-1] if piece.shape else 1  # of a vector, all that this piece has
+            columns = piece.shape[-1] if piece.shape else 1  # of a vector, the complete piece
             rows = piece.array(as_floats).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
             step = max(1, _SLAB // rows.shape[1])
             first = 0

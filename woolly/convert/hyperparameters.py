@@ -1,4 +1,4 @@
-"""Hyperparameters: values of config.json by name and type. A missing or wrong one is one clear error."""
+"""Hyperparameters: typed access to config.json. A missing or wrong value is one clear error."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ class Hyperparameters:
     """Typed access to config.json; the text part of multimodal models, the encoder's if it has one."""
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        self.outer = values  # as the file has them, also those that the part hides
+        self.outer = values  # complete file, including values hidden by the part
         parts = ("text_config", "llm_config", "language_config", "encoder_config")
         inner: dict[str, Any] = next((values[x] for x in parts if isinstance(values.get(x), dict)), {})
         self._values = {**(defaults or {}), **values, **inner}
-        self._own = inner or values  # what the file gives for this part
+        self._own = inner or values  # values of this part
         self._read: set[str] = set()
         self.where = where
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Hyperparameters:
-        """Return the same with values for what the file leaves to its class."""
+        """Return a copy with the class defaults for missing values."""
         return self._with({**defaults, **{k: v for k, v in self._values.items() if v is not None}})
 
     def replaced(self, **values: Any) -> Hyperparameters:
-        """Return the same with other values."""
+        """Return a copy with other values."""
         return self._with({**self._values, **values})
 
     def _with(self, values: dict[str, Any]) -> Hyperparameters:
-        other = copy.copy(self)  # reads count for both
+        other = copy.copy(self)  # shared: reads count for both
         other._values = values
         return other
 
     def unread(self) -> dict[str, Any]:
-        """Return the settings of the file that nothing has read, without those that are null."""
+        """Return the settings of the file that were not read and are not null."""
         return {name: value for name, value in self._own.items() if value is not None and name not in self._read}
 
     def is_null(self, name: str) -> bool:
-        """True if the file gives null, which is not the same as leaving the setting to its class."""
+        """True if the value is null, which is not the same as missing."""
         return name in self._own and self._own[name] is None
 
     def peek(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Hyperparameters:
         return self._values.get(name)
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these that is given and not null."""
+        """Return the first of these values that is present and not null."""
         self._read.update(names)
         for name in names:
             if (value := self._values.get(name)) is not None:
@@ -56,12 +56,12 @@ class Hyperparameters:
         return default
 
     def has(self, *names: str) -> bool:
-        """Return True if one of these is given, and is not null, false or 0."""
+        """Return True if one of these values is present, and is not null, false or 0."""
         self._read.update(names)
         return any(self._values.get(name) for name in names)
 
     def integer(self, *names: str, default: int | None = None) -> int:
-        """A whole number from 0; required unless there is a default."""
+        """Non-negative integer; required unless there is a default."""
         value = self._wanted(names, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -70,35 +70,35 @@ class Hyperparameters:
         return value
 
     def positive(self, *names: str, default: int | None = None) -> int:
-        """A whole number above zero."""
+        """Positive integer."""
         value = self.integer(*names, default=default)
         if value <= 0:
             raise self._wrong(names, "a positive whole number", value)
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """A finite number; required unless there is a default."""
+        """Finite number; required unless there is a default."""
         value = self._wanted(names, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self._wrong(names, "a number", value)
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
+        """Boolean."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
             raise self._wrong((name,), "true or false", value)
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """A string."""
+        """String."""
         value = self.get(name, default=default)
         if not isinstance(value, str):
             raise self._wrong((name,), "a string", value)
         return value
 
     def items(self, name: str, kind: type | tuple[type, ...], n: int | None = None) -> list[Any]:
-        """A list of `n` items of one kind."""
+        """List of `n` items of one kind."""
         value = self._wanted((name,), None)
         sound = isinstance(value, list) and all(isinstance(one, kind) for one in value)
         if not sound or (n is not None and len(value) != n):
@@ -106,18 +106,18 @@ class Hyperparameters:
         return list(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object; empty if it is not given."""
+        """Object; empty if it is missing."""
         value = self.get(name, default={})
         if not isinstance(value, dict):
             raise self._wrong((name,), "an object", value)
         return value
 
     def inner(self, values: Mapping[str, Any]) -> Hyperparameters:
-        """Return the same typed access to a nested object."""
+        """Return typed access to a nested object."""
         return Hyperparameters(values, self.where)
 
     def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
-        """ModelError if the file gives a value that would change the answer and that no key of GGUF can say."""
+        """Raise ModelError for a value that changes the output and that GGUF keys cannot express."""
         self._read.add(name)
         if (value := self._values.get(name)) not in unless:
             raise ModelError(
@@ -126,7 +126,7 @@ class Hyperparameters:
 
     @property
     def n_layers(self) -> int:
-        """Layers without those that guess further tokens."""
+        """Layers without draft blocks."""
         names = ("num_hidden_layers", "n_layers", "num_layers", "n_layer", "num_transformer_layers")
         n = self.positive(*names, default=self._n_listed())
         if n > 1 << 12:

@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint, read with bounds."""
+"""JSON files of a checkpoint, read with size limits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MAX_BYTES = 256 << 20
 
 
 def read_json(path: Path, *, optional: bool = False, of: str = "model on the hub") -> dict[str, Any]:
-    """Returns the object in a JSON file; empty if the file is `optional` and absent; ModelError if it is unsound.
+    """Return the object in a JSON file; empty if the file is `optional` and missing; ModelError if it is invalid.
 
-    `of` says whose folder was expected, for the error.
+    `of` is the expected owner of the folder, for the error.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -31,12 +31,12 @@ def read_json(path: Path, *, optional: bool = False, of: str = "model on the hub
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
-    """Returns the object that `data` holds; ModelError that names `where` if there is none."""
+    """Parse a JSON object; ModelError that names `where` if it is not valid."""
     try:
         value = json.loads(data)
     except RecursionError:
         raise ModelError(f"{where}: the JSON is nested too deeply") from None
-    except ValueError as error:  # also UnicodeDecodeError, and numbers of too many digits
+    except ValueError as error:  # also UnicodeDecodeError, and numbers with too many digits
         raise ModelError(f"{where}: this is not valid JSON ({str(error)[:120]})") from None
     if not isinstance(value, dict):
         raise ModelError(f"{where}: expected a JSON object, found {type(value).__name__}")

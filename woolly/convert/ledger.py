@@ -1,6 +1,6 @@
-"""Ledger of config.json: each setting is read, harmless, or has the value that the architecture computes anyway.
+"""Ledger of config.json: each setting is read, irrelevant, or has the value that the architecture computes anyway.
 
-A setting that nothing reads would be lost in silence, and the model would compute something else than its checkpoint.
+A setting that nothing reads would be dropped silently, and the converted model would differ from its checkpoint.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.errors import ModelError
 
-# What a setting may be: values, or a test of the value and the configuration.
+# Allowed values of a setting, or a test of the value and the configuration.
 Allowed = tuple[Any, ...] | Callable[[Any, Hyperparameters], bool]
 
 SILU = ("silu", "swish")
-GELU = ("gelu",)  # by erf
+GELU = ("gelu",)  # exact
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_tanh")
 RELU2 = ("relu2",)
 
-# Settings of training, of text generation and of how a program computes. Sizes and biases are here, too: the tensors
-# show them, and a tensor without a place, or without its size, is an error of its own.
+# Settings of training, text generation and implementation. Also sizes and biases: the tensors determine them, and an
+# unknown or missing tensor is a separate error.
 _HARMLESS = re.compile(
     r"_.*|.*_token_ids?|.*_token_index|.*_dropout(_prob|_rate|_p)?|.*_pdrop|dropout|initializer_.*|.*_init(_.*)?|"
     r"init_.*|.*_std|summary_.*|.*_jitter_(noise|eps)|.*aux_loss.*|z_loss.*|.*_loss_coef|(use|output)_.*(cache|states|"
@@ -56,8 +56,8 @@ _HARMLESS_NAMES = frozenset(
     """.split()  # noqa: SIM905  (one word per setting)
 )
 
-# Settings that change the answer and that no key of GGUF says: what every architecture computes unless its row of the
-# table allows another value.
+# Settings that change the output and have no GGUF key: the values that every architecture computes, unless its row
+# of the table allows another one.
 _USUAL: Mapping[str, Allowed] = {
     "hidden_act": SILU,
     "hidden_activation": SILU,
@@ -86,19 +86,19 @@ _USUAL: Mapping[str, Allowed] = {
     "moe_norm_min": (1e-12,),
     "prefix_dense_sliding_window_pattern": (1,),
 }
-# These repeat what another setting lists.
+# Duplicates of other settings.
 _REPEATED = {
     "sliding_window_pattern": "layer_types",
     "_sliding_window_pattern": "layer_types",
     "global_attn_every_n_layers": "layer_types",
     "no_rope_layer_interval": "no_rope_layers",
 }
-# Settings of parts that a model may lack.
+# Settings of optional parts.
 _EXPERTS = re.compile(r".*expert.*|moe_.*|norm_topk_prob|topk_group|n_group|routed_scaling_factor|route_scale")
 
 
 def activation(names: tuple[str, ...]) -> dict[str, Allowed]:
-    """Return the settings of an architecture whose feed-forward network computes this activation."""
+    """Return the settings of an architecture with this MLP activation."""
     return dict.fromkeys(
         ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"), names
     )
@@ -107,7 +107,7 @@ def activation(names: tuple[str, ...]) -> dict[str, Allowed]:
 def check_settings(
     config: Hyperparameters, allowed: Mapping[str, Allowed], keys: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> None:
-    """Raise ModelError for a setting of config.json that the GGUF file with these `keys` would lose.
+    """Raise ModelError for a setting of config.json that the GGUF file with these `keys` would drop.
 
     `allowed` has the values that the family computes, where they differ from the usual ones.
     """
@@ -116,7 +116,7 @@ def check_settings(
             continue
         usual = allowed.get(name, _USUAL.get(name))
         if usual is None:
-            # A feature that nobody here knows is off, or might change anything.
+            # An unknown feature must be off, since it might change anything.
             if not value and not isinstance(value, str):
                 continue
             raise ModelError(

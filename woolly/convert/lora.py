@@ -1,4 +1,4 @@
-"""LoRA adapters: a folder of PEFT as a GGUF adapter, and a model with adapters merged into its weights."""
+"""LoRA adapters: conversion from PEFT to GGUF, and merging into a model's weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _REFUSED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "al
 
 
 def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = False) -> int:
-    """Write PEFT's folder as a GGUF adapter for the checkpoint in `base`; returns how many matrices it changes.
+    """Convert a PEFT folder to a GGUF adapter for the checkpoint in `base`; return the number of changed matrices.
 
-    With `dry_run` all is checked, and nothing is written.
+    With `dry_run` everything is checked, and nothing is written.
     """
     path = folder / "adapter_config.json"
     settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
@@ -47,7 +47,7 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     pairs = _pairs(folder)
     rank, alpha = settings.positive("r"), settings.number("lora_alpha")
     if settings.flag("use_rslora"):
-        alpha *= math.sqrt(rank)  # readers divide by the rank, this way of training by its root
+        alpha *= math.sqrt(rank)  # readers divide by the rank, rsLoRA by its root
     writer = GGUFWriter(target)
     for key, value in {
         "general.architecture": family.name_for(config),
@@ -59,8 +59,8 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     writer.add("adapter.lora.alpha", alpha, ValueType.FLOAT32)
     experts: dict[str, dict[int, Halves]] = {}
     for stem, (a, b) in pairs.items():
-        # A matrix of the shape that the product has finds the name and the changes of the weight itself; that of an
-        # expert those of the first one.
+        # A dummy matrix of the product's shape determines the name and changes of the weight; for an expert, those of
+        # the first expert.
         shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
         first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
         whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
@@ -86,7 +86,7 @@ def _add(writer: GGUFWriter, name: str, halves: Halves) -> None:
 
 
 def _stacked(found: dict[int, Halves], n: int, folder: Path) -> Halves:
-    """Halves of all experts; those that the adapter leaves as they are have zeros."""
+    """Stack the factors of all experts; experts without an adapter have zeros."""
     usual = next(iter(found.values()))
     shapes = {tuple(half.shape for half in halves) for halves in found.values()}
     if max(found) >= n or len(shapes) > 1:
@@ -96,7 +96,7 @@ def _stacked(found: dict[int, Halves], n: int, folder: Path) -> Halves:
 
 
 def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
-    """Both halves of each matrix that the adapter changes."""
+    """Return both factors of each adapted matrix."""
     halves: dict[str, dict[str, StoredTensor]] = {}
     for name, stored in read_safetensors(folder / "adapter_model.safetensors").items():
         found = _HALF.fullmatch(name)
@@ -117,7 +117,7 @@ Pairs = dict[str, list[tuple[Tensor, Tensor, float]]]
 
 
 def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], target: Path, *, threads: int) -> int:
-    """Write a model with adapters added to its weights, each by its scale; returns how many tensors changed.
+    """Merge adapters with their scales into a model's weights; return the number of changed tensors.
 
     A changed tensor keeps its type: a quantized one is quantized again.
     """
@@ -153,7 +153,7 @@ def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> N
 
 
 def _fit(a: Tensor, b: Tensor, base: Tensor) -> bool:
-    """Return True if the product of A and B has the shape of a weight, or of that of each expert."""
+    """Return True if the product of A and B has the shape of a weight, or of each of its experts."""
     if not len(a.shape) == len(b.shape) == len(base.shape) in (2, 3):
         return False
     return (*b.shape[:-1], a.shape[-1]) == base.shape and a.shape[:-2] == b.shape[:-2] and a.shape[-2] == b.shape[-1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Before the name of a layer or table; the longest first.
+# Prefixes of layer and table names, longest first.
 PREFIXES = (
     "model.language_model.model.",
     "language_model.model.",
@@ -28,7 +28,7 @@ PREFIXES = (
     "model.",
 )
 LAYER = re.compile(r"(?:encoder\.|layers\.)?(?:layers|h|blocks?|layer|decoder_layer|transformer_encoder)\.(\d+)\.(.+)")
-# Parts of a model that reads more than text, and constants that no file needs.
+# Parts for other modalities, and constants that files do not need.
 LEFT_OUT = re.compile(
     r"(^|\.)(visual|vision|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder|audio_encoder|patch_merge_mlp|mlp_AR|"
@@ -54,7 +54,7 @@ TOP: Mapping[str, str] = {
     "per_layer_projection_norm": "per_layer_proj_norm",
 }
 
-# Words of a path that do not change what its end means.
+# Words of a path without effect on the meaning of its end.
 _PLACES = {
     "self_attn", "attn", "attention", "self_attention", "mlp", "feed_forward", "block_sparse_moe", "mamba", "mixer",
     "linear_attn", "moe", "ffn",
@@ -151,7 +151,7 @@ BLOCK: Mapping[str, str] = {
     "conv.conv": "shortconv.conv.weight",
     "conv.in_proj": "shortconv.in_proj.weight",
     "conv.out_proj": "shortconv.out_proj.weight",
-    # layers that guess further tokens
+    # draft (MTP) blocks
     "eh_proj": "nextn.eh_proj.weight",
     "enorm": "nextn.enorm.weight",
     "hnorm": "nextn.hnorm.weight",
@@ -162,7 +162,7 @@ BLOCK: Mapping[str, str] = {
 for _word in ("shared_expert", "shared_experts", "shared_mlp"):
     BLOCK = {**BLOCK, **{f"{_word}.{x}_proj": f"ffn_{x}_shexp" for x in ("gate", "up", "down")}}
 
-# Qwen's names of what stands beside the layers that guess.
+# Qwen's names of tensors next to the draft blocks.
 MTP: Mapping[str, str] = {
     "fc": "nextn.eh_proj",
     "pre_fc_norm_embedding": "nextn.enorm",

@@ -1,6 +1,6 @@
-"""Operations between a checkpoint's tensor and GGUF's: row permutations, transpositions, simple arithmetic.
+"""Operations from checkpoint tensors to GGUF tensors: row permutations, transpositions, simple arithmetic.
 
-Each op says the shape that it makes before it runs, so that a file can be laid out before a weight is read.
+Each op computes its output shape without data, so that a file can be laid out before weights are read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def _same(shape: Shape) -> Shape:
 
 @dataclass(frozen=True)
 class TensorOp:
-    """A change of one tensor."""
+    """A change of a tensor."""
 
     apply: Callable[[Array], Array]
     shape: Callable[[Shape], Shape] = _same
-    floats: bool = False  # computes: needs numbers, not their bits
-    rows: bool = True  # moves whole rows only, so that quantized rows can be moved as well
+    floats: bool = False  # needs numeric values, not bits
+    rows: bool = True  # moves complete rows only, so quantized rows can be moved, too
 
 
 PLUS_ONE = TensorOp(lambda x: x + np.float32(1), floats=True)
 MINUS_EXP = TensorOp(lambda x: -np.exp(x), floats=True)
-# The middle axis of a convolution's filter, and others of length 1.
+# Axes of length 1, such as the middle axis of a convolution's filter.
 SQUEEZED = TensorOp(np.squeeze, lambda shape: tuple(n for n in shape if n != 1), rows=False)
 SWAPPED = TensorOp(lambda x: x.swapaxes(-1, -2), lambda s: (*s[:-2], s[-1], s[-2]), rows=False)
 TRANSPOSED = TensorOp(lambda x: x.T, lambda s: s[::-1], rows=False)
@@ -55,17 +55,17 @@ def reshaped(*shape: int) -> TensorOp:
 
 
 def raised(by: float) -> TensorOp:
-    """Numbers plus a constant."""
+    """Add a constant."""
     return TensorOp(lambda x: x + np.float32(by), floats=True)
 
 
 def normalized(axis: int, epsilon: float) -> TensorOp:
-    """Numbers over the root of the sum of squares along an axis."""
+    """Divide by the L2 norm along an axis."""
     return TensorOp(lambda x: x / (np.linalg.norm(x, axis=axis, keepdims=True) + np.float32(epsilon)), floats=True)
 
 
 def scaled(factor: Array | np.float32) -> TensorOp:
-    """Numbers times a factor, or rows times factors of their own."""
+    """Multiply by a factor, or rows by a factor each."""
     return TensorOp(lambda x: x * factor, floats=True)
 
 
@@ -90,7 +90,7 @@ def _divisible(n: int, what: str, axis: int = 0) -> Callable[[Shape], Shape]:
 
 
 def one_of(index: int, n: int, axis: int = -2, *, interleaved: bool = False) -> TensorOp:
-    """Take one of n equal parts along an axis, or each n-th item."""
+    """Take one of n equal parts along an axis, or every n-th item."""
 
     def apply(x: Array) -> Array:
         moved = np.moveaxis(x, axis, 0)
@@ -109,7 +109,7 @@ def one_of(index: int, n: int, axis: int = -2, *, interleaved: bool = False) -> 
 
 
 def picked(rows: NDArray[np.intp], whole: int) -> TensorOp:
-    """Rows of a matrix of `whole` rows, in the order that `rows` gives."""
+    """Select rows of a matrix with `whole` rows, in the order of `rows`."""
 
     def shape(old: Shape) -> Shape:
         if not old or old[0] != whole:
@@ -120,7 +120,7 @@ def picked(rows: NDArray[np.intp], whole: int) -> TensorOp:
 
 
 def rows_of_heads(n_groups: int, head: int, first: int = 0) -> TensorOp:
-    """Heads that share a group, after `first` rows, from side by side to apart: the first of each group first."""
+    """Reorder heads, after `first` rows, from grouped to interleaved: the first of each group first."""
 
     def apply(x: Array) -> Array:
         tail = x[first:]

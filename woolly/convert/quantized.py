@@ -1,4 +1,4 @@
-"""Checkpoints that are quantized already: which tensors belong together, and what they become without another loss."""
+"""Quantized checkpoints: grouping of their tensors, and lossless GGUF types."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from woolly.quant import GGMLType
 
 Parts = dict[str, StoredTensor]
 Maker = Callable[[str, Parts, Hyperparameters], list[Source]]
-# AWQ's order of columns within a word.
+# AWQ's order of columns in a word.
 _AWQ = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _IGNORED = ("input_scale", "output_scale", "k_scale", "v_scale", "input_global_scale")
 _BLOCK = 32
 
 
 def sources_of(checkpoint: Checkpoint) -> list[Source]:
-    """The tensors of a checkpoint; those of a quantized matrix are one. UnsupportedError names an unknown way."""
+    """Return the tensors of a checkpoint, with quantized matrices joined. UnsupportedError names an unknown method."""
     given = checkpoint.raw.get("quantization_config") or checkpoint.raw.get("quantization")
     if given is None:
         inner = checkpoint.raw.get("text_config")
@@ -92,7 +92,7 @@ def _halves(stored: StoredTensor) -> NDArray[np.float16]:
 
 
 def _width(name: str, columns: int, groups: int) -> None:
-    """Groups must be whole blocks of GGUF."""
+    """Check that groups are multiples of GGUF blocks."""
     if not groups or columns % groups or (columns // groups) % _BLOCK:
         raise UnsupportedError(
             f"tensor {name!r:.90} has groups of {columns // max(1, groups)} columns; GGUF needs a multiple of {_BLOCK}"
@@ -100,7 +100,7 @@ def _width(name: str, columns: int, groups: int) -> None:
 
 
 def _signed(stem: str, values: Callable[[], Any], zeros: Any, scales: Any, shape: tuple[int, int]) -> Source:
-    """(q - z) s with q of 4 bits: Q4_0 if every z is 8, else Q5_0, whose five bits hold every difference."""
+    """(q - z) s with 4-bit q: Q4_0 if every z is 8, else Q5_0, whose five bits fit every difference."""
     name = f"{stem}.weight"
     _width(name, shape[1], scales.shape[1])
     if (zeros == 8).all():
@@ -168,7 +168,7 @@ def _e4m3() -> NDArray[np.float32]:
 
 
 def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """Numbers times the scale of their block, as BF16: exact if scales are powers of two, else rounded once."""
+    """Values times the scale of their block, as BF16: exact if scales are powers of two, else rounded once."""
     stored = parts["weight"]
     name, shape = f"{stem}.weight", stored.shape
     if stored.dtype != "F8_E4M3" or len(shape) != 2:
@@ -188,13 +188,13 @@ def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
 
 
 def _block(name: str, shape: tuple[int, ...], counts: list[int], config: Hyperparameters) -> list[int]:
-    """The rows and columns of a block with one scale; the last block of a row or column may be cut."""
+    """Rows and columns of a block with one scale; the last block of a row or column may be partial."""
     known = _block_sizes(config)
     fitting = [sizes for sizes in known if all(-(-n // s) == m for n, s, m in zip(shape, sizes, counts, strict=True))]
     if len(fitting) == 1:
         return list(fitting[0])
     pairs = list(zip(shape, counts, strict=True))
-    # A scale for the whole matrix or for each row needs no size.
+    # A scale for the complete matrix or for each row needs no size.
     if all(m in (1, n) for n, m in pairs) or (not known and all(m and n % m == 0 for n, m in pairs)):
         return [n // m for n, m in pairs]
     what = f"tensor {name!r:.90} of shape {shape} has scales of shape {tuple(counts)}"
@@ -204,7 +204,7 @@ def _block(name: str, shape: tuple[int, ...], counts: list[int], config: Hyperpa
 
 
 def _block_sizes(config: Hyperparameters) -> set[tuple[int, int]]:
-    """The sizes of blocks that config.json names; compressed-tensors has one for each group of layers."""
+    """Block sizes in config.json; compressed-tensors has one per group of layers."""
     named = [config] if config.get("weight_block_size") is not None else []
     key = "weight_block_size"
     if not named:
@@ -244,7 +244,7 @@ def _compressed(stem: str, parts: Parts, config: Hyperparameters) -> list[Source
 
 
 def _mxfp4(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """All experts of a layer; rows of gate and up take turns in one tensor, which is parted here."""
+    """All experts of a layer; interleaved rows of gate and up in one tensor are split here."""
     blocks, exponents = parts["blocks"], parts["scales"]
     if (
         blocks.dtype != "U8"

@@ -1,4 +1,4 @@
-"""Pooling and labels of a checkpoint that embeds or classifies text."""
+"""Pooling and labels of embedding and classification models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.convert.safetensors import read_safetensors
 from woolly.convert.source import Plain, Source
 from woolly.errors import UnsupportedError
 
-# By the names that sentence-transformers gives them, and `pooling_type` of files.
+# Names in sentence-transformers, and `pooling_type` in GGUF.
 _POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 
 
@@ -36,7 +36,7 @@ def reading_keys(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def dense_sources(checkpoint: Checkpoint) -> list[Source]:
-    """Matrices that sentence-transformers applies to vectors, named dense_2, dense_3 by their folders."""
+    """Dense layers of sentence-transformers, named dense_2, dense_3 by their folders."""
     found: list[Source] = []
     for path in sorted(checkpoint.folder.glob("[0-9]_Dense/model.safetensors")):
         for name, stored in read_safetensors(path).items():

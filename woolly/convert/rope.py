@@ -1,4 +1,4 @@
-"""Rotary positions: config.json in both of its forms, as keys and tensors of a GGUF file."""
+"""Rope settings of config.json, in both of its forms, as GGUF keys and tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.errors import UnsupportedError
 
 
 def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparameters:
-    """The parameters of one kind of layers: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    """Parameters of one kind of layers: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
     given = config.mapping("rope_parameters")
     if any(isinstance(one, dict) for one in given.values()):
         given = given.get(kind) or {}
@@ -25,7 +25,7 @@ def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparam
 
 
 def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attention") -> dict[str, Any]:
-    """`rope.*` keys for heads of this size; UnsupportedError for a scaling that no key says."""
+    """`rope.*` keys for heads of this size; UnsupportedError for a scaling without a key."""
     rope = rope_of(config, kind)
     name = rope.get("rope_type", "type", default="default")
     out: dict[str, Any] = {
@@ -45,7 +45,7 @@ def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attentio
     if name in ("dynamic", "xdrope") and rope.has("alpha"):
         stretch = rope.number("alpha") ** (head_dim / (head_dim - 2))
         return out | {"rope.freq_base": out["rope.freq_base"] * stretch}
-    if name == "dynamic":  # changes with the length of the text; as long as that fits, it is not a scaling
+    if name == "dynamic":  # no scaling within the original context
         return out
     raise UnsupportedError(
         f"{config.where}: rope scaling {name!r:.40} is not supported yet; supported are linear, llama3, yarn, longrope"
@@ -62,7 +62,7 @@ def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
         "rope.scaling.factor": rope.number("factor"),
         "rope.scaling.original_context_length": original,
     }
-    if not config.text("model_type").startswith("gpt_oss"):  # whose reader never rounds
+    if not config.text("model_type").startswith("gpt_oss"):  # gpt-oss never rounds
         rope.refuse("truncate", unless=(None, True))
     if rope.has("attention_factor"):
         out["rope.scaling.yarn_attn_factor"] = rope.number("attention_factor")
@@ -73,7 +73,7 @@ def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
 
 
 def yarn_magnitude(config: Hyperparameters) -> float | None:
-    """Return the factor of attention that `mscale` and `mscale_all_dim` of YaRN make together; None without both."""
+    """Return YaRN's attention factor of `mscale` and `mscale_all_dim` together; None without both."""
     rope = rope_of(config)
     if rope.has("attention_factor") or not (rope.has("mscale") and rope.has("mscale_all_dim")):
         return None
@@ -94,13 +94,13 @@ def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
 
 
 def rope_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Divisors of frequencies that a file holds as tensors."""
+    """Rope frequency divisors stored as tensors."""
     rope = rope_of(config)
     name = rope.get("rope_type", "type", default="default")
     n_rot, head = int(keys["rope.dimension_count"]), int(keys["attention.key_length"])
     if name == "llama3":
         return {"rope_freqs.weight": _llama3(rope, float(keys["rope.freq_base"]), n_rot)}
-    if name == "proportional":  # Gemma 4: the pairs that do not turn are divided to stillness
+    if name == "proportional":  # Gemma 4: pairs without rotation have infinite divisors
         n_turned = int(rope.number("partial_rotary_factor", default=1.0) * head) // 2
         values = np.where(np.arange(head // 2) < n_turned, 1.0, 1e30)
         return {"rope_freqs.weight": values.astype(np.float32)}
@@ -111,7 +111,7 @@ def rope_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, 
 
 
 def _llama3(rope: Hyperparameters, base: float, n_rot: int) -> NDArray[np.float32]:
-    """Long waves divided by the factor, short ones not, blended between."""
+    """Divide low frequencies by the factor, keep high ones, and blend between."""
     factor, low, high = (rope.number(x) for x in ("factor", "low_freq_factor", "high_freq_factor"))
     original = rope.positive("original_max_position_embeddings")
     wavelengths = 2 * math.pi / base ** (-np.arange(0, n_rot, 2) / n_rot)

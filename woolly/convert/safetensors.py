@@ -1,4 +1,4 @@
-"""Safetensors files: a JSON header, then the bytes of the tensors, mapped and not copied."""
+"""Safetensors files: a JSON header, then memory-mapped tensor bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.convert.json_files import parse_json
 from woolly.errors import GGUFError, ModelError
 from woolly.gguf.map import FileMap
 
-# NumPy has neither BF16 nor FP8: their bits are kept in integers.
+# NumPy has neither BF16 nor FP8: their bits are stored in integers.
 STORED: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -41,7 +41,7 @@ _MAX_ELEMENTS = 1 << 48
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a safetensors file."""
+    """A tensor of a safetensors file."""
 
     name: str
     dtype: str  # a key of STORED
@@ -57,13 +57,13 @@ class StoredTensor:
     def array(self) -> NDArray[Any]:
         """Values, a read-only view into the file; BF16 and FP8 as integers of their bits."""
         data = self.file.bytes[self.offset : self.offset + self.n_bytes]
-        if self.offset % STORED[self.dtype].itemsize:  # a header of odd length: rare, and only views must be aligned
+        if self.offset % STORED[self.dtype].itemsize:  # header of odd length: rare, and only views must be aligned
             data = data.copy()
         return data.view(STORED[self.dtype]).reshape(self.shape)
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Returns the tensors of a file by name; ModelError if its header is unsound."""
+    """Return the tensors of a file by name; ModelError for an invalid header."""
     try:
         file = FileMap(path)
     except GGUFError as error:
@@ -90,7 +90,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(path: Path, file: FileMap, start: int, name: str, entry: Any) -> StoredTensor:
-    """One entry of a header, checked against the file."""
+    """Validate an entry of a header."""
     where = f"{path}: tensor {name!r:.90}"
     if not name.isprintable():
         raise ModelError(f"{path}: the name {name!r:.90} of a tensor is not printable")

@@ -1,4 +1,4 @@
-"""Source: a tensor of a checkpoint, however it is stored."""
+"""Source: a tensor of a checkpoint, independent of its storage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(Protocol):
         """Type of `array`: F32, F16, BF16 (as 16-bit integers), or rows of blocks (as bytes)."""
 
     def array(self) -> NDArray[Any]:
-        """Return the values as `type` stores them."""
+        """Return the values as stored in `type`."""
 
     def floats(self) -> NDArray[np.float32]:
         """Return the values as F32."""
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """A tensor that stands in a file as numbers."""
+    """An unquantized tensor of a file."""
 
     stored: StoredTensor
 
@@ -56,15 +56,15 @@ class Plain:
 
     @property
     def type(self) -> GGMLType:
-        """F16 and BF16 as they are, everything else as F32."""
+        """F16 and BF16 are kept, other types become F32."""
         return _TYPES.get(self.stored.dtype, GGMLType.F32)
 
     def array(self) -> NDArray[Any]:
-        """A view into the file if the type is one of GGUF."""
+        """Return a view into the file if GGUF has the type."""
         return self.stored.array() if self.stored.dtype in _TYPES else self.floats()
 
     def floats(self) -> NDArray[np.float32]:
-        """Numbers of any type as float32."""
+        """Return numbers of any type as float32."""
         array, dtype = self.stored.array(), self.stored.dtype
         if dtype == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
@@ -79,12 +79,12 @@ class Plain:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor that is made when it is needed."""
+    """A lazily computed tensor."""
 
     name: str
     shape: tuple[int, ...]
     type: GGMLType
-    make: Callable[[], NDArray[Any]]  # as `type` stores them
+    make: Callable[[], NDArray[Any]]  # as stored in `type`
 
     def array(self) -> NDArray[Any]:
         """Return the values, or rows of blocks."""

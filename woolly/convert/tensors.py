@@ -1,4 +1,4 @@
-"""Assignment of a checkpoint's tensors to tensors of a GGUF file."""
+"""Mapping from a checkpoint's tensors to the tensors of a GGUF file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _EXPERT_PARTS = {
 }
 _NORM_OF_HEAD = re.compile(r"(.+_layernorm)\.norms\.(\d+)\.weight")
 _ENDS = (".weight", ".bias", ".scale")
-# Some checkpoints of models with two halves have one table under several names.
+# Some encoder-decoder checkpoints have one table under several names.
 _TABLES = frozenset(["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"])
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A tensor of the checkpoint, and what is done to it."""
+    """A tensor of the checkpoint, and its ops."""
 
     source: Source
     ops: tuple[TensorOp, ...] = ()
@@ -48,7 +48,7 @@ class Fragment:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape after all ops; ModelError if they do not fit the tensor."""
+        """Shape after all ops; ModelError if they do not fit the tensor."""
         shape = self.source.shape
         try:
             for op in self.ops:
@@ -64,7 +64,7 @@ class Fragment:
         return any(op.floats for op in self.ops)
 
     def array(self, as_floats: bool) -> NDArray[Any]:
-        """Return the values as F32, or as the source stores them."""
+        """Return the values as F32, or as stored in the source."""
         array = self.source.floats() if as_floats else self.source.array()
         for op in self.ops:
             array = op.apply(array)
@@ -73,15 +73,15 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor of the file: one piece, or several one after the other."""
+    """A tensor of the GGUF file: one piece, or several consecutive ones."""
 
     name: str
     pieces: tuple[Fragment, ...]
-    stacked: bool = False  # pieces are items of a further axis
+    stacked: bool = False  # pieces are stacked along a new axis
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape in NumPy's order; ModelError if pieces do not fit together."""
+        """Shape in NumPy's order; ModelError for inconsistent pieces."""
         shapes = [piece.shape for piece in self.pieces]
         first = shapes[0]
         ends = [shape if self.stacked else shape[1:] for shape in shapes]
@@ -101,15 +101,15 @@ class TensorLayout:
     """All tensors of a file in order."""
 
     targets: tuple[Target, ...]
-    left_out: tuple[str, ...]  # tensors of the checkpoint that a model of text does not need
-    n_drafts: int  # blocks that guess further tokens
-    values: Mapping[str, Any]  # tensors that a file holds as metadata
+    left_out: tuple[str, ...]  # checkpoint tensors that a text model does not need
+    n_drafts: int  # draft (MTP) blocks
+    values: Mapping[str, Any]  # tensors stored as metadata
 
 
 def lay_out(
     sources: Iterable[Source], family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any]
 ) -> TensorLayout:
-    """Find the place of every tensor; UnsupportedError that names one which has none."""
+    """Map every tensor; UnsupportedError names an unknown one."""
     found: dict[str, list[Fragment]] = {}
     kinds: dict[str, str] = {}
     left_out, drafts = [], 0
@@ -149,13 +149,13 @@ def lay_out(
 
 
 def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:
-    """The output matrix of a checkpoint that has one table for tokens and logits; None if the file has one as well.
+    """Return the output matrix of a checkpoint with tied embeddings; None if the file has a tied table, too.
 
-    Readers take a file's table of tokens for logits if there is no matrix. That is wrong if the family multiplies or
-    norms one of the two. ModelError if the checkpoint says that it has a matrix of its own.
+    Readers use the token table for logits if there is no output matrix, which is wrong if the family scales or norms
+    one of the two. ModelError if the checkpoint should have a separate matrix.
     """
     table_ops, ops = (family.changes(config, name, 0) for name in ("token_embd.weight", "output.weight"))
-    # T5's decoder is scaled before a table that it shares, and not before a matrix of its own.
+    # T5's decoder is scaled before a tied table, and not before a separate matrix.
     is_sure = family.architecture != "t5" or config.get("tie_word_embeddings") is not False
     if family.ties and not table_ops and not ops and is_sure:
         return None
@@ -165,7 +165,7 @@ def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparame
 
 
 def _place(name: str, n_layers: int) -> tuple[int | None, str]:
-    """The block of a tensor, None for one outside of blocks, and its name there."""
+    """Block of a tensor, None outside of blocks, and its name within the block."""
     if found := re.fullmatch(r"(?:model\.)?mtp\.(.+)", name):
         if layer := LAYER.fullmatch(found[1]):
             return n_layers + int(layer[1]), layer[2]
@@ -214,7 +214,7 @@ def _changes(
     family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any], source: Source, name: str, block: int
 ) -> tuple[TensorOp, ...]:
     if source.type.block_size > 1 and len(source.shape) == 3:
-        return ()  # all experts, quantized: their rows and columns are those of GGUF already
+        return ()  # quantized experts: rows and columns are in GGUF's order already
     own = family.changes(config, name, block)
     if family.pairs and re.fullmatch(r"attn_[qk]\.(weight|bias)", name):
         return (*own, in_pairs(max(1, source.shape[0] // int(keys["attention.key_length"]))))
@@ -224,7 +224,7 @@ def _changes(
 
 
 def _target(name: str, pieces: list[Fragment], kind: str) -> Target:
-    """The pieces in order, all of them there and none twice."""
+    """Join the pieces in order; all must be present, and none twice."""
     pieces = sorted(pieces, key=lambda piece: piece.order)
     orders = [piece.order for piece in pieces]
     if not kind and len(pieces) > 1:
@@ -237,7 +237,7 @@ def _target(name: str, pieces: list[Fragment], kind: str) -> Target:
 
 
 def _rank(target: Target) -> tuple[int, int, str]:
-    """Tables first, then blocks, then what follows them; the same order for every split into files."""
+    """Order: tables first, then blocks, then the rest; independent of the split into files."""
     block = re.match(r"blk\.(\d+)\.", target.name)
     if block:
         return 1, int(block[1]), target.name

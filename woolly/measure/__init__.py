@@ -1,3 +1,3 @@
-"""HOW FAST, HOW GOOD: benchmarks, bounds, diagnosis, perplexity."""
+"""MEASUREMENT: benchmarks, rooflines, diagnosis, perplexity, evaluation."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The Bench: how fast a program computes, and how much memory bandwidth it uses."""
+"""Bench: speed and memory bandwidth of a program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Workload:
     """Benchmark: a prompt, or tokens one by one for several concurrent sequences, after `depth` cached tokens."""
 
     kind: Literal["prompt", "generation"]
-    n_tokens: int  # of each sequence
+    n_tokens: int  # per sequence
     n_sequences: int = 1
-    depth: int = 0  # tokens of each sequence that are in the cache before the clock starts
+    depth: int = 0  # cached tokens per sequence before the clock starts
 
     @property
     def name(self) -> str:
@@ -38,17 +38,17 @@ class Workload:
 
     @property
     def last(self) -> int:
-        """Tokens of each sequence that are in the cache at the end."""
+        """Cached tokens per sequence at the end."""
         return self.depth + self.n_tokens
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of all repetitions of one workload."""
+    """Times of all repetitions of a workload."""
 
     work: Workload
-    seconds: tuple[float, ...]  # of each repetition
-    n_bytes: int  # weights and cache that one repetition reads
+    seconds: tuple[float, ...]  # per repetition
+    n_bytes: int  # weights and cache read per repetition
 
     @property
     def rate(self) -> float:
@@ -78,7 +78,7 @@ class StepCost:
     step: Step
     n_rows: int
     seconds: float
-    n_bytes: int  # weights and cache that the step reads
+    n_bytes: int  # weights and cache read by the step
     macs: int  # multiply-adds
 
 
@@ -98,10 +98,10 @@ class StepKind:
 
 
 class Bench:
-    """A program with a cache that is large enough for the workloads."""
+    """A program with a cache that fits the workloads."""
 
     def __init__(self, program: Program, works: Sequence[Workload], *, quick_fill: bool = False) -> None:
-        """`quick_fill` fills depths with values that happen to be in the arena: as fast to read, but meaningless."""
+        """`quick_fill` uses uninitialized cache values for the depth: equally fast to read, but meaningless."""
         if program.plan.result != "logits":
             raise RequestError(f"this model computes {program.plan.result}; only generative models can be benchmarked")
         for work in works:
@@ -114,38 +114,38 @@ class Bench:
         self.program = program
         self.works = tuple(works)
         self._quick_fill = quick_fill
-        # Pages of each sequence: as many as its longest workload needs.
+        # Pages per sequence, for its longest workload.
         lengths = [
             max(pages_for(work.last) for work in works if work.n_sequences > s)
             for s in range(max((work.n_sequences for work in works), default=0))
         ] or [1]
         ends = list(accumulate(lengths))
         self._pages = [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
-        self._filled = [0] * len(lengths)  # tokens of each sequence whose K and V are in the cache
-        # A run continues from what the last one left: of a repetition after a depth that is no longer the state there,
-        # but as fast to compute with.
+        self._filled = [0] * len(lengths)  # cached tokens per sequence
+        # A run continues from the state of the previous run, which may be that of another depth, but is equally fast to
+        # compute with.
         self._slots = SlotTurns(program.plan, len(lengths))
         self._state = program.new_state(ends[-1], self._slots.n_slots)
-        self._cache_bytes = self._state.page_bytes / PAGE_SIZE  # of one token, over all layers
+        self._cache_bytes = self._state.page_bytes / PAGE_SIZE  # per token, over all layers
 
     def first_token(self) -> None:
-        """Computes one token, which also packs every weight."""
+        """Compute one token, which also packs every weight."""
         self.run(Workload("generation", 1))
 
     def warm_up(self) -> None:
-        """Runs a little of every workload, so that none pays for the first touch of memory."""
+        """Run a little of every workload, so that none pays for the first access to memory."""
         for work in self.works:
             n = min(work.n_tokens, 32 if work.kind == "prompt" else 2)
             self.run(Workload(work.kind, n, work.n_sequences, work.depth))
 
     def run(self, work: Workload) -> float:
-        """Runs a workload once and returns its seconds, without the filling of the cache."""
+        """Run a workload once and return its seconds, without filling the cache."""
         self._fill(work)
         pages = self._pages[: work.n_sequences]
         ids = [self._ids(s, work.depth, work.last) for s in range(work.n_sequences)]
         start = time.perf_counter()
         for first, n in _runs(work, self.program.max_rows):
-            # As in serving: a prompt needs the logits of its last token only.
+            # As in serving: only the last token of a prompt needs logits.
             rows: list[int] | None = None if first + n == work.last or work.kind == "generation" else []
             own = slice(first - work.depth, first - work.depth + n)
             parts = [(tokens[own], first, p) for tokens, p in zip(ids, pages, strict=True)]
@@ -156,7 +156,7 @@ class Bench:
         return taken
 
     def measure(self, reps: int, progress: Callable[[str], None] | None = None) -> list[Measured]:
-        """Runs every workload `reps` times, interleaved, so that a disturbance does not hit one of them alone."""
+        """Run every workload `reps` times, interleaved, so that a disturbance does not affect only one of them."""
         seconds: dict[Workload, list[float]] = {work: [] for work in self.works}
         for rep in range(reps):
             for work, taken in seconds.items():
@@ -166,11 +166,11 @@ class Bench:
         return [Measured(work, tuple(taken), self.n_bytes(work)) for work, taken in seconds.items()]
 
     def n_bytes(self, work: Workload) -> int:
-        """Bytes of weights and cache that a workload reads, each counted once per run of the program."""
+        """Bytes of weights and cache read by a workload, each counted once per run of the program."""
         return sum(self._step_bytes(step, work) for step in self.program.running_plan.steps)
 
     def costs(self, work: Workload) -> tuple[float, list[StepCost]]:
-        """Runs a workload once; returns its seconds and the cost of each step over all runs."""
+        """Run a workload once; return its seconds and the cost of each step over all runs."""
         self._fill(work)
         with self.program.timed() as times:
             seconds = self.run(work)
@@ -202,12 +202,12 @@ class Bench:
         return [*kinds, StepKind("outside of steps", 0, max(0.0, outside), 0)]
 
     def _ids(self, sequence: int, first: int, last: int) -> list[int]:
-        """Tokens of positions. All workloads have the same, so they share what is in the cache."""
+        """Tokens by position. All workloads have the same tokens, so they share the cache."""
         n_vocab = self.program.plan.n_tokens
         return [token_at(i, sequence) % n_vocab for i in range(first, last)]
 
     def _fill(self, work: Workload) -> None:
-        """Computes what a workload needs in the cache and is not there yet."""
+        """Compute the cached tokens that a workload needs."""
         for s in range(work.n_sequences):
             while (first := self._filled[s]) < work.depth:
                 last = min(first + self.program.max_rows, work.depth)
@@ -222,19 +222,19 @@ class Bench:
                 self._filled[s] = last
 
     def _loads(self, step: Step, work: Workload) -> list[Load]:
-        """The load of a step in each run of a workload."""
+        """Load of a step in each run of a workload."""
         # A prompt computes logits in its last run only, for the last row of each sequence.
         if self.program.running_plan.values[step.outputs[-1]].rows == "output" and work.kind == "prompt":
             return [Load(work.n_sequences, work.last - 1, 1, self._cache_bytes)]
         return [Load(work.n_sequences, first, n, self._cache_bytes) for first, n in _runs(work, self.program.max_rows)]
 
     def _step_bytes(self, step: Step, work: Workload) -> int:
-        """Bytes that one step reads in all runs of a workload. Attention of a prompt counts as one pass per run."""
+        """Bytes read by one step in all runs of a workload. Attention of a prompt counts as one pass per run."""
         return round(sum(step.cost(self.program.running_plan, load).n_bytes for load in self._loads(step, work)))
 
 
 def token_at(position: int, sequence: int) -> int:
-    """The token at a position: different for each sequence, so that sequences do not share experts."""
+    """Token at a position: different for each sequence, so that sequences do not share experts."""
     return 10 + (position + 31 * sequence) % 1000
 
 
@@ -246,7 +246,7 @@ def _runs(work: Workload, max_rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _kind(step: Step) -> str:
-    """The key that times are summed by: the op, or the roles and types of the step's matrices."""
+    """Group of a step: its op, or the roles and types of its matrices."""
     matrices = step.matrices
     if not matrices:
         return step.op

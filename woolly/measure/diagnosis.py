@@ -1,8 +1,8 @@
-"""The Diagnosis: how close a model comes to the limits of its machine, and the one change that would help most.
+"""Diagnosis: how close a model is to the limits of its machine, and the most useful change.
 
-This file only computes over measurements (examination.py takes them), so advice can be tested without a machine. A
-part of a run is bound by memory or by arithmetic, whichever takes longer. The gain of a change is estimated by scaling:
-a part that takes 1.3 times its limit will take 1.3 times the limit after the change.
+Computes from measurements (examination.py), so advice can be tested without a machine. A part of a run is bound by
+memory or by arithmetic, whichever takes longer. The gain of a change is estimated by scaling: a part that takes 1.3
+times its limit is expected to take 1.3 times the limit after the change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 Kind = Literal["busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"]
 
-# A smaller gain is not worth a person's time, and may be noise.
+# A smaller gain is not worth the effort, and may be noise.
 WORTHWHILE = 1.1
 # Length of an answer relative to its prompt: 128 tokens after 512.
 _ANSWER = 0.25
@@ -21,14 +21,14 @@ _ANSWER = 0.25
 
 @dataclass(frozen=True)
 class Limits:
-    """The least time that a part can take."""
+    """Minimum time of a part."""
 
     memory: float  # seconds to read its bytes at the machine's bandwidth
-    arithmetic: float  # seconds to compute at the rate that its kernels attain on weights in the cache
+    arithmetic: float  # seconds to compute at the rate of its kernels with cached weights
 
     @property
     def seconds(self) -> float:
-        """The longer of both: memory and arithmetic work at the same time."""
+        """The longer of both: memory and arithmetic overlap."""
         return max(self.memory, self.arithmetic)
 
     @property
@@ -92,12 +92,12 @@ class Run:
 
     @property
     def bound(self) -> str:
-        """The bound of most of the limit's time."""
+        """Bound of the larger part of the limit's time."""
         by_memory = sum(part.limits.seconds for part in self.parts if part.limits.bound == "memory")
         return "memory" if 2 * by_memory >= self.limit else "arithmetic"
 
     def part(self, name: str) -> StepGroup | None:
-        """The part of that name, if there is one."""
+        """Return the part of that name, if it exists."""
         return next((part for part in self.parts if part.name == name), None)
 
     def seconds_after(self, change: str) -> float:
@@ -111,46 +111,46 @@ class Situation:
 
     prompt: Run
     one: Run  # a token of one sequence
-    several: Run  # a token of each of several sequences
+    several: Run  # a token per sequence
     threads: int
     cores: int
     cores_seconds: tuple[float, float] | None  # of prompt and token with `cores` threads; None if not measured
     level: str
     best_level: str
     bits: float  # per weight
-    target_bits: float  # per weight of the smaller quantization that the limits after it are of
+    target_bits: float  # per weight of the smaller quantization
     target_type: str
     kv_type: str
-    kv_seconds: Mapping[str, float]  # attention of one token by type of cache; empty if not measured
+    kv_seconds: Mapping[str, float]  # attention of one token by cache type; empty if not measured
     depth: int  # tokens in the cache
     weight_bytes: int  # of all weights
-    kept_bytes: int  # of prepared weights
-    packing_seconds: float  # per token, to pack the weights that are not kept
+    kept_bytes: int  # of prepared (packed) weights
+    packing_seconds: float  # per token, to pack the weights that are not cached
     available_bytes: int  # of memory, with the model loaded
-    busy: float  # share of the threads' time that other programs took
-    disk_bytes: float  # read from the disk per token
-    used_share: float = 1.0  # of the weights' bytes that one token needs: less than 1 with experts
+    busy: float  # share of CPU time used by other programs
+    disk_bytes: float  # disk reads per token
+    used_share: float = 1.0  # share of the weights' bytes that one token needs: below 1 for MoE
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of weights that one token reads."""
+        """Bytes of weights read per token."""
         return self.weight_bytes * self.used_share
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One change and its expected gain."""
+    """A change and its expected gain."""
 
     kind: Kind
-    gain: float  # of a whole request, or of tokens per second of all sequences for `batch`
-    do: str  # what to do
-    why: str  # the arithmetic
+    gain: float  # of a complete request, or of tokens per second of all sequences for `batch`
+    do: str  # instruction
+    why: str  # calculation
     prompt_gain: float = 1.0
     token_gain: float = 1.0
 
 
 def advise(situation: Situation) -> Advice:
-    """The change that would help most."""
+    """Return the change with the largest gain."""
     best = candidates(situation)
     if best and best[0].gain >= WORTHWHILE:
         return best[0]
@@ -158,14 +158,14 @@ def advise(situation: Situation) -> Advice:
 
 
 def candidates(situation: Situation) -> list[Advice]:
-    """Every change that would make a request faster, the largest gain first."""
+    """Return every change that would make a request faster, the largest gain first."""
     makers = (_busy, _threads, _kernels, _quantization, _memory, _kv_type, _context)
     found = [advice for make in makers if (advice := make(situation)) is not None and advice.gain > 1.0]
     return sorted(found, key=lambda advice: advice.gain, reverse=True)
 
 
 def _changed(s: Situation, kind: Kind, prompt: float, token: float, do: str, why: str) -> Advice:
-    """A change, from the seconds of prompt and token after it."""
+    """Return a change, from the seconds of prompt and token after it."""
     n = s.prompt.n_tokens * _ANSWER
     gain = (s.prompt.seconds + n * s.one.seconds) / max(prompt + n * token, 1e-12)
     return Advice(kind, gain, do, why, s.prompt.seconds / max(prompt, 1e-12), s.one.seconds / max(token, 1e-12))
@@ -240,7 +240,7 @@ def _memory(s: Situation) -> Advice | None:
         )
     if missing <= 0.01 * s.weight_bytes:
         return None
-    # Together, the tokens of a prompt go to all experts.
+    # The tokens of a prompt together use all experts.
     prompt, token = _without(s.prompt, s.packing_seconds / s.used_share), _without(s.one, s.packing_seconds)
     return _changed(
         s,
@@ -255,7 +255,7 @@ def _memory(s: Situation) -> Advice | None:
 
 
 def _without(run: Run, seconds: float) -> float:
-    """Seconds of a run less `seconds` that were measured separately, but not below its limit."""
+    """Seconds of a run minus `seconds` measured separately, but not below its limit."""
     return max(min(run.limit, run.seconds), run.seconds - seconds)
 
 
@@ -285,7 +285,7 @@ def _context(s: Situation) -> Advice | None:
     if attention is None or s.depth < 2 * s.prompt.n_tokens or attention.seconds < 0.2 * s.one.seconds:
         return None
     in_prompt = prompt_attention.seconds if prompt_attention is not None else 0.0
-    # Attention grows with the tokens that it reads: the cached ones and, on average, half of the prompt.
+    # Attention time is proportional to the tokens read: cached tokens and, on average, half of the prompt.
     own = s.prompt.n_tokens / 2
     return _changed(
         s,

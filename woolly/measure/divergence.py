@@ -1,4 +1,4 @@
-"""KL divergence between two models of one vocabulary, token by token."""
+"""KL divergence between two models with one vocabulary, per token."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from woolly.measure.perplexity import Float32, Float64, MeanEstimate, Scorer, lo
 
 @dataclass(frozen=True)
 class Divergence:
-    """Values of the scored tokens of one window, or of all."""
+    """Values of the scored tokens of one window, or of all windows."""
 
-    surprise: Float64  # of the model, in nats
+    surprise: Float64  # negative log-likelihood of the model, in nats
     base_surprise: Float64
-    kl: Float64  # from the base to the model, in nats
-    same_top: Float64  # 1 if both models rank the same token first
+    kl: Float64  # of the model from the base, in nats
+    same_top: Float64  # 1 if both models have the same top token
     probability_change: Float64  # probability of the actual token, model minus base
 
     @classmethod
     def of_window(cls, model: Scorer, base: Scorer, window: Sequence[int]) -> Divergence:
-        """Computes a window with both models and compares each row of logits."""
+        """Compute a window with both models and compare each row of logits."""
         kept = [(first, rows.copy()) for first, rows in base.logits(window)]
         parts: list[Divergence] = []
         for (first, base_rows), (_, rows) in zip(kept, model.logits(window), strict=True):
@@ -33,13 +33,13 @@ class Divergence:
 
     @classmethod
     def join(cls, parts: Sequence[Divergence]) -> Divergence:
-        """The comparisons of all windows joined."""
+        """Concatenate the values of all windows."""
         return cls(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The usual summary figures."""
+    """Summary statistics."""
 
     perplexity: MeanEstimate
     base_perplexity: MeanEstimate
@@ -53,7 +53,7 @@ class Totals:
 
     @classmethod
     def of(cls, d: Divergence) -> Totals:
-        """The summary over all tokens."""
+        """Summarize all tokens."""
         return cls(
             perplexity=exponential(mean_and_error(d.surprise)),
             base_perplexity=exponential(mean_and_error(d.base_surprise)),
@@ -68,13 +68,13 @@ class Totals:
 
 
 def exponential(estimate: MeanEstimate) -> MeanEstimate:
-    """exp of an estimate in nats, with its error scaled alike."""
+    """Return exp of an estimate in nats, with its propagated error."""
     value = float(np.exp(estimate.mean))
     return MeanEstimate(value, value * estimate.error)
 
 
 def check_same_vocabulary(model: Scorer, base: Scorer) -> None:
-    """RequestError unless both vocabularies are equal, padding rows at the end included."""
+    """Raise RequestError unless both vocabularies are equal, including padding rows at the end."""
     ours, theirs = model.tokenizer, base.tokenizer
     if ours.n_vocab != theirs.n_vocab:
         raise RequestError(
@@ -95,7 +95,7 @@ def _compare(rows: Float32, base: Float32, following: np.ndarray[tuple[int], np.
     chosen = rows[here, following].astype(np.float64) - total
     base_chosen = base[here, following].astype(np.float64) - base_total
     shares = np.exp(base - base_total.astype(np.float32)[:, None])
-    # KL is the mean of log p - log q under p; the two normalizers leave the sum.
+    # KL is the mean of log p - log q under p; the two normalizers are added outside of the sum.
     kl = np.einsum("ij,ij->i", shares, base - rows, dtype=np.float64) - base_total + total
     return Divergence(
         surprise=-chosen,

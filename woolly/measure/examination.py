@@ -1,4 +1,4 @@
-"""The Examination: measures a model and its machine, for a diagnosis."""
+"""Examination: measures a model and its machine, for a diagnosis."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ from woolly.quantize.describe import describe_model, mean_bits
 from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
 from woolly.store import resolve
 
-_MAX_MEGABYTES = 1024  # of the buffer whose reading is timed
-_MAX_REPACKED_BYTES = (
-    2 * 10**9
-)  # most bytes of weights that are packed a second time to measure another number of threads
+_MAX_MEGABYTES = 1024  # of the buffer for the bandwidth measurement
+_MAX_REPACKED_BYTES = 2 * 10**9  # maximum bytes of weights packed again to measure another number of threads
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ class Examination:
     cpu: str
     bandwidth_gbs: float
     bandwidth_megabytes: int  # size of the buffer: the model's, or 1 GB
-    main_type: str  # of most weights
-    rate_one: float  # multiply-adds per second of that type in the cache, for one row; 0: nothing bounds it
-    rate_many: float  # and for many
+    main_type: str  # type of most weights
+    rate_one: float  # multiply-adds per second of that type with cached weights, for one row; 0: unbounded
+    rate_many: float  # and for many rows
     many: int
     float_rate: float  # of f32, for as many tokens
     situation: Situation
-    identity: str = ""  # of the model's bits (llm/identity.py)
-    device: str = ""  # the GPU that computes; empty: the CPU
+    identity: str = ""  # digest of the model (llm/identity.py)
+    device: str = ""  # GPU; empty: the CPU
     driver: str = ""  # of the GPU
 
 
@@ -64,7 +62,7 @@ def examine(
     seconds: float = 10.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Examination:
-    """Runs a prompt, one sequence and several, and probes the machine. Each workload is cut to about `seconds`."""
+    """Run a prompt, one sequence and several, and probe the machine. Each workload is limited to about `seconds`."""
     with open_gguf(resolve(model)) as file:
         plan = trace(file)
         limit = context_limit(file, plan)
@@ -86,7 +84,7 @@ def examine(
 
 
 class _Examiner:
-    """One examination under way."""
+    """An examination in progress."""
 
     def __init__(
         self,
@@ -101,17 +99,17 @@ class _Examiner:
     ) -> None:
         self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
         self.about = program.about
-        # A GPU that is taken by name alone has no level that `auto` would choose.
+        # A GPU selected by name has no level that `auto` would choose.
         levels = choose(self.about.backend).levels
         self.best_level = levels[0] if levels else self.about.level or self.about.backend
         self.level = self.about.level or self.best_level
         self.n_prompt, self.n_sequences = n_prompt, n_sequences
         self.prompt_depth = depth or 0
-        self.depth = n_prompt if depth is None else depth  # the answer follows its prompt
+        self.depth = n_prompt if depth is None else depth  # the answer follows the prompt
         self.kv_type = options.kv_type or "f16"
-        # A GPU does without this machine's cores.
+        # Other cores do not matter with a GPU.
         self.cores = self.about.threads if self.about.device else default_threads()
-        self.waited = 0.0  # share of the threads' time that they waited for a core
+        self.waited = 0.0  # share of time that threads waited for a core
         self.disk_bytes = 0.0
         self.cores_seconds: tuple[float, float] | None = None
         self.options = options
@@ -132,7 +130,7 @@ class _Examiner:
         return replace(found, identity=identity_of(self.program, self.file).id)
 
     def _works(self) -> list[Workload]:
-        """A prompt, tokens of one sequence, tokens of several; fewer tokens if the model is slow."""
+        """Return a prompt, tokens of one sequence, tokens of several; fewer tokens if the model is slow."""
         trial = Bench(self.program, [Workload("prompt", 32)], quick_fill=True)
         trial.first_token()
         token, row = trial.run(Workload("generation", 1)), trial.run(Workload("prompt", 32)) / 32
@@ -149,7 +147,7 @@ class _Examiner:
         ]
 
     def _costs(self, bench: Bench, work: Workload) -> tuple[float, list[StepCost]]:
-        """Costs of the median of three repetitions; of a single one if it takes half of the time."""
+        """Costs of the median of three repetitions; of a single one if it takes half of the time limit."""
         bench.run(Workload(work.kind, 2, work.n_sequences, work.depth))
         disk, waited, start = disk_bytes(), waited_seconds(), time.perf_counter()
         tried = [bench.costs(work)]
@@ -165,13 +163,13 @@ class _Examiner:
         return (seconds, costs) if not self.about.device else self._as_graphs(bench, work, costs)
 
     def _as_graphs(self, bench: Bench, work: Workload, costs: list[StepCost]) -> tuple[float, list[StepCost]]:
-        """The costs as parts of a run that is not timed step by step, which a GPU does faster, as one graph."""
+        """Scale the costs to a run without step timing, which is faster on a GPU, as one graph."""
         seconds = statistics.median(bench.run(work) for _ in range(3))
         share = min(1.0, seconds / max(1e-9, sum(cost.seconds for cost in costs)))
         return seconds, [replace(cost, seconds=share * cost.seconds) for cost in costs]
 
     def _bandwidth(self, threads: int) -> float:
-        """Bytes per second, over a buffer of the weights' size: a small model may stay in the caches."""
+        """Bytes per second, with a buffer of the weights' size: a small model may fit the caches."""
         if self.about.device_bandwidth is not None:
             return self.about.device_bandwidth
         return statistics.median(measure_bandwidth(threads, self._megabytes) for _ in range(3)) * 1e9
@@ -187,7 +185,7 @@ class _Examiner:
 
     @property
     def _used_share(self) -> float:
-        """Bytes of matrices that one token needs: of experts, only those that it goes to."""
+        """Share of matrix bytes that one token needs: only the selected experts."""
         used = {m.name: m.n_bytes * m.used_share for m in self._matrices()}
         return sum(used.values()) / max(1, self._weight_bytes)
 
@@ -203,7 +201,7 @@ class _Examiner:
         return kind(threads, level, kv_type or self.kv_type, self.about.backend, self.options.device)
 
     def _changes(self, present: Bounds, works: Sequence[Workload]) -> dict[str, Bounds]:
-        """The bounds after each possible change."""
+        """Bounds after each possible change."""
         changes = {}
         if self.about.threads != self.cores:
             self.progress(f"measuring {self.cores} threads")
@@ -218,7 +216,7 @@ class _Examiner:
         return changes
 
     def _seconds_with_cores(self, works: Sequence[Workload]) -> tuple[float, float] | None:
-        """Seconds of prompt and token with a thread per core; None if memory cannot hold the weights twice."""
+        """Seconds of prompt and token with a thread per core; None if the weights do not fit memory twice."""
         if self._weight_bytes > min(_MAX_REPACKED_BYTES, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)
@@ -239,7 +237,7 @@ class _Examiner:
         machine: Bounds,
         changes: Mapping[str, Bounds],
     ) -> Run:
-        """Seconds per run: of a whole prompt, or of one token of every sequence."""
+        """Seconds per run: of a complete prompt, or of one token per sequence."""
         n_runs = 1 if work.kind == "prompt" else work.n_tokens
         n_tokens = min(work.n_tokens, self.program.max_rows) if work.kind == "prompt" else 1
         rows = n_tokens * work.n_sequences
@@ -249,7 +247,7 @@ class _Examiner:
         parts = []
         for name, same in grouped.items():
             taken = sum(cost.seconds for cost in same)
-            if name == "other":  # and the time outside of all steps
+            if name == "other":  # includes the time outside of all steps
                 taken = max(0.0, seconds - sum(cost.seconds for cost in costs)) + taken
             if taken <= 0:
                 continue
@@ -273,7 +271,7 @@ class _Examiner:
         type, columns = max(sizes, key=lambda key: sizes[key])
         many = min(self.n_prompt, self.program.max_rows)
         weight_bytes, kept = self._weight_bytes, self.program.weight_stats().n_bytes
-        missing = max(0, weight_bytes - kept) * self._used_share  # of what one token needs
+        missing = max(0, weight_bytes - kept) * self._used_share  # of the bytes that one token needs
         situation = Situation(
             prompt=prompt,
             one=one,
@@ -313,7 +311,7 @@ class _Examiner:
         )
 
     def _kv_seconds(self, one: Run) -> dict[str, float]:
-        """Seconds of attention by type of cache; empty if attention takes little of a token's time."""
+        """Seconds of attention by cache type; empty if attention is a small share of a token's time."""
         attention = one.part("attention")
         if attention is None or attention.seconds < 0.1 * one.seconds:
             return {}
@@ -338,7 +336,7 @@ class _Examiner:
 
 
 def _known(rate: float) -> float:
-    """A rate; 0 for one that nothing bounds."""
+    """Return a rate; 0 if unbounded."""
     return rate if math.isfinite(rate) else 0.0
 
 

@@ -1,7 +1,7 @@
-"""Collecting an importance matrix: sums of squares of what each weight of a model is multiplied with.
+"""Importance matrix: sums of squares of the inputs of each weight, over a calibration text.
 
-A window of the text is one batch, and sums go over its rows in order, in f64. A row of the cpu backend has the same
-bits whatever the threads, so a text and a window give one file.
+A window of the text is one batch, and sums are accumulated in row order, in f64. CPU rows have the same bits with any
+number of threads, so the file is reproducible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Sums:
-    """Sums of one weight."""
+    """Sums of a weight."""
 
     def __init__(self, n_matrices: int, columns: int) -> None:
         self.sums = np.zeros((n_matrices, columns), np.float64)
@@ -38,7 +38,7 @@ class _Sums:
     def add(self, matrix: int, x: NDArray[np.float32]) -> None:
         squares = x.astype(np.float64)
         squares *= squares
-        # Row by row onto the sum so far: the order does not depend on how rows come in batches.
+        # Added row by row: the order does not depend on the batches.
         self.sums[matrix] = np.add.reduce(np.concatenate([self.sums[matrix][None], squares]), axis=0)
         self.counts[matrix] += len(x)
 
@@ -58,7 +58,7 @@ def collect_importance(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
-    """The matrix of a text, for `write_imatrix`; weights of layers only, unless `output`.
+    """Return the matrix of a text, for `write_imatrix`; weights of layers only, unless `output`.
 
     RequestError if the text is shorter than a window of `ctx` tokens.
     """
@@ -97,7 +97,7 @@ class _Collector:
         tokens = list(window)
         if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
             tokens[0] = self.tokenizer.bos_id
-        # Logits of all rows: the head is a weight like others.
+        # Logits of all rows: the head is measured like other weights.
         batch = Batch.of([(tokens, 0, self._pages)], range(len(tokens)), slots=self._slots.next([0], 0))
         for seen in self.program.observe(batch, self._state):
             if seen.tensor not in self.sums:

@@ -1,7 +1,7 @@
-"""The live benchmark: the speed of the served model, compared with the portable kernels, while the server goes on.
+"""Live benchmark of the served model against the portable kernels, without stopping the server.
 
-Every run of a program is a job between two steps of the engine. A request waits for one run at most, and no request
-shares the cores with a measurement.
+Every run of a program is a job between two engine steps. A request waits for at most one run, and no request shares the
+cores with a measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEST_TYPES: tuple[str, ...] = get_args(TestType)
 Measure = TypeVar("Measure")
 Turn = Callable[[Callable[[], float]], float]  # calls a function between two steps of the engine
 
-# Steps of the fused plan whose times count for a test; all of them for tests that are not here.
+# Steps of the fused plan timed by a test; all steps for other tests.
 _COUNTED: Mapping[str, Callable[[Step], bool]] = {
     "matmul": lambda step: bool(step.matrices),
     "attention": lambda step: bool(step.kind.reads or step.kind.writes),
@@ -36,25 +36,25 @@ _COUNTED: Mapping[str, Callable[[Step], bool]] = {
 
 _PROMPT_ROWS = 32
 _DECODED = 8
-_NORM_RUNS = 16  # because the norms of one prompt take some tenths of a millisecond only
+_NORM_RUNS = 16  # the norms of one prompt take only some tenths of a millisecond
 
-# Limits the layers that are compared, at least one. Scalar kernels take about 2 ns per byte of weights and row, so an
-# iteration, and with it a run that requests wait for, takes some tenths of a second.
+# Limits the compared layers, at least one. Scalar kernels take about 2 ns per byte of weights and row, so an iteration
+# takes some tenths of a second, which requests may have to wait.
 _MAX_BYTES_TIMES_ROWS = 160_000_000
-_PAUSE = 0.002  # seconds, in which the engine thread runs a step
+_PAUSE = 0.002  # seconds, for the engine thread to run a step
 
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """The result; `seconds` are those of the served model."""
+    """Result; `seconds` are those of the served model."""
 
     test_type: str
-    seconds: tuple[float, ...]  # of each iteration
-    n_tokens: int  # of one iteration
-    level: str  # of the kernels
-    baseline: str  # the slowest level, which runs everywhere
+    seconds: tuple[float, ...]  # per iteration
+    n_tokens: int  # per iteration
+    level: str  # kernel level
+    baseline: str  # the slowest level, supported everywhere
     threads: int
-    speedup: float  # over the baseline, on the same layers
+    speedup: float  # relative to the baseline, on the same layers
     n_compared: int  # iterations of the comparison
     compared_layers: int
     n_layers: int
@@ -62,7 +62,7 @@ class Benchmarked:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A program, or its first steps, with a cache of its own."""
+    """A program, or its first steps, with a separate cache."""
 
     program: Program
     state: State
@@ -70,7 +70,7 @@ class _Subject:
     turn: Turn
 
     def seconds(self, test: str) -> float:
-        """One iteration."""
+        """Seconds of one iteration."""
         return sum(self.turn(partial(self._run, batch, test)) for batch in _batches(test, self.program))
 
     def _run(self, batch: Batch, test: str) -> float:
@@ -86,7 +86,7 @@ class _Subject:
 
 
 def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, stop: threading.Event) -> Benchmarked:
-    """Measures for about `seconds` at most, at least one iteration. Blocks the calling thread."""
+    """Measure for about `seconds` at most, at least one iteration. Blocks the calling thread."""
     program = llm.engine.program
     about, backend = program.about, choose(program.about.backend)
     if about.level is None:
@@ -105,17 +105,17 @@ def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, 
         rows = sum(batch.n_rows for batch in _batches(test, program))
         last, n_compared = _slice(program, rows) if test != "rms_norm" else (None, 0)
         options = Options(threads=about.threads, max_rows=_PROMPT_ROWS)
-        # A GPU has one level of kernels, and no room for the weights once more.
+        # A GPU has a single kernel level, and no memory for a second copy of the weights.
         levels = (about.level, backend.levels[-1]) if not about.device else (about.level,) if test == "rms_norm" else ()
         compiled = [
-            # Weights are packed when a step first reads them, so only those of the steps that run are.
+            # Weights are packed on first use, so only weights of executed steps are packed.
             _subject(backend.compile(plan, file.tensors, replace(options, level=level)), last, turn)
             for level in levels
         ]
         try:
             served = compiled[0] if test == "rms_norm" else _subject(program, None, turn)
             for subject in (served, *compiled):
-                subject.seconds(test)  # packs weights and touches memory for the first time
+                subject.seconds(test)  # packs weights and touches memory
             own = _repeat(lambda: served.seconds(test), iterations, begin + seconds / 2)
             pairs = (
                 _repeat(lambda: [s.seconds(test) for s in compiled], iterations, begin + seconds)
@@ -141,7 +141,7 @@ def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, 
 
 
 def _batches(test: str, program: Program) -> Iterable[Batch]:
-    """The runs of one iteration: a prompt in one run, tokens one by one."""
+    """Runs of an iteration: a prompt in one run, tokens one by one."""
     n_prompt = 0 if test == "decode" else min(_PROMPT_ROWS, program.max_rows)
     n_decoded = _DECODED if test in ("decode", "end_to_end") else 0
     pages = range(pages_for(_PROMPT_ROWS + _DECODED))
@@ -166,7 +166,7 @@ def _repeat(measure: Callable[[], Measure], iterations: int, deadline: float) ->
 
 
 def _slice(program: Program, rows: int) -> tuple[int | None, int]:
-    """The end of the first whole layers that the baseline computes quickly, and their number."""
+    """End of the first complete layers that the baseline computes quickly, and their number."""
     n_layers, n_bytes = program.plan.n_layers, 0
     for index, step in enumerate(program.running_plan.steps):
         layer = next((int(w.name.split(".")[1]) for w in step.weights if w.name.startswith("blk.")), None)
@@ -178,7 +178,7 @@ def _slice(program: Program, rows: int) -> tuple[int | None, int]:
 
 
 def _begins(program: Program, index: int, layer: int) -> bool:
-    """Return True if a step is the first that reads weights of its layer."""
+    """Return True if a step is the first to read weights of its layer."""
     before = program.running_plan.steps[:index]
     return not any(w.name.startswith(f"blk.{layer}.") for step in before for w in step.weights)
 
@@ -189,7 +189,7 @@ def _subject(program: Program, last: int | None, turn: Turn) -> _Subject:
 
 
 def _norms(file: GGUFFile, plan: Plan) -> Plan:
-    """A plan of all norms of the model's width in a chain: fused, they are parts of other steps."""
+    """A plan of all norms of the model's width in a chain: when fused, they are parts of other steps."""
     embed = next(step for step in plan.steps if step.op == "embed")
     table = embed.weights[0]
     norms = [s for s in plan.steps if s.op == "rms_norm" and [w.shape for w in s.weights] == [table.shape[1:]]]

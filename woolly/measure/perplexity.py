@@ -1,8 +1,8 @@
-"""Perplexity: how well a model predicts a text.
+"""Perplexity of a model on a text.
 
-The text is cut into windows of `ctx` tokens, each computed on its own. Only the second half of a window is scored, so
-every scored token has at least half a window before it. If the vocabulary asks for a BOS token, it replaces the first
-token of each window. These are the rules of llama.cpp's tool of the same name, so figures can be compared.
+The text is split into independent windows of `ctx` tokens. Only the second half of a window is scored, so every scored
+token has at least half a window of context. If the vocabulary adds a BOS token, it replaces the first token of each
+window. These are the rules of llama.cpp's perplexity tool, so results are comparable.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """A mean and its standard error."""
+    """Mean and its standard error."""
 
     mean: float
     error: float
 
 
 def mean_and_error(values: Float64) -> MeanEstimate:
-    """The estimate from independent values; with fewer than two, the error is NaN."""
+    """Estimate from independent values; with fewer than two, the error is NaN."""
     n = len(values)
     return MeanEstimate(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 1 else math.nan)
 
 
 class Scorer:
-    """A model that scores given tokens, window by window."""
+    """Scores given tokens with a model, window by window."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Scorer:
         return self.tokenizer.encode(text, add_special=True, parse_special=False)
 
     def logits(self, window: Sequence[int]) -> Iterator[tuple[int, Float32]]:
-        """Yields (position of the first row, rows of logits) of the second half; a yield invalidates earlier rows."""
+        """Yield (position of the first row, logits) of the second half; a yield invalidates earlier rows."""
         tokens = list(window)
         if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
             tokens[0] = self.tokenizer.bos_id
@@ -97,7 +97,7 @@ class Scorer:
         first_scored = self.ctx // 2
         for first in range(0, self.ctx, program.max_rows):
             part = tokens[first : first + program.max_rows]
-            # The last token of the window predicts nothing that is scored.
+            # The last token of the window predicts no scored token.
             wanted = range(max(0, first_scored - first), min(len(part), self.ctx - 1 - first))
             rows_wanted = list(wanted) or [len(part) - 1]
             batch = Batch.of([(part, first, self._pages)], rows_wanted, slots=self._slots.next([0], first))
@@ -114,13 +114,13 @@ class Scorer:
         return np.concatenate(parts)
 
     def spread(self, n_rows: int, job: Callable[[slice], Any]) -> list[Any]:
-        """Runs a job on parts of the rows, on all threads; returns results in order."""
+        """Run a job on chunks of the rows, on all threads; return results in order."""
         step = max(1, -(-n_rows // (4 * self._n_workers)))
         return list(self._pool.map(job, [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]))
 
 
 def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequence[int]]:
-    """Whole windows of a text, at most `chunks`; RequestError if there are fewer than two."""
+    """Complete windows of a text, at most `chunks`; RequestError if there are fewer than two."""
     if chunks is not None and chunks < 1:
         raise RequestError(f"chunks is {chunks}; at least 1 was expected", field="chunks")
     if len(tokens) < 2 * ctx:
@@ -134,7 +134,7 @@ def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequ
 
 
 def log_total(rows: Float32) -> Float64:
-    """Logarithm of the sum of exponentials of each row."""
+    """Log-sum-exp of each row."""
     top = rows.max(axis=1, keepdims=True)
     total: Float64 = np.exp(rows - top).sum(axis=1, dtype=np.float64)
     out: Float64 = np.log(total) + top[:, 0].astype(np.float64)

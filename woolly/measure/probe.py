@@ -1,7 +1,7 @@
-"""The Probe: the speed of this machine's kernels when memory is not the limit.
+"""Probe: speed of this machine's kernels when memory is not the limit.
 
-A probe compiles a plan of one step over weights that fit the processor's caches, and times that step. It thus measures
-the kernels that a model runs, at any level and row count, without code for any instruction set.
+Compiles a plan of one step with weights that fit the processor's caches, and times that step. This measures the model's
+kernels at any level and row count, without code for a specific instruction set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from woolly.plan import Paged, Plan, Tracer
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
-# Weights per thread: half of a usual L2 cache, because inputs need some of it too.
+# Weights per thread: half of a usual L2 cache, which also contains inputs.
 _BYTES_PER_THREAD = 512 << 10
 # Minimum panels per thread: a quarter of all is scheduled dynamically, also in the half-size run.
 _PANELS = 16
@@ -29,13 +29,13 @@ _SHORT = 16  # below this many rows, start-up cost is significant and is subtrac
 # Minimum runs and seconds per step: longer than a time slice of another program.
 _REPETITIONS = 7
 _SECONDS = 0.03
-# Rows and columns of a GPU's matrix, and the fewest rows of a batch that its arithmetic could bound.
+# Rows and columns of a matrix on a GPU, and the minimum batch rows that may be compute-bound.
 _GPU_SIDE, _MANY_ROWS = 8192, 64
 
 
 def cached_columns(type: GGMLType, columns: int) -> int:
-    """`columns`, or the largest multiple of 256 with which a thread's minimum of panels fits its cache."""
-    most = _BYTES_PER_THREAD // (_PANELS * PANEL_ROWS)  # bytes of a row
+    """Return `columns`, or the largest multiple of 256 for which the minimum panels of a thread fit its cache."""
+    most = _BYTES_PER_THREAD // (_PANELS * PANEL_ROWS)  # bytes per row
     if type.row_bytes(columns) <= most:
         return columns
     return 256 * max(1, most // type.row_bytes(256))
@@ -59,7 +59,7 @@ class _Blank:
 
 
 class Probe:
-    """Measures single steps with `threads` threads at one level."""
+    """Times single steps with `threads` threads at one level."""
 
     def __init__(
         self, threads: int, level: str | None, kv_type: str = "f16", backend: str = "cpu", device: str | None = None
@@ -69,9 +69,9 @@ class Probe:
         self._rates: dict[tuple[GGMLType, int, int], float] = {}
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Multiply-adds per second of a linear for n rows at once, with weights in the cache.
+        """Multiply-adds per second of a linear for a batch of n rows, with cached weights.
 
-        Rows that are too long for the cache are shortened: beyond some hundred columns the rate does not change.
+        Rows that are too long for the cache are shortened: beyond some hundred columns the rate is constant.
         """
         columns = cached_columns(type, columns)
         key = type, columns, n_rows
@@ -80,7 +80,7 @@ class Probe:
             seconds = self._linear_seconds(type, columns, n_rows, large)
             panels = large
             if n_rows < _SHORT:
-                # The difference cancels what both have in common: wake-up, quantization of inputs, the last barrier.
+                # The difference cancels common overhead: wake-up, quantization of inputs, the last barrier.
                 small = large // 2
                 shorter = self._linear_seconds(type, columns, n_rows, small)
                 if seconds > 1.3 * shorter:
@@ -131,7 +131,7 @@ class Probe:
         return self._fastest(program, batch, state, attends)
 
     def _panels(self, type: GGMLType, columns: int) -> int:
-        """Panels per thread, from the minimum to four times it, as the cache allows."""
+        """Panels per thread, from the minimum to four times it, limited by the cache."""
         return _PANELS * max(1, min(4, _BYTES_PER_THREAD // (_PANELS * PANEL_ROWS * type.row_bytes(columns))))
 
     def _linear_seconds(
@@ -167,9 +167,9 @@ class Probe:
         return choose(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
 
     def _fastest(self, program: Program, batch: Batch, state: State, steps: list[int]) -> float:
-        """Seconds of some steps in the fastest of several runs. The first run packs weights and does not count.
+        """Seconds of some steps in the fastest of several runs. The first run packs weights and is ignored.
 
-        A run during which the clock stood still, as a virtual machine's may for a moment, does not count either.
+        Runs during which the clock stood still, as may happen on a virtual machine, are also ignored.
         """
         program.run(batch, state)
         measured: list[float] = []
@@ -182,13 +182,13 @@ class Probe:
 
 
 class GpuProbe(Probe):
-    """Measures single steps of a GPU. Its cache holds a matrix that keeps all of it busy, if there are many rows."""
+    """Times single steps on a GPU. Its cache contains a matrix that keeps all of it busy, for large batches."""
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Multiply-adds per second of a linear for n rows at once; infinite for few, which memory alone bounds."""
+        """Multiply-adds per second of a linear for a batch of n rows; infinite for few rows, which are memory-bound."""
         if n_rows < _MANY_ROWS:
             return math.inf
-        type = GGMLType.F16 if type is GGMLType.F32 else type  # attention multiplies halves
+        type = GGMLType.F16 if type is GGMLType.F32 else type  # attention multiplies in f16
         key = type, _GPU_SIDE, n_rows
         if key not in self._rates:
             seconds = self._matrix_seconds(type, _GPU_SIDE, _GPU_SIDE, n_rows)
@@ -196,5 +196,5 @@ class GpuProbe(Probe):
         return self._rates[key]
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
-        """None: a GPU prepares all weights when it loads them."""
+        """Return None: a GPU prepares all weights when it loads them."""
         return 0.0

@@ -1,4 +1,4 @@
-"""SVG as text: what plots are drawn with. Legible on light and dark pages, without scripts."""
+"""SVG primitives of plots. Legible in light and dark mode, without scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ text { fill: #e6edf3 } .note { fill: #9198a1 } .range { stroke: #e6edf3 } .roof 
 
 
 def page(height: float, title: str, elements: Iterable[str]) -> str:
-    """The whole document, with the styles of both colour schemes."""
+    """Return the complete document, with the styles of both color schemes."""
     body = "\n".join(elements)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}"'
@@ -36,7 +36,7 @@ def page(height: float, title: str, elements: Iterable[str]) -> str:
 
 
 def head(title: str, notes: Sequence[str]) -> list[str]:
-    """The title, and a line for each note."""
+    """Title, and a line for each note."""
     return [
         label(20, 32, title, "start", "title"),
         *(label(20, 54 + 17 * i, note, "start", "note") for i, note in enumerate(notes)),
@@ -49,24 +49,24 @@ def plot_top(notes: Sequence[str]) -> int:
 
 
 def label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
-    """A text at a point; `anchor` is start, middle or end."""
+    """Text at a point; `anchor` is start, middle or end."""
     style = f' class="{kind}"' if kind else ""
     return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def segment(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """A straight line of one style."""
+    """Straight line of one style."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def linear_scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Maps low..high to start..end."""
+    """Return the linear map from low..high to start..end."""
     span = high - low if high > low else 1.0
     return lambda value: start + (value - low) / span * (end - start)
 
 
 def apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Ascending positions, moved down if they are nearer than a gap."""
+    """Ascending positions, moved down to keep a minimum distance."""
     out: list[float] = []
     for position in positions:
         out.append(position if not out else max(position, out[-1] + gap))

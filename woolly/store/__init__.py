@@ -1,4 +1,4 @@
-"""WHERE FILES ARE: which models exist, where they are stored, and how they are fetched."""
+"""MODEL STORE: the catalogue, model files on disk, and downloads."""
 
 from typing import TYPE_CHECKING
 

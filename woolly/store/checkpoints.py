@@ -60,5 +60,5 @@ def _remotes(wanted: HubName) -> list[Remote]:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a file at the top of a repository belongs to its checkpoint; others, and strange names, are not taken."""
+    """True if a file at the top of a repository belongs to its checkpoint; unsafe names are skipped."""
     return name.isprintable() and "/" not in name and "\\" not in name and name[:1] != "." and name.endswith(_ENDS)

@@ -12,7 +12,7 @@ from woolly.store.folder import models_folder
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
 _WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
-# How files of draft heads begin, which are no models of their own, or end before their type.
+# Prefixes and suffixes of draft heads, which cannot be run alone.
 _HEAD = re.compile(r"(?:mtp|eagle3|dflash|dspark)-|.*-eagle3$")
 
 # The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
@@ -40,9 +40,9 @@ def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = Tru
 
 
 def best_draft(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
-    """Returns the file that guesses a model's tokens among files, as `best_projector` chooses.
+    """Return the draft file of a model among files, chosen as by `best_projector`.
 
-    The model's own block (`mtp-`) goes before a head that fills in blocks of tokens (`dflash-`).
+    An MTP block (`mtp-`) is preferred to a block-diffusion head (`dflash-`).
     """
     names = list(names)
     for kind in ("mtp-", "dflash-"):
@@ -66,7 +66,7 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
 
 
 def find_draft(model: Path) -> Path | None:
-    """Returns the file that guesses a model's tokens (`mtp-NAME.gguf`, `dflash-NAME.gguf`), None if none is beside."""
+    """Return the draft file of a model (`mtp-NAME.gguf`, `dflash-NAME.gguf`), None if there is none next to it."""
     for folder in _folders(model):
         others = [name for name in _names(folder) if name != model.name]
         name = best_draft(others, model.name, of_one_model=_is_repository(folder))
@@ -106,7 +106,7 @@ def _folders(model: Path) -> list[Path]:
 
 
 def _is_repository(folder: Path) -> bool:
-    """Whether all files of a folder are of one repository: of the hub, in its cache, or of LM Studio."""
+    """True if all files of a folder are of one repository: of the hub, in its cache, or of LM Studio."""
     parts = folder.parts
     if folder.is_relative_to(own := models_folder() / "hf"):
         return len(folder.relative_to(own).parts) >= 2

@@ -1,4 +1,4 @@
-"""What a typed name means elsewhere: a model of the catalogue, a name on the hub, or an address."""
+"""Resolution of model names: the catalogue, the hub, or a URL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all, also if the process is killed or the power fails meanwhile; and plain files.
+"""Atomic file writes, also if the process is killed or the power fails; and reads of regular files.
 
-A plain file is read without waiting for what is none, such as a pipe that nobody writes to.
+Reads regular files only; a FIFO would block.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its wr
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, mode: int = 0o666, aside: Path | None = None) -> Iterator[BinaryIO]:
-    """Yields a file whose bytes are at `path` when the block ends, in place of what was there.
+    """Yield a file that replaces `path` atomically when the block ends.
 
-    They are written aside, synced and renamed. If the block or the disk fails, `path` stays as it was and nothing is
-    left over. `aside` is the other name, by default one of its own that ends in .tmp: only a process that is killed
-    leaves it behind. The system's mask applies to `mode`.
+    It is written to another name, synced and renamed. If the block or the disk fails, `path` is unchanged and the
+    temporary file is removed. `aside` is the temporary name, by default a new one ending in .tmp: only a killed process
+    leaves it behind. The system's umask applies to `mode`.
     """
     other = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp") if aside is None else aside
     try:
@@ -38,7 +38,7 @@ def atomic_write(path: Path, *, mode: int = 0o666, aside: Path | None = None) ->
 
 
 def fsync_and_rename(written: Path, path: Path) -> None:
-    """Syncs a file that was written aside, and renames it."""
+    """Sync a temporary file, and rename it."""
     with written.open("r+b") as file:
         os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
     written.replace(path)
@@ -57,7 +57,7 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 
 def read_regular_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Returns the bytes of a file. ValueError if it is none, or has more than `max_bytes`."""
+    """Return the bytes of a regular file. ValueError for other files, or for more than `max_bytes`."""
     with open_regular_file(path) as file:
         if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
             raise ValueError(f"{path.name} has more than {max_bytes} bytes")

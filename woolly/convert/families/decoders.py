@@ -1,4 +1,4 @@
-"""Decoders without experts: what differs from Llama in names, keys and the order of rows."""
+"""Dense decoders: differences from Llama in names, keys and row order."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _starcoder2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _bitnet(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("hidden_act", unless=("silu",))  # the class leaves it at relu2
+    c.refuse("hidden_act", unless=("silu",))  # the class has relu2 as default
     return {}
 
 
@@ -87,7 +87,7 @@ def _stablelm(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deci(c: Hyperparameters, keys: Keys) -> Keys:
-    """Heads and widths of each layer; a layer may have neither."""
+    """Heads and widths per layer; a layer may have neither."""
     heads, kv, ffns = [], [], []
     for one in c.items("block_configs", dict, c.n_layers):
         block = c.inner(one)
@@ -104,7 +104,7 @@ def _deci(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deci_width(network: Hyperparameters, width: int) -> int:
-    """Two thirds of four widths times the multiplier, up to the next multiple of 256."""
+    """Two thirds of four widths times the multiplier, rounded up to a multiple of 256."""
     if network.has("intermediate_size"):
         return network.positive("intermediate_size")
     inner = int(2 * network.number("ffn_mult") * width / 3)
@@ -112,13 +112,13 @@ def _deci_width(network: Hyperparameters, width: int) -> int:
 
 
 def _hunyuan_vl(c: Hyperparameters, keys: Keys) -> Keys:
-    """The base as it is trained, and what stretches it."""
+    """Rope base as in training, and its scaling."""
     rope = rope_of(c)
     return {"rope.freq_base": rope.number("rope_theta"), "rope.scaling.alpha": rope.number("alpha")}
 
 
 def _internlm2(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """One matrix: for each head of k and v the heads of q that share it, then k, then v."""
+    """Split the fused QKV: for each KV head its q heads, then k, then v."""
     if name not in ("attn_q.weight", "attn_k.weight", "attn_v.weight"):
         return ()
     heads = c.positive("num_attention_heads")

@@ -1,4 +1,4 @@
-"""Encoders: models that embed texts, or scores."""
+"""Encoders: embedding models and rerankers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _first_position(c: Hyperparameters) -> int:
-    """RoBERTa's table has rows for padding before that of the first position."""
+    """Drop the rows of RoBERTa's position table before the first position."""
     return c.integer("pad_token_id", default=1) + 1 if "roberta" in c.text("model_type") else 0
 
 
@@ -78,7 +78,7 @@ def _turned(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _nomic(c: Hyperparameters, keys: Keys) -> Keys:
-    """Each second layer has experts in the second generation."""
+    """In the second generation each second layer has experts."""
     out = _turned(c, keys)
     if not c.has("moe_every_n_layers"):
         return out
@@ -90,7 +90,7 @@ def _nomic(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _nomic_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """The rows of all experts are one matrix; that of the way down is turned."""
+    """Split the fused rows of all experts; transpose the down projection."""
     if not name.endswith("_exps.weight"):
         return ()
     apart = reshaped(c.positive("num_experts"), c.positive("n_inner", "intermediate_size"), -1)
@@ -104,7 +104,7 @@ def _jina2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _neo_base(c: Hyperparameters, norm: str) -> Keys:
-    """Networks are two thirds as wide as the configuration says."""
+    """MLP width is two thirds of the configuration's."""
     keys = _base(c.with_defaults({"max_position_embeddings": c.get("max_length")}), norm)
     epsilon = c.number("norm_eps", default=1e-6)
     keys.pop("attention.layer_norm_epsilon")
@@ -118,7 +118,7 @@ def _neo_base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _neo_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Q, k and v of each head stand side by side."""
+    """Split QKV, which is interleaved by head."""
     if name != "attn_qkv.weight":
         return ()
     heads, width = c.positive("num_attention_heads"), c.positive("hidden_size")
@@ -161,7 +161,7 @@ _T5_TABLES = {
     "encoder.final_layer_norm": "enc.output_norm",
     "decoder.final_layer_norm": "dec.output_norm",
 }
-# The decoder's layers have an attention to the encoder's rows in their middle.
+# Decoder layers have cross-attention in the middle.
 _T5_DECODER = {
     **{f"decoder.{name}".replace("r.1.", "r.2."): to.replace("enc", "dec") for name, to in _T5.items()},
     **{f"decoder.layer.1.EncDecAttention.{x}": f"^dec.blk.{{i}}.cross_attn_{x}" for x in "qkvo"},
@@ -196,7 +196,7 @@ def _both_ways(c: Hyperparameters, keys: Keys) -> Keys:
 
 def _gemma(c: Hyperparameters, keys: Keys) -> Keys:
     out = gemma3_keys(c, keys)
-    # Readers have one in all files of this kind.
+    # 1 in all files of this architecture.
     return out | {"attention.causal": False, "attention.sliding_window_pattern": None, "rope.freq_base_swa": None}
 
 

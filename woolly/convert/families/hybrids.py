@@ -31,7 +31,7 @@ def _ssm(kernel: int, inner: int, state: int, rank: int, groups: int | None = No
 
 
 def _kv(c: Hyperparameters, keys: Keys, *kinds: str) -> list[int]:
-    """Heads of K and V, 0 in recurrent layers."""
+    """KV heads per layer, 0 in recurrent layers."""
     return [keys["attention.head_count_kv"] if kind in kinds else 0 for kind in layer_kinds(c)]
 
 
@@ -54,7 +54,7 @@ def _qwen(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _qwen_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Heads of v that share a head of k go from side by side to apart."""
+    """Reorder v heads from grouped by k head to interleaved."""
     groups, heads = c.positive("linear_num_key_heads"), c.positive("linear_num_value_heads")
     k, v = c.positive("linear_key_head_dim"), c.positive("linear_value_head_dim")
     is_next = c.text("model_type").startswith("qwen3_next")
@@ -77,7 +77,7 @@ def _qwen_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, 
 
 
 def _next_changes(name: str, groups: int, share: int, k: int, v: int) -> tuple[TensorOp, ...]:
-    """Qwen3-Next's one matrix: for each head of k its q, k, v and z."""
+    """Split Qwen3-Next's fused matrix: for each k head its q, k, v and z."""
     if name == "ssm_a":
         return (MINUS_EXP,)
     if name not in ("attn_qkv.weight", "attn_gate.weight"):
@@ -145,7 +145,7 @@ def _falcon_h1(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _falcon_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Multiply the model's many factors into the weights."""
+    """Fold the model's multipliers into the weights."""
     gate, down = c.get("mlp_multipliers", default=(1.0, 1.0))
     attention, ssm = c.number("attention_in_multiplier", default=1.0), c.number("ssm_in_multiplier", default=1.0)
     factors = {
@@ -171,7 +171,7 @@ def _falcon_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp
 
 
 def _nemotron_kinds(c: Hyperparameters) -> list[str]:
-    """Each layer is one of a recurrence, attention, or a network."""
+    """Each layer is recurrent, attention, or an MLP."""
     if isinstance(pattern := c.get("hybrid_override_pattern"), str) and c.get("layers_block_type") is None:
         letters = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
         kinds = [letters.get(one, one) for one in pattern]
@@ -251,7 +251,7 @@ def _jamba(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _minimax(c: Hyperparameters, keys: Keys) -> Keys:
-    """Layers that are computed with the same factors."""
+    """Attention interval, MoE and residual scale; rejects residual factors that differ by kind of layer."""
     kinds = layer_kinds(c) if c.get("layer_types") is not None else c.items("attn_type_list", int, c.n_layers)
     full = [i for i, kind in enumerate(kinds) if kind in ("full_attention", 1)]
     names = [f"{x}_{y}_factor" for x in ("full_attn", "linear_attn", "mlp") for y in ("alpha", "beta")]

@@ -1,4 +1,4 @@
-"""Models whose attention keeps a latent."""
+"""Models with multi-head latent attention (MLA)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _KV_B = {"self_attn.kv_b_proj": "attn_k_b*attn_v_b"}
 
 
 def _sizes(c: Hyperparameters) -> tuple[int, int, int, int]:
-    """Heads, and the columns of each that turn not, turn, and are values."""
+    """Heads, and their columns without rope, with rope, and of values."""
     names = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     heads, straight, turned, value = (c.positive(name) for name in names)
     return heads, straight, turned, value
 
 
 def _latent(c: Hyperparameters, keys: Keys) -> Keys:
-    """K and V are absorbed: one head as wide as the latent, and matrices that lead from it to each head."""
+    """Absorbed K and V: one head as wide as the latent, and matrices from it to each head."""
     _, straight, turned, value = _sizes(c)
     rank = c.positive("kv_lora_rank")
     rope = rope_of(c)
@@ -59,16 +59,16 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _indexed(c: Hyperparameters, keys: Keys) -> Keys:
-    """DeepSeek's with heads that choose positions."""
+    """DeepSeek's MLA with index heads for sparse attention."""
     own = {"head_count": "index_n_heads", "key_length": "index_head_dim", "top_k": "index_topk"}
     indexer: Keys = {f"attention.indexer.{key}": c.positive(name) for key, name in own.items()}
-    if c.get("indexer_types") is not None:  # "full", or "shared": the choice of the layer before
+    if c.get("indexer_types") is not None:  # "full", or "shared": the selection of the previous layer
         indexer["attention.indexer.types"] = [kind == "full" for kind in c.items("indexer_types", str)]
     return _latent(c, keys) | _experts(c, "sigmoid") | indexer
 
 
 def _minicpm3(c: Hyperparameters, keys: Keys) -> Keys:
-    """K and V are not absorbed. What multiplies rows, residuals and logits is that of all published ones."""
+    """K and V are not absorbed. Scales of rows, residuals and logits must equal those of published models."""
     for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
         c.refuse(name, unless=(value,))
     _, straight, turned, value = _sizes(c)
@@ -104,7 +104,7 @@ def _kimi(c: Hyperparameters, keys: Keys) -> Keys:
     return out
 
 
-# Sizes that layers with a window have of their own, and what their class says of them.
+# MLA sizes of sliding-window layers, and the class defaults.
 _OWN = {
     "num_attention_heads": 64,
     "q_lora_rank": 1024,
@@ -116,7 +116,7 @@ _OWN = {
 
 
 def _in_window(c: Hyperparameters) -> Hyperparameters:
-    """The sizes of layers with a window, under the names of the others."""
+    """Return the sizes of sliding-window layers, under the names of the others."""
     listed = next(iter(c.mapping("per_layer_config").values()), None)  # as transformers writes them
     if isinstance(listed, dict):
         return c.replaced(**listed)
@@ -124,14 +124,14 @@ def _in_window(c: Hyperparameters) -> Hyperparameters:
 
 
 def _kinds(c: Hyperparameters) -> list[bool]:
-    """Return, for each layer, whether it has a window."""
+    """Return, for each layer, True if it has a sliding window."""
     if c.get("layer_types") is None:
         return [i >= 2 and i % 4 != 1 for i in range(c.n_layers)]
     return [kind == "sliding_attention" for kind in layer_kinds(c)]
 
 
 def _dots3note(c: Hyperparameters, keys: Keys) -> Keys:
-    """Windows have latents, heads and a rope of their own; other layers have an index."""
+    """Sliding-window layers have separate MLA widths, heads and rope; global layers have an index."""
     for name in ("use_dsa", "k_rope_only_layernorm", "apply_mla_qkv_lora_rescale", "use_sliding_window"):
         c.refuse(name, unless=(None, True))
     for name in ("use_dynamic_rsf", "moe_gating_fp32"):
@@ -172,7 +172,7 @@ def _dots3note(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _dots3note_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Fold factors of latents into the norms before them. A draft block counts as a layer with a window."""
+    """Fold latent scales into the preceding norms. A draft block counts as a sliding-window layer."""
     windows = _kinds(c)
     own = _in_window(c) if block >= len(windows) or windows[block] else c
     ranks = {"attn_q_a_norm.weight": "q_lora_rank", "attn_kv_a_norm.weight": "kv_lora_rank"}
@@ -182,7 +182,7 @@ def _dots3note_changes(c: Hyperparameters, name: str, block: int) -> tuple[Tenso
 
 
 def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Each head's rows of k, turned, and of v."""
+    """Split each head's rows of k, transposed, and of v."""
     if name not in ("attn_k_b.weight", "attn_v_b.weight"):
         return ()
     heads, straight, _, value = _sizes(c)

@@ -1,4 +1,4 @@
-"""Decoders of the first years: layer norms, q, k and v in one matrix, positions from a table or by distance."""
+"""Early decoders: layer norms, fused QKV, learned positions or ALiBi."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _DBRX = {
 
 
 def _sizes(c: Hyperparameters, norm: str) -> Keys:
-    """Sizes and heads by the names of these years, with the values that their classes have if a file is silent."""
+    """Sizes and heads under early names, with the defaults of their classes."""
     width, heads = c.positive("hidden_size", "n_embd", "n_embed", "d_model"), _heads(c)
     inner = c.integer("ffn_hidden_size", "n_inner", default=0) or c.integer("intermediate_size", default=0)
     return {
@@ -81,7 +81,7 @@ def _heads(c: Hyperparameters) -> int:
 
 
 def _split(c: Hyperparameters, kv: int) -> TensorOp:
-    """From q, k and v of each head of k side by side, with the heads of q that share it, to all q, all k, all v."""
+    """Split interleaved QKV (per k head: its q heads, k, v) into all q, all k, all v."""
     heads, width = _heads(c), c.positive("hidden_size", "n_embd", "n_embed", "d_model")
     share = heads // kv
     rows = np.arange(kv * (share + 2) * (width // heads)).reshape(kv, share + 2, -1)
@@ -163,7 +163,7 @@ def _dbrx(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _dbrx_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """The rows of all experts are one matrix; that of the way down is turned."""
+    """Split the fused rows of all experts; transpose the down projection."""
     if not name.endswith("_exps.weight"):
         return ()
     network = c.inner(c.mapping("ffn_config"))
@@ -188,12 +188,12 @@ def _qkv(kv: Callable[[Hyperparameters], int]) -> Changes:
 
 
 def _conv(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Matrices are those of convolutions: the other way round."""
+    """Transpose matrices, which are stored as convolutions."""
     return (TRANSPOSED,) if name in _MATRICES else ()
 
 
 def _starcoder_qkv(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    if c.flag("multi_query", default=True):  # all heads of q, then k, then v
+    if c.flag("multi_query", default=True):  # all q heads, then k, then v
         return ()
     return _qkv(_heads)(c, name, block)
 

@@ -1,4 +1,4 @@
-"""PLaMo: three generations that share little but the names of their layers."""
+"""PLaMo: three generations, which share little but the names of layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, raised, rows_of_heads
 
 Keys = dict[str, Any]
-# What PLaMo 2 and 3 add to norms whose weights they store without it.
+# Constants added to stored norm weights in PLaMo 2 and 3.
 _PLAMO_NORMS = {"post_attention_norm": 0.2, "post_ffw_norm": 5**-1.5}
 _PLAMO2 = {
     "pre_mixer_norm": "attn_norm",
@@ -36,7 +36,7 @@ def _plamo(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _plamo_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Heads that share one of k stand apart from each other."""
+    """Ungroup the q heads of each KV head."""
     head = c.positive("hidden_size") // c.positive("num_attention_heads")
     if name == "attn_q.weight":
         return (rows_of_heads(_plamo_share(c), head),)

@@ -1,4 +1,4 @@
-"""RWKV: models whose layers keep a state and mix each row with the row before."""
+"""RWKV: recurrent layers with token shift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import SQUEEZED, SWAPPED, TensorOp, reshaped, scaled
 
 Keys = dict[str, Any]
-_CONTEXT = 1 << 20  # a state has no length
+_CONTEXT = 1 << 20  # a recurrent state has no maximum
 _SIXTH = {
     "pre_ln": "^token_embd_norm",
     "ln1": "attn_norm",
@@ -42,7 +42,7 @@ _TURNED = ("time_mix_w1.weight", "time_mix_w2.weight", "time_mix_decay_w1.weight
 
 
 def _mixing(part: str, projections: str) -> dict[str, str]:
-    """Names of RWKV-7's mixing within one part of a layer, with the names of its four matrices."""
+    """Names of RWKV-7's token shift in one part of a layer, with its four matrices."""
     r, k, v, o = projections.split()
     out = {f"{part}.{x}": f"time_mix_{y}" for x, y in ((r, "receptance"), (k, "key"), (v, "value"), (o, "output"))}
     out |= {f"{part}.x_{x}": f"time_mix_lerp_fused.weight#{i}" for i, x in enumerate("rwkvag")}
@@ -63,7 +63,7 @@ def _state(c: Hyperparameters, norm: str) -> Keys:
         "embedding_length": width,
         "feed_forward_length": c.integer("intermediate_size", default=0) or _inner(c, width),
         f"attention.{epsilon}": c.number("layer_norm_epsilon", "norm_eps", "rms_norm_eps", default=1e-5),
-        "attention.head_count": 0,  # readers of other programs want the key
+        "attention.head_count": 0,  # key required by other programs
         "wkv.head_size": c.positive("head_size", "head_dim", default=64),
     }
 
@@ -77,7 +77,7 @@ def _sixth(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _sixth_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Matrices the other way round; what later layers halve is halved in their weights."""
+    """Transpose matrices, and halve the weights of later layers, whose hidden rows are halved."""
     if name in _TURNED:
         return (SWAPPED,)
     if name == "time_mix_decay.weight":

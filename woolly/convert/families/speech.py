@@ -57,7 +57,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _check_activations(c: Hyperparameters, kind: str) -> None:
-    """ModelError for one that is not known here: the encoder and the joint network have keys of the same name."""
+    """Raise ModelError for an unknown activation; encoder and joint network have keys of the same name."""
     if kind == "ctc":
         c.refuse("hidden_act", unless=(None, "silu"))
         return
@@ -79,7 +79,7 @@ def _n_tokens(c: Hyperparameters) -> int:
 
 
 def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Filters of one row are matrices; the LSTM's gates are input, forget, output, cell; durations are apart."""
+    """Reshape single-row filters to matrices, LSTM gates to input, forget, output, cell; split off durations."""
     if name.endswith((".conv_pw1.weight", ".conv_pw2.weight", ".conv_dw.weight")):
         return (SQUEEZED,)
     if name == "token_embd.weight" and _kind(c) == "ctc":

@@ -1,4 +1,4 @@
-"""Models whose layers with a window have heads, gates or rotary positions of their own."""
+"""Models whose sliding-window layers have separate heads, gates or rope."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keys = dict[str, Any]
 
 
 def _laguna(c: Hyperparameters, keys: Keys) -> Keys:
-    """Layers with a window may have other heads, and turn in their own way."""
+    """Sliding-window layers may have other heads and rope."""
     c.refuse("moe_router_logit_softcapping")
     c.refuse("moe_apply_router_weight_on_input")
     head, n = keys["attention.key_length"], c.n_layers
@@ -45,7 +45,7 @@ def _muse(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _muse_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Q and K are normed without weights and q is multiplied by one number; files have weights that say so."""
+    """QK norms without weights and a scale of q, stored as norm weights."""
     head, scale = int(keys["attention.key_length"]), c.number("qk_scale_factor", default=1.0)
     out: dict[str, NDArray[np.float32]] = {}
     for i in range(c.n_layers):
@@ -55,7 +55,7 @@ def _muse_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDA
 
 
 def _muse_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """All norms of layers are stored 1 lower, the last one of the model is not."""
+    """Add 1 to all norms of layers, but not to the model's last norm."""
     return (PLUS_ONE,) if name.endswith("norm.weight") and name != "output_norm.weight" else ()
 
 
@@ -80,7 +80,7 @@ def _step_base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _step(c: Hyperparameters, keys: Keys) -> Keys:
-    """Layers with a window have other heads, and all of a head turns there."""
+    """Sliding-window layers have other heads, and rope on complete heads."""
     c = _step_rope(c)
     other = c.inner(c.mapping("attention_other_setting"))
     flags = window_keys(c)["attention.sliding_window_pattern"]
@@ -113,7 +113,7 @@ def _step(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _step_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Divisors of the half of a head that turns without a window; readers take no others."""
+    """Rope divisors for half of the head in global layers; readers support no other form."""
     half = int(keys["rope.dimension_count"]) // 2
     found = rope_tensors(_step_rope(c), {**keys, "rope.dimension_count": half})
     return {name: np.concatenate([values, np.ones(half - len(values), np.float32)]) for name, values in found.items()}

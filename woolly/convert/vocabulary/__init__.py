@@ -1,4 +1,4 @@
-"""Vocabularies of checkpoints as metadata of GGUF files, and the proof that they give the same tokens."""
+"""Checkpoint vocabularies as GGUF metadata, verified against the original tokenizer."""
 
 from woolly.convert.vocabulary.proof import prove_tokens
 from woolly.convert.vocabulary.tokens import read_tokens

@@ -1,4 +1,4 @@
-"""The proof that a converted vocabulary gives the same tokens as the tokenizer that it came from."""
+"""Verification that a converted vocabulary yields the same tokens as the original tokenizer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from woolly.errors import ModelError, UnsupportedError, WoollyError
 from woolly.tokens import Tokenizer
 from woolly.tokens.pretokenize import PRETOKENIZERS
 
-Proved = tuple[dict[str, Any], int]  # the keys with their split, and the number of lines that were compared
+Proved = tuple[dict[str, Any], int]  # the keys with their pre-tokenizer, and the number of compared lines
 
 
 def prove_tokens(tokens: Tokens, about: dict[str, Any]) -> Proved:
-    """Choose the split that gives the original's tokens on every line; UnsupportedError that shows one if none does."""
+    """Choose the pre-tokenizer that yields the original tokens on every line; UnsupportedError shows a difference."""
     if tokens.source is None:
         keys = tokens.keys | ({"tokenizer.ggml.pre": tokens.splits[0]} if tokens.splits else {})
         Tokenizer.from_metadata(about | keys)
@@ -49,12 +49,12 @@ def _original(tokens: Tokens, lines: list[str]) -> list[list[int]]:
         original.no_truncation()
         original.no_padding()
         return [one.ids for one in original.encode_batch(lines, add_special_tokens=False)]
-    except Exception as error:  # its own exceptions have no common base
+    except Exception as error:  # tokenizers' exceptions have no common base
         raise ModelError(f"{tokens.source}: the tokenizer cannot be built ({str(error)[:120]})") from None
 
 
 def _difference(tokenizer: Tokenizer, lines: list[str], wanted: list[list[int]]) -> str | None:
-    """The first line that becomes other tokens, in a few words."""
+    """Return a description of the first line with different tokens."""
     for line, ids in zip(lines, wanted, strict=True):
         try:
             own = tokenizer.encode(line, add_special=False)

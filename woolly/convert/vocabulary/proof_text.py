@@ -1,4 +1,4 @@
-"""Lines of text that tokenizers are compared on: every kind of character that splits treat otherwise."""
+"""Test lines for tokenizers: every kind of character that pre-tokenizers treat differently."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ _END_OF_TURN = r"\n\n"
 
 
 def find_rwkv(folder: Path) -> Path | None:
-    """The vocabulary file of a folder; None if it has none."""
+    """Return the vocabulary file of a folder; None if it has none."""
     return next(iter(sorted(folder.glob("rwkv_vocab*.txt"))), None)
 
 
 def read_rwkv(path: Path) -> dict[str, Any]:
-    """The keys of the vocabulary; ModelError that names a line which is none. Token 0 ends texts and has no line."""
+    """Read the vocabulary; ModelError names an invalid line. Token 0 ends texts and has no line."""
     if path.stat().st_size > _MAX_BYTES:
         raise ModelError(f"{path} is too large for a vocabulary")
     texts = ["<s>"]
@@ -33,7 +33,7 @@ def read_rwkv(path: Path) -> dict[str, Any]:
 
 
 def rwkv_ends(keys: dict[str, Any]) -> dict[str, Any]:
-    """Tokens with a role, which the files beside it do not name: 0 begins and ends, an empty line ends a turn."""
+    """Special tokens, which no file names: 0 is BOS and EOS, an empty line ends a turn."""
     out = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0}
     texts = keys["tokenizer.ggml.tokens"]
     return out | ({"tokenizer.ggml.eot_token_id": texts.index(_END_OF_TURN)} if _END_OF_TURN in texts else {})

@@ -1,4 +1,4 @@
-"""Tokens with a role: which ones begin, end and fill texts, and the chat template."""
+"""Special tokens and the chat template."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _text(value: Any) -> str | None:
 
 
 def _ids(values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> list[int]:
-    """One id or several; those beyond the vocabulary stand for none."""
+    """One id or several; ids beyond the vocabulary are dropped."""
     value = values.get(key)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if type(one) is int and 0 <= one < len(ids)]
@@ -72,7 +72,7 @@ def _ends(settings: Mapping[str, Any], fast: Mapping[str, Any], roles: Mapping[s
 
 
 def _added_around(fast: Mapping[str, Any], at_start: bool) -> list[int]:
-    """Ids that the post-processor puts before a text, or behind it."""
+    """Return the ids that the post-processor adds before and after a text."""
     step = fast.get("post_processor")
     steps = step.get("processors", [step]) if isinstance(step, dict) else []
     for one in steps if isinstance(steps, list) else []:
@@ -93,7 +93,7 @@ def _added_around(fast: Mapping[str, Any], at_start: bool) -> list[int]:
 
 
 def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
-    """The chat template: a file of its own goes before the settings; of several, the one called default."""
+    """Chat template: a separate file overrides the settings; of several, the one named default."""
     path = checkpoint.folder / "chat_template.jinja"
     if path.is_file():
         try:

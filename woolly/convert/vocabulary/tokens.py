@@ -1,4 +1,4 @@
-"""The vocabulary of a checkpoint as metadata of a GGUF file, proved against the tokenizer that it came from."""
+"""Vocabulary of a checkpoint as GGUF metadata, verified against its tokenizer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokens:
 
 
 def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
-    """Read the vocabulary and fill it up to the rows of the table of embeddings."""
+    """Read the vocabulary and pad it to the rows of the embedding table."""
     folder = checkpoint.folder
     path = folder / "tokenizer.json"
     fast = read_json(path, optional=True)
@@ -78,7 +78,7 @@ def _mapping(values: Keys, name: str, path: Path) -> Keys:
 
 
 def _added(fast: Keys, folder: Path) -> dict[int, tuple[str, bool]]:
-    """Tokens that stand beside the model's own: id to text and whether it is a control token."""
+    """Added tokens: id to text and True for a control token."""
     found: dict[int, tuple[str, bool]] = {}
     listed = fast.get("added_tokens") or []
     if not fast:
@@ -97,7 +97,7 @@ def _added(fast: Keys, folder: Path) -> dict[int, tuple[str, bool]]:
 
 
 def _add(tokens: Keys, added: dict[int, tuple[str, bool]], n_rows: int, folder: Path) -> None:
-    """Put added tokens in their places, and fill up rows of the table that no token has."""
+    """Insert added tokens, and pad rows of the table without a token."""
     texts: list[str] = tokens["tokenizer.ggml.tokens"]
     types: list[int] = tokens["tokenizer.ggml.token_type"]
     scores: list[float] | None = tokens.get("tokenizer.ggml.scores")
@@ -119,7 +119,7 @@ def _add(tokens: Keys, added: dict[int, tuple[str, bool]], n_rows: int, folder: 
 
 
 def _by_id(model: Keys, path: Path) -> list[str]:
-    """The texts of a vocabulary in the order of their ids; gaps are empty places."""
+    """Texts of a vocabulary in id order; gaps are empty."""
     vocab = _mapping(model, "vocab", path)
     ids = list(vocab.values())
     if not ids or not all(type(i) is int and 0 <= i < 1 << 24 for i in ids) or len(set(ids)) != len(ids):
@@ -174,7 +174,7 @@ def _is_byte_level(fast: Keys) -> bool:
 
 
 def _splits(fast: Keys) -> tuple[str, ...]:
-    """Names of splits, those first whose expression stands in the file."""
+    """Names of pre-tokenizers, matches of the file's expression first."""
     written = _patterns(fast.get("pre_tokenizer"))
     likely = [name for name, pre in PRETOKENIZERS.items() if pre.byte_level and set(pre.patterns) & set(written)]
     whole = [name for name in likely if set(PRETOKENIZERS[name].patterns) == set(written)]
@@ -196,7 +196,7 @@ def _patterns(value: Any) -> list[str]:
 
 
 def _others(first: tuple[str, ...]) -> tuple[str, ...]:
-    """One name for each further split, `default` last."""
+    """One name per other pre-tokenizer, `default` last."""
     seen = {PRETOKENIZERS[name] for name in first}
     names = []
     for name, pre in PRETOKENIZERS.items():

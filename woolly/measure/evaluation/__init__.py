@@ -1,3 +1,3 @@
-"""HOW OFTEN RIGHT: rows of questions answered and judged, and two models compared on the same rows."""
+"""EVALUATION: accuracy on questions with known answers, and comparison of two models."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Accuracy with its error, and two models on the same rows."""
+"""Accuracy with its error, and paired comparison of two models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of right answers, with the range that holds it in 95 of 100 samples of rows."""
+    """Share of right answers, with its 95 % confidence interval."""
 
     n: int
     right: int
@@ -28,18 +28,18 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model against another on the same rows."""
+    """Paired comparison of two models."""
 
-    only_first: int  # rows that only the first model had right
+    only_first: int  # rows that only the first model answered right
     only_second: int
-    p_value: float  # of McNemar's exact test: how likely such a difference is if both are equally good
+    p_value: float  # of McNemar's exact test: probability of such a difference between equally good models
     difference: float  # share of the first minus share of the second
     low: float  # bootstrap over rows, 95 %
     high: float
 
 
 def accuracy(right: Sequence[bool]) -> Accuracy:
-    """The share of right answers; its range by Wilson's formula, which holds for few rows, too."""
+    """Return the share of right answers; its Wilson interval is valid for few rows, too."""
     n, k, z = len(right), sum(right), 1.959964
     share = k / n
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -48,7 +48,7 @@ def accuracy(right: Sequence[bool]) -> Accuracy:
 
 
 def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
-    """The paired comparison of two lists of equal length; the same numbers for the same rows."""
+    """Compare two lists of equal length, deterministically."""
     one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
     only_first, only_second = int((one > other).sum()), int((other > one).sum())
     difference = one - other
@@ -60,7 +60,7 @@ def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
 
 
 def _binomial(a: int, b: int) -> float:
-    """Both tails of a fair coin that fell a and b times on its sides."""
+    """Two-sided binomial test for a and b outcomes of a fair coin."""
     n, fewer = a + b, min(a, b)
     tail = sum(math.comb(n, k) for k in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))

@@ -1,4 +1,4 @@
-"""Rows: questions with known answers, and whether an answer is right."""
+"""Rows: questions with known answers, and the check of answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """A question with choices, of which the likeliest counts."""
+    """A multiple-choice question; the likeliest choice is the answer."""
 
-    key: str  # of the row's content: what a resumed run knows it by
+    key: str  # digest of the row, which identifies it in a resumed run
     prompt: str
-    choices: tuple[str, ...]  # as they continue the prompt
-    lengths: tuple[int, ...]  # of the choices in characters, without the space that was put before them
+    choices: tuple[str, ...]  # continuations of the prompt
+    lengths: tuple[int, ...]  # of the choices in characters, without the leading space
     answer: int
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt that is answered by generating."""
+    """A prompt with a generated answer."""
 
     key: str
     prompt: str
@@ -42,7 +42,7 @@ Row = ChoiceRow | PromptRow
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a JSONL file; RequestError names the line that is none."""
+    """Read the rows of a JSONL file; RequestError names the invalid line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -52,8 +52,8 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rows_of(text: str, name: str) -> list[Row]:
-    """The rows of JSON lines; RequestError names the line that is none, and where it stands."""
-    lines = text.split("\n")  # JSON may have U+2028 or U+0085 in a text
+    """Parse the rows of JSON lines; RequestError names the source and the invalid line."""
+    lines = text.split("\n")  # JSON strings may contain U+2028 or U+0085
     rows = [_row(line, f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise RequestError(f"{name} has no rows: give JSON lines")
@@ -127,13 +127,13 @@ def judge(row: PromptRow, text: str) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """The last number of a text, as people give an answer at the end."""
+    """Last number of a text, which is usually the answer."""
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None
 
 
 def _json(text: str) -> Any:
-    """The first object or list of a text, else the whole text as JSON; Ellipsis, which equals no answer, if none is."""
+    """First object or list of a text, else the complete text as JSON; Ellipsis, which equals no answer, if invalid."""
     decoder = json.JSONDecoder()
     for at, character in enumerate(text):
         if character in "{[":

@@ -1,4 +1,4 @@
-"""Running rows through a model, in parts, with each result on disk before the next part."""
+"""Evaluation of rows, in chunks, with each result on disk before the next chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.llm import LLM
 from woolly.measure.evaluation.rows import ChoiceRow, PromptRow, Row, judge
 from woolly.sampling import SamplingParams
 
-# Rows between two writes: enough to fill the batches of a step.
+# Rows per chunk: enough to fill the batches of a step.
 _PART = 16
 
 
@@ -24,7 +24,7 @@ class Outcome:
 
     key: str
     right: bool
-    right_by_length: bool | None  # of choices: if log-probabilities are divided by the characters of the choice
+    right_by_length: bool | None  # for choices: with log-probabilities per character of the choice
     answer: str
 
 
@@ -36,14 +36,14 @@ def run_rows(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """The outcome of each row, in order; those that `path` has from an earlier run are not computed again.
+    """Return the outcome of each row, in order; outcomes of an earlier run in `path` are reused.
 
-    `of` names the model: a file of another one is refused.
+    `of` identifies the model: a file of another one is rejected.
     """
     known = _read(path, of)
     if not path.exists():
         path.write_text(json.dumps({"of": of}) + "\n", encoding="utf-8")
-    elif not path.read_bytes().endswith(b"\n"):  # a run was killed within a line
+    elif not path.read_bytes().endswith(b"\n"):  # a run was killed while writing a line
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")
     missing = [row for row in {row.key: row for row in rows}.values() if row.key not in known]
@@ -64,7 +64,7 @@ def run_rows(
 def _read(path: Path, of: str) -> dict[str, Outcome]:
     if not path.exists():
         return {}
-    head, *lines = path.read_text(encoding="utf-8").split("\n")  # alone ends a line: U+2028 may stand in one
+    head, *lines = path.read_text(encoding="utf-8").split("\n")  # only \n ends a line: it may contain U+2028
     try:
         if json.loads(head) != {"of": of}:
             raise RequestError(f"{path} has results of another model or setting: remove it, or name another with -o")
@@ -75,13 +75,13 @@ def _read(path: Path, of: str) -> dict[str, Outcome]:
         try:
             outcome = Outcome(**json.loads(line))
         except (ValueError, TypeError):
-            continue  # the last line of a run that was killed
+            continue  # incomplete last line of a killed run
         out[outcome.key] = outcome
     return out
 
 
 def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
-    """The likeliest choice of each row, all rows in the engine together."""
+    """Return the likeliest choice of each row, all rows in one batch of requests."""
     prompts = [[llm.tokenize(row.prompt + choice) for choice in row.choices] for row in rows]
     requests = [[llm.prepare_score(ids) for ids in own] for own in prompts]
     llm.driver.complete([[request] for own in requests for request in own])
@@ -90,7 +90,7 @@ def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
         n_prompt = len(llm.tokenize(row.prompt))
         sums = []
         for request, tokens in zip(own, ids, strict=True):
-            # A choice may end the prompt's last token in another way: at least its own last token counts.
+            # A choice may change the prompt's last token: at least its own last token is scored.
             scored = Score.of(request).logprobs[max(1, min(n_prompt, len(tokens) - 1)) :]
             sums.append(math.fsum(value for value in scored if value is not None))
         by_length = [value / length for value, length in zip(sums, row.lengths, strict=True)]
@@ -101,7 +101,7 @@ def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
 
 
 def _answer(llm: LLM, rows: Sequence[PromptRow], max_tokens: int) -> list[Outcome]:
-    """The answer that a model gives at temperature 0, by its chat template if it has one."""
+    """Generate the answer at temperature 0, with the chat template if there is one."""
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     if not rows:
         return []

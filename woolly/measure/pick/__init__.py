@@ -1,3 +1,3 @@
-"""THE BEST FILE OF A SIZE: types for groups of weights, chosen by what each costs in KL divergence."""
+"""MIXED QUANTIZATION: types for groups of weights with the least KL divergence under a file size."""
 
 __all__: list[str] = []

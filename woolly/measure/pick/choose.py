@@ -1,4 +1,4 @@
-"""Choosing one type for each group so that the sum of losses is least under a size."""
+"""Choice of one type per group with the least total loss under a size (knapsack)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from woolly.quant import GGMLType
 
-# Parts of the size that the table of the best sums has a column for.
+# Size steps of the dynamic programming table.
 _COLUMNS = 4000
 
 
 @dataclass(frozen=True)
 class TypeOption:
-    """One type of a group."""
+    """A type for a group."""
 
     type: GGMLType
     n_bytes: int
@@ -23,9 +23,9 @@ class TypeOption:
 
 
 def choose_types(groups: Sequence[Sequence[TypeOption]], n_bytes: int) -> list[int] | None:
-    """The index of an option for each group, of least loss in all and of at most `n_bytes`; None if nothing fits.
+    """Return the option index for each group with the least total loss and at most `n_bytes`; None if nothing fits.
 
-    Sizes are counted in 4000ths of what may vary, rounded up: the result fits, and misses the best by a 4000th at most.
+    Sizes are rounded up to 1/4000 of the variable part: the result fits, within 1/4000 of the optimum.
     """
     least = [min(option.n_bytes for option in options) for options in groups]
     room = n_bytes - sum(least)

@@ -1,4 +1,4 @@
-"""The plot of a choice: size against KL divergence, with the known mixes beside it."""
+"""Plot of size against KL divergence, with the known mixes for comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEIGHT, _LEFT, _RIGHT = 320, 80, 150
 
 
 def draw(picked: Picked, model: str, overhead: int) -> str:
-    """An SVG document; `overhead` are bytes of a file beside its tensors."""
+    """Return an SVG document; `overhead` is the file size without tensors."""
     known = [mix for mix in picked.known if mix.name != picked.best.name]
     points = [
         ((one.n_bytes + overhead) / 1e6, max((one.held_out or one.loss).kl, 1e-6), one.name, kind)

@@ -1,4 +1,4 @@
-"""Groups: weights of one kind and one part of the depth, which get one type together."""
+"""Groups of weights with one type: weights of one kind in one range of layers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from woolly.quant import GGMLType
 from woolly.quantize.few_bits import NEEDS_IMATRIX
 from woolly.quantize.recipe import is_weight
 
-# The type of each weight by its name.
+# Type of each weight by name.
 Types = Mapping[str, GGMLType]
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.*)\.weight")
-# For rows that are whole blocks of 256, and for others: fewest bits first. Types with one float16 more for a minimum
-# (Q4_1, Q5_1) lose more than others of their size.
+# For rows that are multiples of 256, and for others: fewest bits first. Types with an additional f16 minimum
+# (Q4_1, Q5_1) have a larger loss than others of their size.
 _WIDE = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 _NARROW = ("IQ4_NL", "Q5_0", "Q8_0")
 
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Weights that get one type."""
+    """Weights with one type."""
 
     name: str  # such as "attn_v 0-14"
     tensors: tuple[Tensor, ...]
-    first_layer: int  # the first one that a change reaches; -1: the table of tokens, before all layers
+    first_layer: int  # first layer affected by a change; -1: token embedding, before all layers
 
     def types(self, type: GGMLType) -> dict[str, GGMLType]:
-        """The type of each weight of the group."""
+        """Type of each weight of the group."""
         return {tensor.name: type for tensor in self.tensors}
 
     def n_bytes(self, type: GGMLType) -> int:
@@ -40,7 +40,7 @@ class WeightGroup:
 
 
 def groups_of(file: GGUFFile, n_depths: int) -> list[WeightGroup]:
-    """The groups of a model whose layers are cut into `n_depths` parts, in file order of their first weights."""
+    """Groups of a model whose layers are split into `n_depths` ranges, in file order of their first weights."""
     weights = [tensor for tensor in file.tensors.values() if is_weight(tensor)]
     layers = [int(found[1]) for tensor in weights if (found := _LAYER.fullmatch(tensor.name))]
     if not layers:
@@ -63,7 +63,7 @@ def groups_of(file: GGUFFile, n_depths: int) -> list[WeightGroup]:
 
 
 def types_for(group: WeightGroup, has_importance: bool) -> list[GGMLType]:
-    """Types that a group may have, fewest bits first; the last one is what it has, if that is larger than all."""
+    """Candidate types of a group, fewest bits first; last the group's original type, if that is larger than all."""
     columns = {tensor.shape[-1] for tensor in group.tensors}
     names: Sequence[str] = _WIDE if all(n % 256 == 0 for n in columns) else _NARROW
     known = [GGMLType[name] for name in names]
@@ -74,7 +74,7 @@ def types_for(group: WeightGroup, has_importance: bool) -> list[GGMLType]:
 
 
 def n_bytes_of(tensors: Iterable[Tensor], types: Types) -> int:
-    """Bytes of all tensors with these types; those without one keep theirs."""
+    """Bytes of all tensors with these types; tensors without one keep theirs."""
     return sum(_size(tensor, types.get(tensor.name, tensor.type)) for tensor in tensors)
 
 

@@ -1,6 +1,6 @@
-"""KlMeter: the KL divergence of a model some of whose weights have other types, from the model as it is.
+"""KlMeter: KL divergence of a model with some quantized weights from the original.
 
-Only layers from the first changed one on are computed: hidden states of the original are kept at each layer's edge.
+Computes only layers from the first changed one on: hidden states of the original are cached at the range boundaries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from woolly.quantize.recipe import Change
 from woolly.runtime import Batch, Options, Program, choose, pages_for
 
 Float32 = npt.NDArray[np.float32]
-# Bytes of encoded weights that are kept for later measurements.
+# Cached bytes of encoded weights.
 _KEPT = 1 << 30
 
 
@@ -37,15 +37,15 @@ class Loss:
     """KL divergence and perplexity of a file compared with the original."""
 
     kl: float  # mean over the scored tokens, in nats
-    same_top: float  # share of tokens that both rank first
+    same_top: float  # share of tokens with the same top token
 
 
 @dataclass
 class _Window:
     batch: Batch
-    logits: Float32  # of the original, rows that are scored
+    logits: Float32  # of the original, scored rows
     totals: npt.NDArray[np.float64]
-    hidden: dict[int, Float32]  # by layer: rows that enter it
+    hidden: dict[int, Float32]  # by layer: input rows
 
 
 class KlMeter:
@@ -72,7 +72,7 @@ class KlMeter:
         self._backend = choose(backend)
         self._imatrix = imatrix
         self._encoded: dict[tuple[str, GGMLType], Tensor] = {}
-        self._rests: dict[int, Program] = {}  # by their first layer
+        self._rests: dict[int, Program] = {}  # by first layer
         self._pages = range(pages_for(self._ctx))
         self._slots = SlotTurns(self._plan)
         self._layers = [] if self._slots.n_slots else sorted(layer_split_points(self._plan))
@@ -83,7 +83,7 @@ class KlMeter:
             program.close()
 
     def measure(self, types: Types) -> Loss:
-        """The loss with these types of weights; the others stay as they are."""
+        """Measure the loss with these types of weights; the others are unchanged."""
         changed = {name: type for name, type in types.items() if type is not self._file.tensors[name].type}
         if not changed:
             return Loss(0.0, 1.0)
@@ -93,7 +93,7 @@ class KlMeter:
         plan = _retyped(plan, changed)
         tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
         if then is None:
-            self.close()  # first: both would be in memory at once
+            self.close()  # first: both would be in memory together
         rest = None if then is None else self._rest(then)
         program = self._backend.compile(plan, tensors, self._options)
         try:
@@ -115,7 +115,7 @@ class KlMeter:
         return Loss(float(np.concatenate(losses).mean()), float(np.concatenate(tops).mean()))
 
     def close(self) -> None:
-        """Frees layers that are kept prepared between measurements; one that needs them prepares them again."""
+        """Free the prepared layers; they are prepared again when needed."""
         rests, self._rests = self._rests, {}
         for program in rests.values():
             program.close()
@@ -125,21 +125,21 @@ class KlMeter:
         return 1 + max(int(layer.rpartition(".")[2]) for layer in self._plan.layers if layer)
 
     def _first_layer(self, changed: Types) -> int | None:
-        """The last edge that is before all changes; None: the model is computed from its beginning."""
+        """Return the last boundary before all changes; None: compute from the start of the model."""
         layers = []
         for name in changed:
             where, _, rest = name.partition(".")
             layers.append(int(rest.partition(".")[0]) if where == "blk" else self._n_layers - 1)
-            # The table of tokens is read at the beginning, too.
+            # The token embedding is also read at the start.
             if where not in ("blk", "output"):
                 return None
         known = [layer for layer in self._layers if layer <= min(layers) and layer > 0]
         return known[-1] if known else None
 
     def _layer_after(self, changed: Types) -> int | None:
-        """The first edge behind all changes; None: there is none, or what is behind the layers changes, too.
+        """Return the first boundary after all changes; None: there is none, or weights after the layers change, too.
 
-        The table of tokens may be read there again.
+        A tied token embedding is read there again.
         """
         if any(not name.startswith("blk.") for name in changed):
             return None
@@ -147,15 +147,15 @@ class KlMeter:
         return next((layer for layer in self._layers if layer > last), None)
 
     def _rest(self, first: int) -> Program:
-        """The original from a layer on; kept, since preparing its weights again is a sixth of the time (SmolLM2)."""
+        """Return the original from a layer on; cached: preparing its weights takes a sixth of the time (SmolLM2)."""
         if first not in self._rests:
-            self.close()  # that of another place: one at a time, for its memory
+            self.close()  # of another layer: one at a time, to limit memory
             plan = slice_layers(self._plan, first, self._n_layers - 1)
             self._rests = {first: self._backend.compile(plan, self._file.tensors, self._options)}
         return self._rests[first]
 
     def _observe(self, program: Program, window: Sequence[int]) -> _Window:
-        """The original's logits of the second half of a window, and its hidden states."""
+        """Compute the original's logits of the second half of a window, and its hidden states."""
         n = len(window)
         scored = list(range(n // 2, n - 1))
         batch = Batch.of([(list(window), 0, self._pages)], scored, slots=self._slots.next([0], 0))
@@ -192,7 +192,7 @@ class KlMeter:
 
 
 def _retyped(plan: Plan, types: Types) -> Plan:
-    """The plan over weights of other types."""
+    """Return the plan with weights of other types."""
 
     def of(weight: Weight) -> Weight:
         return replace(weight, type=types.get(weight.tensor, weight.type))
@@ -203,6 +203,6 @@ def _retyped(plan: Plan, types: Types) -> Plan:
 def _compare(rows: Float32, window: _Window) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     totals = log_total(rows)
     shares = np.exp(window.logits - window.totals.astype(np.float32)[:, None])
-    # KL is the mean of log p - log q under p; the two normalizers leave the sum.
+    # KL is the mean of log p - log q under p; the two normalizers are added outside of the sum.
     kl = np.einsum("ij,ij->i", shares, window.logits - rows, dtype=np.float64) - window.totals + totals
     return np.maximum(kl, 0), rows.argmax(axis=1) == window.logits.argmax(axis=1)

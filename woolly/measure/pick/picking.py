@@ -1,4 +1,4 @@
-"""The best file of a size: measure each group in each type, choose, verify, exchange."""
+"""Search for the best mix under a size: measure each group in each type, choose, verify, exchange."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from woolly.measure.pick.records import Records
 from woolly.quant import GGMLType
 from woolly.quantize import MIXES, ImportanceMatrix, make_recipe
 
-ProgressCallback = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+ProgressCallback = Callable[[str, int, int], None]  # task, steps done, total steps
 
-# Mixes that the result is compared with: those that people choose among.
+# Popular mixes, for comparison.
 _KNOWN = (
     *("Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_0"),
     *("Q3_K_L", "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "Q2_K"),
     *("IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"),
 )
-# Known mixes of at most the size that are measured: more would cost time and lose for certain.
+# Number of measured mixes up to the size: smaller ones would only cost time.
 _N_BELOW, _N_ABOVE = 3, 1
 
 
 @dataclass(frozen=True)
 class GroupLoss:
-    """One group in one type, the rest as it is."""
+    """One group in one type, with the rest unchanged."""
 
     group: str
     type: str
@@ -38,13 +38,13 @@ class GroupLoss:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole file: types of all weights that differ from the original's, and its losses."""
+    """A complete file: types of all changed weights, and its losses."""
 
     name: str
     types: Types
     n_bytes: int  # of its tensors
-    loss: Loss  # on the text that types are chosen by
-    held_out: Loss | None = None  # on windows that nothing was chosen by
+    loss: Loss  # on the text used for the choice
+    held_out: Loss | None = None  # on windows not used for the choice
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Search:
         if found is None:
             make = self._makers[part]
             assert make is not None
-            if part not in self._meters:  # a run whose measurements are all there computes nothing
+            if part not in self._meters:  # a run whose measurements are all recorded computes nothing
                 self.close()
                 self._meters[part] = make()
             found = self._meters[part].measure(types)
@@ -83,7 +83,7 @@ class _Search:
         return found
 
     def close(self) -> None:
-        """Frees what the meters keep prepared."""
+        """Free the meters' prepared layers."""
         for meter in self._meters.values():
             meter.close()
 
@@ -103,10 +103,10 @@ def pick(
     max_exchanges: int = 12,
     on_progress: ProgressCallback = lambda *_: None,
 ) -> Picked:
-    """The types of least KL divergence whose tensors take at most `n_bytes`.
+    """Return the types with the least KL divergence whose tensors take at most `n_bytes`.
 
-    A known mix of that size is a candidate like any other, so the result is never worse than the best of them.
-    `meter` and `held_out` make the meters of the text and of what is left of it.
+    Known mixes of that size are candidates, so the result is never worse than the best of them. `meter` and `held_out`
+    create the meters of the text and of its held-out rest.
     """
     search = _Search(file, records, meter, held_out)
     try:
@@ -127,7 +127,7 @@ def _pick(
     groups = [group for group, _ in types]
     fixed = search.n_bytes({}) - sum(tensor.n_bytes for group in groups for tensor in group.tensors)
     least = fixed + sum(min(map(group.n_bytes, own)) for group, own in types)
-    if least > n_bytes:  # found before anything is measured, which takes minutes
+    if least > n_bytes:  # checked before measuring, which takes minutes
         raise RequestError(f"--size is too small: this model takes at least {least / 1e6:.1f} MB of weights")
     options = _measure(search, types, on_progress)
     chosen = choose_types(options, n_bytes - fixed)
@@ -157,7 +157,7 @@ def _with_held_out(search: _Search, candidate: Candidate) -> Candidate:
 def _possible(
     groups: Sequence[WeightGroup], imatrix: ImportanceMatrix | None
 ) -> list[tuple[WeightGroup, list[GGMLType]]]:
-    """Groups with the types that they may have. One of mixed types with nothing smaller is left out: it stays."""
+    """Groups with their candidate types. A group of mixed types without a smaller candidate is skipped."""
     known = set[str]() if imatrix is None else set(imatrix.entries)
     types = ((group, types_for(group, known.issuperset(one.name for one in group.tensors))) for group in groups)
     return [(group, own) for group, own in types if own]
@@ -166,7 +166,7 @@ def _possible(
 def _measure(
     search: _Search, types: Sequence[tuple[WeightGroup, Sequence[GGMLType]]], on_progress: ProgressCallback
 ) -> list[list[TypeOption]]:
-    """Losses of each group in each type that it may have."""
+    """Losses of each group in each of its candidate types."""
     total, done = sum(len(own) for _, own in types), 0
     out: list[list[TypeOption]] = []
     for group, own in types:
@@ -200,7 +200,7 @@ def _known(
             recipe = make_recipe(search.file, MIXES[name], allow_requantize=True, has_imatrix=imatrix is not None)
             if imatrix is not None:
                 imatrix.missing(recipe)
-        except RequestError:  # it needs an imatrix, or an entry that this one has not
+        except RequestError:  # it needs an imatrix, or an entry that this one lacks
             continue
         sized.append((recipe.n_bytes, name, {c.tensor.name: c.type for c in recipe.changes if c.is_change}))
     below = sorted((entry for entry in sized if entry[0] <= n_bytes), key=lambda entry: -entry[0])[:_N_BELOW]
@@ -222,9 +222,9 @@ def _exchange(
     max_exchanges: int,
     on_progress: ProgressCallback,
 ) -> tuple[Candidate, int]:
-    """Moves of one or two groups that should gain, the most promising first, until none of them does.
+    """Change one or two groups while that reduces the loss, the most promising first.
 
-    Single losses do not add up exactly; what they say of a small move is mostly right.
+    Losses do not add up exactly, but predict small changes well.
     """
     tried: set[tuple[int, ...]] = {tuple(chosen)}
     n = 0
@@ -255,7 +255,7 @@ def _moves(
     n_bytes: int,
     tried: set[tuple[int, ...]],
 ) -> list[list[int]]:
-    """Choices that differ in one group, or in one that grows and one that shrinks, best estimate first."""
+    """Choices that change one group, or grow one and shrink another, best estimate first."""
     found: list[tuple[float, list[int]]] = []
     steps = [(g, i) for g in range(len(groups)) for i in range(len(options[g])) if i != chosen[g]]
 

@@ -1,4 +1,4 @@
-"""Records: measurements in a file beside the result, so that a second run or another size measures nothing again."""
+"""Cache of measurements in a file next to the result, for a second run or another size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from woolly.measure.pick.meter import Loss
 
 
 class Records:
-    """Losses by what was changed, of one model, text and way to measure."""
+    """Losses by changed types, for one model, text and method."""
 
     def __init__(self, path: Path, of: Mapping[str, object]) -> None:
-        """`of` names the model, the text and all that changes a figure: a file of something else is refused."""
+        """`of` identifies the model, the text and the settings: a file of other ones is rejected."""
         self.path = path
         self._of = dict(of)
         self._losses: dict[str, list[float]] = {}
@@ -40,7 +40,7 @@ class Records:
         return None if found is None else Loss(*found)
 
     def put(self, part: str, types: Types, loss: Loss) -> None:
-        """Keeps a measurement, on disk, too; a run that is killed loses at most the one under way."""
+        """Add a measurement, also on disk; a killed run loses at most the one in progress."""
         self._losses[_key(part, types)] = [loss.kl, loss.same_top]
         partial = self.path.with_name(self.path.name + ".part")
         partial.write_text(json.dumps({"of": self._of, "losses": self._losses}))

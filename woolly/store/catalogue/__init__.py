@@ -1,3 +1,3 @@
-"""What is known without asking: names that people type with the repositories they mean, and forms of model files."""
+"""Built-in catalogue: model names with their repositories, and model file formats."""
 
 __all__: list[str] = []

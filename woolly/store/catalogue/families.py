@@ -64,7 +64,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class Family:
-    """What the models of one name were made for, and their sizes by tag."""
+    """A model family: its purposes, and its sizes by tag."""
 
     purpose: Purpose
     tags: Mapping[str, Tag]
