@@ -218,8 +218,8 @@ def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
         for pack in packs(made):
             filters = [TEXT if target.startswith("compute_") else SIXTEENS]
             packed = lzma.compress(b"".join(image for image, _ in pack), filters=filters)
-            held = [[len(image), kernels] for image, kernels in pack]
-            index[target].append({"at": len(data), "bytes": len(packed), "images": held})
+            entries = [[len(image), kernels] for image, kernels in pack]
+            index[target].append({"at": len(data), "bytes": len(packed), "images": entries})
             data += packed
     head = json.dumps(index, separators=(",", ":")).encode()
     return MARK + len(head).to_bytes(4, "little") + head + data

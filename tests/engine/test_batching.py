@@ -193,8 +193,8 @@ WAYS = [
 
 @pytest.mark.parametrize(("chunk", "room", "speculation"), WAYS)
 def test_concurrent_requests_give_the_output_of_each_alone(model, alone, chunk, room, speculation, monkeypatch):
-    if chunk == 128:  # one grammar in each step: the others are held for a later one
-        monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
+    if chunk == 128:  # one grammar in each step: the others are deferred to a later one
+        monkeypatch.setattr("woolly.engine.step.deferred_rows.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model
     engine = Engine(
         program,

@@ -103,7 +103,7 @@ def test_no_chunk_waits_for_rows_deferred_by_grammars(driver, device):
     output_processor = engine._output_processor
     output_processor.begin()
     assert log == []
-    output_processor._held.hold(request, [], ())
+    output_processor._deferred.defer(request, [], ())
     output_processor.begin()
     assert log == ["chunk"]
 

@@ -146,8 +146,8 @@ def alone(name, folder):
 @pytest.mark.parametrize("name", MTP)
 @pytest.mark.parametrize(("chunk", "room"), [(5, "plenty"), (32, "tight"), (512, "plenty"), (512, "tight")])
 def test_concurrent_requests_give_the_output_of_no_drafts(folder, name, chunk, room, monkeypatch):
-    if chunk == 32:  # one grammar in each step: the others are held for a later one
-        monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
+    if chunk == 32:  # one grammar in each step: the others are deferred to a later one
+        monkeypatch.setattr("woolly.engine.step.deferred_rows.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model(name, folder)
     engine = Engine(
         program,

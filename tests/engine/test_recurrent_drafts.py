@@ -47,7 +47,7 @@ def test_rejected_drafts_cost_rows_and_no_steps(engine_of):
 
 
 def test_many_requests_with_drafts_in_a_small_chunk_all_finish(engine_of, parts, monkeypatch):
-    monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
+    monkeypatch.setattr("woolly.engine.step.deferred_rows.GRAMMAR_SECONDS", 0.0)
     engine = engine_of(ctx=192, kv_tokens=192, chunk=16, max_running=6, n_snapshots=4, draft_tokens=5)
     engine._speculation.draft = DraftModelProposer(HybridProgram(parts[0]), 768, 192, 6)
     wide = engine_of()

@@ -28,7 +28,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("woolly.grammar.constraint.time", clock)
-    monkeypatch.setattr("woolly.engine.step.held.time", clock)
+    monkeypatch.setattr("woolly.engine.step.deferred_rows.time", clock)
     return clock
 
 

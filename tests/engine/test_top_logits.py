@@ -9,7 +9,7 @@ from tests.engine.test_batching import CTX, cases, drive, result
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import SamplingParams
 from woolly.engine import DraftModelProposer, Engine, PromptLookupProposer
-from woolly.engine.step import held
+from woolly.engine.step import deferred_rows
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
@@ -72,11 +72,11 @@ def test_only_requests_that_need_all_logits_ask_for_them(program, tokenizer):
     assert [len(request.output) for request in usual] == [9, 9]
 
 
-def test_held_top_logits_stay_unchanged(program, tokenizer, monkeypatch):
+def test_deferred_top_logits_stay_unchanged(program, tokenizer, monkeypatch):
     params = SamplingParams(seed=2, max_tokens=12, regex="[a-f]{3,30}", logprobs=2)
     texts = []
     for seconds in (1e9, 0.0):  # with 0, a step chooses for one request and holds the rows of the others
-        monkeypatch.setattr(held, "GRAMMAR_SECONDS", seconds)
+        monkeypatch.setattr(deferred_rows, "GRAMMAR_SECONDS", seconds)
         engine = Engine(Ranking256(program), tokenizer, ctx=CTX, max_running=4)
         requests = [engine.add(engine.new_request([3, i], params)) for i in range(4)]
         for _ in range(1000):

@@ -111,7 +111,7 @@ def test_skipped_prompts_hold_only_their_windows(engine_of, n_slots):
         requests.append(add(engine, prompt, 3, priority=priority % 7))
         engine.step()
         for request in engine.scheduler.running:
-            begin, end = engine.scheduler.visible_pages._held[request][pool]
+            begin, end = engine.scheduler.visible_pages._retained[request][pool]
             assert end - begin <= -(-WINDOW // 32) + 2
         if priority == 9:  # beside requests that wait
             assert len(engine.logits(ids(1200))) == 1200

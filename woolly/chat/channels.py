@@ -24,7 +24,7 @@ class ChannelSplitter:
         """`is_open`: the prompt ends with the header of reasoning."""
         self._kind: Literal["reasoning", "text", "call"] = "reasoning" if is_open else "text"
         self._state = self._inside if is_open else self._before
-        self._held = ""  # a header, or what may be the beginning of a mark
+        self._buffer = ""  # a header, or what may be the beginning of a mark
         self._out: dict[str, list[str]] = {"reasoning": [], "text": []}
         self._shown: set[str] = set()  # kinds of which a message was shown
         self._space = ""  # between two messages of one kind
@@ -37,31 +37,31 @@ class ChannelSplitter:
 
     def finish(self) -> Split:
         """Returns what was held back, at the end of the answer; a header that does not end is dropped."""
-        if self._state == self._inside or "<|" not in self._held:
-            self._show(self._held)
-        self._held = ""
+        if self._state == self._inside or "<|" not in self._buffer:
+            self._show(self._buffer)
+        self._buffer = ""
         return self._take()
 
     def _before(self, c: str) -> None:
-        self._held += c
-        begun = self._held.lstrip()
+        self._buffer += c
+        begun = self._buffer.lstrip()
         if begun in _HEADS:
-            self._held = begun
+            self._buffer = begun
             self._state = self._in_header
         elif not any(head.startswith(begun) for head in _HEADS):
             self._open("text")
 
     def _in_header(self, c: str) -> None:
-        self._held += c
-        if self._held.endswith(_BODY):
-            header, self._held = self._held, ""
+        self._buffer += c
+        if self._buffer.endswith(_BODY):
+            header, self._buffer = self._buffer, ""
             channel = re.search(r"<\|channel\|>\s*(\w+)", header)
             if function := re.search(r"to=functions\.([\w.-]+)", header):
                 self._open("call")
                 self._out["text"].append(f"<|channel|>commentary to=functions.{function[1]}{_BODY}")
             else:
                 self._open("reasoning" if channel is not None and channel[1] == "analysis" else "text")
-        elif len(self._held) > _MAX_HEADER or (c == "\n" and "<|" not in self._held):
+        elif len(self._buffer) > _MAX_HEADER or (c == "\n" and "<|" not in self._buffer):
             self._open("text")
 
     def _open(self, kind: Literal["reasoning", "text", "call"]) -> None:
@@ -69,21 +69,21 @@ class ChannelSplitter:
         self._kind = kind
         self._space = "\n\n" if kind in self._shown else ""
         self._state = self._inside
-        held, self._held = self._held, ""
-        for character in held:
+        buffer, self._buffer = self._buffer, ""
+        for character in buffer:
             self._inside(character)
 
     def _inside(self, c: str) -> None:
-        self._held += c
-        if self._held in _ENDS:
+        self._buffer += c
+        if self._buffer in _ENDS:
             if self._kind == "call":
                 self._out["text"].append("<|call|>")
-            self._state = self._in_header if self._held == _HEADS[0] else self._before
-            self._held = self._held if self._held == _HEADS[0] else ""
+            self._state = self._in_header if self._buffer == _HEADS[0] else self._before
+            self._buffer = self._buffer if self._buffer == _HEADS[0] else ""
             return
-        while self._held and not any(end.startswith(self._held) for end in _ENDS):
-            self._show(self._held[0])
-            self._held = self._held[1:]
+        while self._buffer and not any(end.startswith(self._buffer) for end in _ENDS):
+            self._show(self._buffer[0])
+            self._buffer = self._buffer[1:]
 
     def _show(self, text: str) -> None:
         if text:

@@ -87,7 +87,7 @@ class ReasoningSplitter:
         """`is_open`: the prompt ends with the start mark."""
         self._marks = marks
         self._state = self._pass if marks is None else self._inside if is_open else self._before
-        self._held = ""  # space, or what may be the beginning of a mark
+        self._buffer = ""  # space, or what may be the beginning of a mark
         self._space = ""  # within the reasoning; dropped at its end
         self._begun = False  # whether reasoning was shown
         self._reasoning: list[str] = []
@@ -107,12 +107,12 @@ class ReasoningSplitter:
     def finish(self) -> Split:
         """Returns what was held back, at the end of the answer."""
         if self._state == self._before:
-            self._text.append(self._held)
+            self._text.append(self._buffer)
         elif self._state == self._inside:
-            self._think(self._held)
-        elif self._state == self._after or (self._marks and self._held.rstrip() != self._marks.answer_end):
-            self._text.append(self._held)
-        self._held = ""
+            self._think(self._buffer)
+        elif self._state == self._after or (self._marks and self._buffer.rstrip() != self._marks.answer_end):
+            self._text.append(self._buffer)
+        self._buffer = ""
         return self._take()
 
     def _pass(self, c: str) -> None:
@@ -120,27 +120,27 @@ class ReasoningSplitter:
 
     def _before(self, c: str) -> None:
         assert self._marks is not None
-        self._held += c
-        begun = self._held.lstrip()
+        self._buffer += c
+        begun = self._buffer.lstrip()
         if begun and begun in (self._marks.start, self._marks.answer):
-            self._held = ""
+            self._buffer = ""
             self._state = self._inside if begun == self._marks.start else self._after
         elif not (self._marks.start.startswith(begun) or self._marks.answer.startswith(begun)):
-            self._text.append(self._held)
-            self._held = ""
+            self._text.append(self._buffer)
+            self._buffer = ""
             self._state = self._pass
 
     def _inside(self, c: str) -> None:
         assert self._marks is not None
         end = self._marks.end
-        self._held += c
-        if self._held == end:
-            self._held = ""
+        self._buffer += c
+        if self._buffer == end:
+            self._buffer = ""
             self._state = self._after
             return
-        while self._held and not end.startswith(self._held):
-            self._think(self._held[0])
-            self._held = self._held[1:]
+        while self._buffer and not end.startswith(self._buffer):
+            self._think(self._buffer[0])
+            self._buffer = self._buffer[1:]
 
     def _think(self, text: str) -> None:
         for c in text:
@@ -155,26 +155,26 @@ class ReasoningSplitter:
 
     def _after(self, c: str) -> None:
         assert self._marks is not None
-        if not self._held and c in _SPACE:
+        if not self._buffer and c in _SPACE:
             return
-        self._held += c
+        self._buffer += c
         answer = self._marks.answer
-        if self._held == answer:
-            self._held = ""
-        elif not answer.startswith(self._held):
-            held, self._held = self._held, ""
+        if self._buffer == answer:
+            self._buffer = ""
+        elif not answer.startswith(self._buffer):
+            buffer, self._buffer = self._buffer, ""
             self._state = self._answering if self._marks.answer_end else self._pass
-            for character in held:
+            for character in buffer:
                 self._state(character)
 
     def _answering(self, c: str) -> None:
         """Holds back what may be the end mark of the answer, and space after it."""
         assert self._marks is not None
         end = self._marks.answer_end
-        self._held += c
-        while self._held and not (end.startswith(self._held) or self._held.rstrip() == end):
-            self._text.append(self._held[0])
-            self._held = self._held[1:]
+        self._buffer += c
+        while self._buffer and not (end.startswith(self._buffer) or self._buffer.rstrip() == end):
+            self._text.append(self._buffer[0])
+            self._buffer = self._buffer[1:]
 
     def _take(self) -> Split:
         split = Split("".join(self._reasoning), "".join(self._text))

@@ -83,9 +83,9 @@ def reset_peak() -> bool:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return False
-    peak, held = _status_mib("VmHWM"), _status_mib("VmRSS")
+    peak, resident = _status_mib("VmHWM"), _status_mib("VmRSS")
     # A system may take the request and do nothing. Both are counted per thread and summed up now and then.
-    return peak is not None and held is not None and peak < held + 4
+    return peak is not None and resident is not None and peak < resident + 4
 
 
 def _status_mib(name: str) -> float | None:

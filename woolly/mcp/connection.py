@@ -106,9 +106,9 @@ class ServerConnection:
         try:
             from mcp import Client
 
-            async with AsyncExitStack() as held:
-                client = await held.enter_async_context(
-                    Client(await self._transport(held), read_timeout_seconds=self.spec.timeout)
+            async with AsyncExitStack() as stack:
+                client = await stack.enter_async_context(
+                    Client(await self._transport(stack), read_timeout_seconds=self.spec.timeout)
                 )
                 tools = await _list_tools(client)
                 opened.set_result((client, tools))
@@ -123,7 +123,7 @@ class ServerConnection:
                 opened.set_exception(self._unusable(error))
                 opened.exception()  # marks it as seen, if nobody waits any more
 
-    async def _transport(self, held: AsyncExitStack) -> Any:
+    async def _transport(self, stack: AsyncExitStack) -> Any:
         spec = self.spec
         if spec.url is None:
             from mcp import StdioServerParameters, stdio_client
@@ -131,12 +131,12 @@ class ServerConnection:
             parameters = StdioServerParameters(
                 command=str(spec.command), args=list(spec.args), env=dict(spec.env), cwd=spec.cwd
             )
-            return stdio_client(parameters, errlog=held.enter_context(self._tail.open()))
+            return stdio_client(parameters, errlog=stack.enter_context(self._tail.open()))
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
         timeout = httpx2.Timeout(spec.timeout)
-        client = await held.enter_async_context(httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout))
+        client = await stack.enter_async_context(httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout))
         return streamable_http_client(spec.url, http_client=client)
 
     def _unusable(self, error: BaseException) -> ToolError:

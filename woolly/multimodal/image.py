@@ -86,7 +86,7 @@ def read_image(source: ImageSource, name: str = "the image") -> Image:
     images = sys.modules.get("PIL.Image")
     if images is not None and isinstance(source, images.Image):
         _check_size(source.width, source.height, name)
-        return _held(lambda: _guarded(lambda: _convert(source, name), "PIL", name))
+        return _decode_serially(lambda: _guarded(lambda: _convert(source, name), "PIL", name))
     kind = type(source).__name__
     raise RequestError(f"{name} is a {kind}; a path, bytes, a PIL image or an array of uint8 was expected")
 
@@ -115,10 +115,10 @@ def _decode(data: bytes, name: str) -> Image:
             _check_scans(data.count(b"\xff\xda"), image.width * image.height, name)
         return _convert(image, name)
 
-    return _held(lambda: _guarded(decode, kind, name))
+    return _decode_serially(lambda: _guarded(decode, kind, name))
 
 
-def _held(decode: Callable[[], Image]) -> Image:
+def _decode_serially(decode: Callable[[], Image]) -> Image:
     with _DECODING:
         return decode()
 

@@ -87,25 +87,25 @@ class _Packed(Protocol):
     def text(self) -> str: ...
 
 
-Held = TypeVar("Held", bound=_Packed)
+Item = TypeVar("Item", bound=_Packed)
 
 
-class FileCache(Generic[Held]):
+class FileCache(Generic[Item]):
     """LRU cache of pages or frames by the file's digest: each turn of a conversation sends its files again."""
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self._files: OrderedDict[bytes, tuple[Held, ...]] = OrderedDict()
+        self._files: OrderedDict[bytes, tuple[Item, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, digest: bytes) -> tuple[Held, ...] | None:
+    def find(self, digest: bytes) -> tuple[Item, ...] | None:
         """Return the cached pages of a file, None if it is not cached."""
         with self._lock:
             if digest in self._files:
                 self._files.move_to_end(digest)
             return self._files.get(digest)
 
-    def keep(self, digest: bytes, pages: tuple[Held, ...]) -> None:
+    def keep(self, digest: bytes, pages: tuple[Item, ...]) -> None:
         """Cache the pages of a file, and evict the least recently used ones."""
         with self._lock:
             self._files[digest] = pages

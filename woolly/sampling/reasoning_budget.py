@@ -39,7 +39,7 @@ class ReasoningBudget:
         self._detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=frozenset(marks.shown))
         self._budget = budget
         self._message = message
-        self._held = ""  # text that may be the beginning of a mark
+        self._buffer = ""  # text that may be the beginning of a mark
         self._n = 0  # tokens of thoughts so far
         self._n_cut = 0
         self.is_inside = marks.is_open
@@ -53,7 +53,7 @@ class ReasoningBudget:
         if was_forced:
             self.forced = self.forced[1:] if self.forced[0] == token else ()
         self._n += self.is_inside and not was_forced
-        self._held += self._detokenizer.push(token)
+        self._buffer += self._detokenizer.push(token)
         self._read()
         if not self.forced:
             self._end_if_due()
@@ -74,26 +74,26 @@ class ReasoningBudget:
         marks = self._marks
         while not self.is_over:
             mark = marks.end if self.is_inside else marks.start
-            at = self._held.find(mark)
-            if not self.is_inside and not marks.answer and self._held[: max(at, 0)].strip():
+            at = self._buffer.find(mark)
+            if not self.is_inside and not marks.answer and self._buffer[: max(at, 0)].strip():
                 at = -1  # there was an answer before it
             if at < 0:
                 break
-            self._held = self._held[at + len(mark) :]
+            self._buffer = self._buffer[at + len(mark) :]
             if self.is_inside and not marks.answer:
                 self.is_over = True
             self.is_inside = not self.is_inside
-        if not self.is_inside and not marks.answer and not marks.start.startswith(self._held.lstrip()):
+        if not self.is_inside and not marks.answer and not marks.start.startswith(self._buffer.lstrip()):
             self.is_over = True
         mark = marks.end if self.is_inside else marks.start
-        self._held = self._held if not self.is_inside and not marks.answer else _tail(self._held, mark)
+        self._buffer = self._buffer if not self.is_inside and not marks.answer else _tail(self._buffer, mark)
 
     def _end_if_due(self) -> None:
         if not self.is_inside or self._n < self._budget:
             return
         marks = self._marks
         # A mark that has begun is completed: a second one after its beginning would be text.
-        text = marks.end[len(self._held) :] if self._held else self._message + marks.end
+        text = marks.end[len(self._buffer) :] if self._buffer else self._message + marks.end
         text += marks.after
         if not marks.may_call or self._n_cut:
             text += marks.answer  # else a model that thinks again, and is cut off again, would never come to an end

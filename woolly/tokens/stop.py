@@ -8,27 +8,27 @@ class StopMatcher:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
-        self._held = ""
+        self._buffer = ""
         self.found: str | None = None  # the stop string found; the longest if several begin at the same position
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that may be shown, and True if a stop string was found."""
         if not self._stops:
             return text, False
-        self._held += text
-        found = [(at, -len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        self._buffer += text
+        found = [(at, -len(stop), stop) for stop in self._stops if (at := self._buffer.find(stop)) >= 0]
         if found:
             at, _, self.found = min(found)
-            shown, self._held = self._held[:at], ""
+            shown, self._buffer = self._buffer[:at], ""
             return shown, True
-        keep = max(_overlap(self._held, stop) for stop in self._stops)
-        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        keep = max(_overlap(self._buffer, stop) for stop in self._stops)
+        shown, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
         return shown, False
 
     def finish(self) -> str:
         """Return the withheld text at the end of the stream."""
-        held, self._held = self._held, ""
-        return held
+        buffer, self._buffer = self._buffer, ""
+        return buffer
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -13,7 +13,7 @@ class BareObject:
     def __init__(self) -> None:
         self._depth = 0
         self._word = ""  # a key or a number, until it ends
-        self._held = ""  # may be the beginning of a quote
+        self._buffer = ""  # may be the beginning of a quote
         self._in_text = self._in_json = self._escaped = False
         self.is_done = False
 
@@ -23,14 +23,14 @@ class BareObject:
             self._in_json = self._escaped or character != '"'
             self._escaped = character == "\\" and not self._escaped
             return character
-        self._held += character
-        if self._held == QUOTE:
-            self._held = ""
+        self._buffer += character
+        if self._buffer == QUOTE:
+            self._buffer = ""
             self._in_text = not self._in_text
             return '"'
         out = ""
-        while self._held and not QUOTE.startswith(self._held):
-            c, self._held = self._held[0], self._held[1:]
+        while self._buffer and not QUOTE.startswith(self._buffer):
+            c, self._buffer = self._buffer[0], self._buffer[1:]
             out += to_json(c)[1:-1] if self._in_text else self._plain(c)
         return out
 

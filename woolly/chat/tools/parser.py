@@ -58,7 +58,7 @@ class ToolParser:
         self._out: list[str] = []  # text of the current event
         self._state = self._in_text
         self._space = ""  # held back; dropped if a call follows
-        self._held = ""  # may be the beginning of a mark
+        self._buffer = ""  # may be the beginning of a mark
         self._seen_text = self._is_after_call = self._is_over = False
         self.n_calls = 0
 
@@ -82,7 +82,7 @@ class ToolParser:
         """Returns the events of held-back text, at the end of the answer."""
         if not self._is_over:
             if self._state == self._in_text:
-                self._show(self._held)
+                self._show(self._buffer)
             elif self._raw:
                 self._give_up()
             if not self._is_after_call:
@@ -93,29 +93,29 @@ class ToolParser:
     # Text, and where a call may begin.
 
     def _in_text(self, c: str) -> None:
-        if not self._held and c not in self._begins:
+        if not self._buffer and c not in self._begins:
             self._show(c)  # most are
             return
-        self._held += c
-        while self._held and not self._may_grow(self._held):
+        self._buffer += c
+        while self._buffer and not self._may_grow(self._buffer):
             # The longest mark counts: ```json is more than ```.
-            mark = max((mark for mark in self._closers if self._held.startswith(mark)), key=len, default="")
-            is_bare = not mark and self._held[0] in "{[" and not self._seen_text and not self.n_calls
+            mark = max((mark for mark in self._closers if self._buffer.startswith(mark)), key=len, default="")
+            is_bare = not mark and self._buffer[0] in "{[" and not self._seen_text and not self.n_calls
             if mark and mark == self._format.section[0]:
                 self._space += mark  # dropped with the space if a call follows
-                self._held = self._held[len(mark) :]
+                self._buffer = self._buffer[len(mark) :]
             elif mark or is_bare:
-                rest, self._held = self._held[len(mark) :], ""
+                rest, self._buffer = self._buffer[len(mark) :], ""
                 self._open(mark)
                 for character in rest:
                     self._state(character)
                 return
             else:
-                first, self._held = self._held[0], self._held[1:]
+                first, self._buffer = self._buffer[0], self._buffer[1:]
                 self._show(first)
 
-    def _may_grow(self, held: str) -> bool:
-        return any(len(mark) > len(held) and mark.startswith(held) for mark in self._closers)
+    def _may_grow(self, buffer: str) -> bool:
+        return any(len(mark) > len(buffer) and mark.startswith(buffer) for mark in self._closers)
 
     def _show(self, text: str) -> None:
         for c in text:
@@ -225,13 +225,13 @@ class ToolParser:
             self._give_up(c)
 
     def _after_calls(self, c: str) -> None:
-        if self._held or any(c == end[0] for end in self._ends):
-            self._held += c
-            if self._held in self._ends:
-                self._state = self._in_text if self._held == self._ends[-1] else self._after_calls
-                self._held = ""
-            elif not any(end.startswith(self._held) for end in self._ends):
-                rest, self._held = self._held, ""
+        if self._buffer or any(c == end[0] for end in self._ends):
+            self._buffer += c
+            if self._buffer in self._ends:
+                self._state = self._in_text if self._buffer == self._ends[-1] else self._after_calls
+                self._buffer = ""
+            elif not any(end.startswith(self._buffer) for end in self._ends):
+                rest, self._buffer = self._buffer, ""
                 self._state = self._in_text
                 for character in rest:
                     self._state(character)

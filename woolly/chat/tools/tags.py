@@ -34,7 +34,7 @@ class TagScanner:
         """`schemas` are those of the tools' arguments, by the names of the tools."""
         self._tags = tags
         self._schemas = schemas
-        self._held = ""
+        self._buffer = ""
         self._expected: dict[str, Callable[[], None]] = {}
         self._state = self._in_name
         self._name = ""
@@ -66,18 +66,18 @@ class TagScanner:
         return Status.DONE if self._is_done else Status.OPEN
 
     def _expect(self, expected: dict[str, Callable[[], None]]) -> None:
-        self._held = ""
+        self._buffer = ""
         self._expected = expected
         self._state = self._in_literal
 
     def _in_literal(self, c: str) -> bool:
-        if not self._held and c in _SPACE:
+        if not self._buffer and c in _SPACE:
             return True
-        self._held += c
-        if found := self._expected.get(self._held):
+        self._buffer += c
+        if found := self._expected.get(self._buffer):
             found()
             return True
-        return any(text.startswith(self._held) for text in self._expected)
+        return any(text.startswith(self._buffer) for text in self._expected)
 
     def _begin_name(self) -> None:
         self._state = self._in_name
@@ -120,7 +120,7 @@ class TagScanner:
         self._n_keys += 1
         if is_text(self._schema):
             self._unread.append('"')
-        self._held = ""
+        self._buffer = ""
         self._value.clear()
         self._has_begun = False
         self._state = self._in_value
@@ -131,16 +131,16 @@ class TagScanner:
             self._has_begun = True
             if self._tags.has_lines and c == "\n":
                 return True
-        self._held += c
-        if self._held.endswith(end):
+        self._buffer += c
+        if self._buffer.endswith(end):
             self._end_value()
             return True
         # A line feed before the end tag is not part of the value.
-        while self._held and not (
-            end.startswith(self._held) or (self._tags.has_lines and f"\n{end}".startswith(self._held))
+        while self._buffer and not (
+            end.startswith(self._buffer) or (self._tags.has_lines and f"\n{end}".startswith(self._buffer))
         ):
-            self._add(self._held[0])
-            self._held = self._held[1:]
+            self._add(self._buffer[0])
+            self._buffer = self._buffer[1:]
         return True
 
     def _add(self, c: str) -> None:

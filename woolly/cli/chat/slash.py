@@ -155,7 +155,7 @@ def _regen(chat: Chat, _: str) -> None:
     if question is None:
         chat.conversation.messages[:] = before
         raise RequestError("there is no question to answer again")
-    held = chat.images, chat.audio
+    saved = chat.images, chat.audio
     chat.images, chat.audio = (list(asked[-1].get(name, ())) for name in ("images", "audio"))
     try:
         chat.ask(question)
@@ -163,7 +163,7 @@ def _regen(chat: Chat, _: str) -> None:
         chat.conversation.messages[:] = before
         raise
     finally:
-        chat.images, chat.audio = held
+        chat.images, chat.audio = saved
 
 
 def _save(chat: Chat, name: str) -> str:

@@ -83,13 +83,13 @@ def launch(
     if program is None and not dry_run:
         raise RequestError(f"{agent.program} is not installed: {agent.install}")
     url, key = server_at(url, api_key, api_key_file)
-    with ExitStack() as held:
-        held.enter_context(_ended_by_signals())
+    with ExitStack() as stack:
+        stack.enter_context(_ended_by_signals())
         if dry_run:
             folder = Path(tempfile.gettempdir(), "woolly-launch")  # is printed, and not made
         else:
-            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="woolly-launch-")))
-        endpoint = _endpoint(held, folder, agent, url, key, model, ctx, cache_disk, dry_run)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="woolly-launch-")))
+        endpoint = _endpoint(stack, folder, agent, url, key, model, ctx, cache_disk, dry_run)
         setup = agent.set_up(endpoint, folder / "agent")
         line = [program or agent.program, *setup.arguments, *words[1:]]
         if dry_run:
@@ -113,7 +113,7 @@ def _find(words: tuple[str, ...]) -> Agent:
 
 
 def _endpoint(
-    held: ExitStack,
+    stack: ExitStack,
     folder: Path,
     agent: Agent,
     url: str,
@@ -123,7 +123,7 @@ def _endpoint(
     cache_disk: str | None,
     dry_run: bool,
 ) -> Endpoint:
-    """Returns the server and the model, after warnings; a server that is started lives as long as `held`."""
+    """Returns the server and the model, after warnings; a server that is started lives as long as `stack`."""
     from woolly.cli.launch.server import find_model, is_running, serve_command, start_server
 
     if is_running(url, key):
@@ -147,7 +147,7 @@ def _endpoint(
             click.echo(shlex.join(["woolly", *command[3:]]) + " &")
             _warn(agent, ctx, n_parameters)
             return Endpoint(url, _served_name(path), ctx, key)
-        held.enter_context(start_server(command, url, folder / "server.log", key))
+        stack.enter_context(start_server(command, url, folder / "server.log", key))
         name = None
     found = find_model(url, key, name)
     _warn(agent, found["context_length"], found["parameters"])

@@ -147,13 +147,13 @@ def _recipe(file: GGUFFile, best: Candidate) -> Recipe:
 
 def _facts(picked: Picked, recipe: Recipe, target: Path, n_bytes: int, overhead: int) -> dict[str, Any]:
     def of(candidate: Candidate) -> dict[str, Any]:
-        held = candidate.held_out
+        validation = candidate.held_out
         return {
             "name": candidate.name,
             "bytes": candidate.n_bytes + overhead,
             "kl": candidate.loss.kl,
             "same_top": candidate.loss.same_top,
-            "held_out": None if held is None else asdict(held),
+            "held_out": None if validation is None else asdict(validation),
         }
 
     return {
@@ -179,14 +179,14 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
     shown.add_column("")
     rows = [picked.best, *(mix for mix in picked.known if mix.name != picked.best.name)]
     for candidate in sorted(rows, key=lambda one: -one.n_bytes):
-        held = candidate.held_out
-        judged = held or candidate.loss
+        validation = candidate.held_out
+        judged = validation or candidate.loss
         shown.add_row(
             ("> " if candidate is picked.best else "  ") + candidate.name,
             format_size(candidate.n_bytes + overhead),
             f"{candidate.loss.kl:.5f}",
             f"{candidate.loss.same_top:.1%}",
-            "" if held is None else f"{held.kl:.5f}",
+            "" if validation is None else f"{validation.kl:.5f}",
             _bar(judged.kl, [(one.held_out or one.loss).kl for one in rows]),
         )
     print_table(console, shown)

@@ -25,7 +25,7 @@ class VisiblePages:
         """One pool per window of `Plan.windows`; None if the window cache has all pages."""
         self.pools = pools
         self.is_bounded = any(pool is not None for pool in pools)  # without, every row attends to all pages
-        self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page and end
+        self._retained: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page and end
 
     def start(self, request: Request) -> None:
         """Hold the visible pages of a request's cached prefix."""
@@ -50,11 +50,11 @@ class VisiblePages:
             return
         self._leave(request, request.pages, first, request.marks)
         if is_decided:
-            held, n_pages = self._held[request], pages_for(request.n_computed)
-            for pool, (begin, end) in held.items():
+            retained, n_pages = self._retained[request], pages_for(request.n_computed)
+            for pool, (begin, end) in retained.items():
                 last = max(begin, n_pages)
                 if last < end:
-                    held[pool] = begin, last
+                    retained[pool] = begin, last
                     pool.release(request.pages[last:end], keep=False)
 
     def move(self, user: Hashable, pages: Sequence[int], first: int, n_pages: int) -> None:
@@ -64,7 +64,7 @@ class VisiblePages:
 
     def end(self, user: Hashable, pages: Sequence[int]) -> None:
         """Release all pages of a user; their content stays for the next turn of a chat."""
-        for pool, (begin, end) in self._held.pop(user, {}).items():
+        for pool, (begin, end) in self._retained.pop(user, {}).items():
             pool.release(pages[begin:end], keep=True)
 
     def tables(self, pages: Int32) -> Int32 | None:
@@ -78,22 +78,22 @@ class VisiblePages:
 
         Pages visible after a number of tokens in `marks` keep their content: requests may continue there.
         """
-        held = self._held.setdefault(user, {})
+        retained = self._retained.setdefault(user, {})
         for pool in self.pools:
             if pool is None:
                 continue
-            begin, end = held.get(pool, (0, 0))
+            begin, end = retained.get(pool, (0, 0))
             # Also the pages visible after the last full page: the next turn of a chat continues there.
             seen = pool.first_seen(first // PAGE_SIZE * PAGE_SIZE)
-            held[pool] = seen, max(seen, end)
+            retained[pool] = seen, max(seen, end)
             for i in range(begin, min(seen, end)):
                 is_marked = any(pool.first_seen(mark) <= i < mark // PAGE_SIZE for mark in marks)
                 pool.release(pages[i : i + 1], keep=is_marked)
 
     def _enter(self, user: Hashable, pages: Sequence[int], n_pages: int) -> None:
         """Hold the pages from the first visible one to `n_pages`."""
-        held = self._held[user]
-        for pool, (begin, end) in held.items():
+        retained = self._retained[user]
+        for pool, (begin, end) in retained.items():
             if n_pages > end:
                 pool.hold(pages[end:n_pages])
-                held[pool] = begin, n_pages
+                retained[pool] = begin, n_pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from woolly.engine.step.held import HeldRows
+from woolly.engine.step.deferred_rows import DeferredRows
 from woolly.engine.step.request_timeouts import RequestTimeouts
 from woolly.engine.step.token_sampling import accept_drafts, sample_token, score_prompt
 from woolly.errors import RequestError
@@ -29,7 +29,7 @@ class OutputProcessor:
         self._runner = runner
         self._speculation = speculation
         self._ctx = ctx
-        self._held = HeldRows()
+        self._deferred = DeferredRows()
         self._timeouts = RequestTimeouts()
         self._changed: list[Request] = []  # in the step under way
         self._is_stepping = False
@@ -42,14 +42,14 @@ class OutputProcessor:
     def begin(self) -> None:
         """Begin a step: end requests past their deadline and sample from deferred rows."""
         self._is_stepping = True
-        if has_held := self._held.begin_step():
+        if has_deferred := self._deferred.begin_step():
             self._runner.meanwhile()  # other host work must not wait for slow grammars
         for request in self._timeouts.passed():
             request.stop_reason = "timeout"
             self._finish(request, "cancelled")
             self._changed.append(request)
-        if has_held:
-            self._settle_held()
+        if has_deferred:
+            self._settle_deferred()
 
     def end(self) -> list[Request]:
         """Finish a step: apply cancellations made during it and return all requests that changed."""
@@ -85,18 +85,18 @@ class OutputProcessor:
         rows.choose(scheduled.samplers())
         end = 0
         for span in scheduled.spans:
-            request, is_held = span.request, False
+            request, is_deferred = span.request, False
             begin, end = end, end + span.n_outputs  # its rows of output
             try:
-                is_held = self._settle_one(span, rows, begin, end)
+                is_deferred = self._settle_one(span, rows, begin, end)
             except LostRows:  # computed again, by itself
-                request.n_computed, request.needs_full_logits, is_held = span.first, True, True
+                request.n_computed, request.needs_full_logits, is_deferred = span.first, True, True
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:
-                self._go_on(request, not is_held)
+                self._go_on(request, not is_deferred)
             is_progress = request.reports_progress and not request.output
-            if (span.is_complete and not is_held) or is_progress or request.finish_reason is not None:
+            if (span.is_complete and not is_deferred) or is_progress or request.finish_reason is not None:
                 self._changed.append(request)
 
     def _settle_one(self, span: Span, computed: Rows, begin: int, end: int) -> bool:
@@ -116,18 +116,18 @@ class OutputProcessor:
         if request.sampler.constraint is None:
             self._accept(request, rows, drafts)
             return False
-        if self._held.must_wait(request):
-            self._held.hold(request, rows, drafts)
+        if self._deferred.must_wait(request):
+            self._deferred.defer(request, rows, drafts)
             return True
-        with self._held.timed():
+        with self._deferred.timed():
             self._accept(request, rows, drafts)
         return False
 
-    def _settle_held(self) -> None:
+    def _settle_deferred(self) -> None:
         """Sample from rows deferred by earlier steps."""
-        for request, rows, drafts in self._held.take():
+        for request, rows, drafts in self._deferred.take():
             try:
-                with self._held.timed():
+                with self._deferred.timed():
                     self._accept(request, rows, drafts)
             except BaseException as error:
                 self._failed(request, error)
@@ -174,7 +174,7 @@ class OutputProcessor:
                 reason, request.stop_reason = "stop", request.stop.found
         request.finish_reason = reason
         self._timeouts.forget(request)
-        self._held.forget(request)
+        self._deferred.forget(request)
         self._speculation.forget(request)
         self._scheduler.release(request)
         if request.multimodal is not None:

@@ -45,10 +45,12 @@ def _opened(packed: bytes) -> bytes:
     return lzma.decompress(packed)
 
 
-def _images(packed: bytes, held: list[tuple[int, list[str]]]) -> list[KernelImage]:
+def _images(packed: bytes, entries: list[tuple[int, list[str]]]) -> list[KernelImage]:
     """The images of a pack."""
-    ends = list(itertools.accumulate(length for length, _ in held))
-    return [KernelImage(packed, end - length, end, kernels) for end, (length, kernels) in zip(ends, held, strict=True)]
+    ends = list(itertools.accumulate(length for length, _ in entries))
+    return [
+        KernelImage(packed, end - length, end, kernels) for end, (length, kernels) in zip(ends, entries, strict=True)
+    ]
 
 
 class Archive:

@@ -39,13 +39,13 @@ def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
     atoms: list[Atom] = []
     for unit, (first, last) in enumerate(units):
         edges, inside = [first], [at for at in points if first < at < last]
-        held: set[int] = set()  # where experts begin
+        expert_starts: set[int] = set()  # where experts begin
         for i, step in enumerate(plan.steps[first:last], first):
             if step.part == "experts":
                 begin = max([at for at in inside if at <= i], default=first)
                 edges += [begin, min([at for at in inside if at > i], default=last)]
-                held.add(begin)
-        atoms += (Atom(a, b, unit, a in held) for a, b in pairwise(sorted({*edges, last})))
+                expert_starts.add(begin)
+        atoms += (Atom(a, b, unit, a in expert_starts) for a, b in pairwise(sorted({*edges, last})))
     return atoms, [len(set(layers[first:last]) - {""}) for first, last in units]
 
 

@@ -113,8 +113,8 @@ class DynamicAdapters:
             slot = self._loaded.get(model)
             if slot is not None and slot.state != "unloading":
                 try:
-                    async with self._use(slot.info) as held:
-                        await asyncio.to_thread(held.model.remove_adapter, name)
+                    async with self._use(slot.info) as slot_in_use:
+                        await asyncio.to_thread(slot_in_use.model.remove_adapter, name)
                 except ApiError:
                     if model in self._loaded:
                         raise  # it still loads; if it cannot be loaded, no model has the adapter

@@ -53,13 +53,13 @@ def check_adapter_memory(slot: ModelSlot, others: Sequence[ModelSlot], max_bytes
     """ApiError 503 if models would take over `max_bytes` while the weights of a loaded one are prepared twice."""
     if max_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
         return
-    held = _freed(slot.needs, others)
-    if held + slot.needs.weights > max_bytes:
+    kept = _freed(slot.needs, others)
+    if kept + slot.needs.weights > max_bytes:
         raise ApiError(
             503,
             "insufficient_memory",
             f"other adapters for {slot.info.name} take about {slot.needs.weights / 1e9:.2f} GB while its weights are"
-            f" prepared a second time, beside {held / 1e9:.2f} GB of models, but models_memory is"
+            f" prepared a second time, beside {kept / 1e9:.2f} GB of models, but models_memory is"
             f" {max_bytes / 1e9:.2f} GB",
             suggestion="unload another model, lower weight_memory, raise models_memory, or start with --lora",
         )
@@ -77,9 +77,9 @@ def _check(
     if max_bytes is None:
         return
     candidates = [other for other in others if other is not slot and other not in evicted]
-    held = _freed(needs, candidates)
-    if needs.total + held > max_bytes:
-        beside = f" beside {held / 1e9:.2f} GB of other models" if held else ""
+    kept = _freed(needs, candidates)
+    if needs.total + kept > max_bytes:
+        beside = f" beside {kept / 1e9:.2f} GB of other models" if kept else ""
         raise ApiError(
             503,
             "insufficient_memory",

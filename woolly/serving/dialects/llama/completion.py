@@ -112,7 +112,7 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 async def _gather(
     request: Request,
     generations: Sequence[GenerationRequest],
-    held: tuple[Admitted, ModelSlot],
+    admitted: tuple[Admitted, ModelSlot],
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ async def _gather(
     generator: Generator = request.app.state.generator
 
     async def one(index: int, generation: GenerationRequest) -> list[dict[str, Any]]:
-        async with generator.open(generation, *held) as running:
+        async with generator.open(generation, *admitted) as running:
             completion = await running.completion()
             n_ctx = await _context(request, running)
             return [

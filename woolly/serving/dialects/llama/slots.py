@@ -86,21 +86,21 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     generator: Generator = request.app.state.generator
     started = time.monotonic()
     owner = owner_of(request)
-    held = generator.slots.contents(id_slot, owner)
-    if held.has_source:
+    contents = generator.slots.contents(id_slot, owner)
+    if contents.has_source:
         raise invalid_param(
             "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
         )
-    if held.digests is not None:
+    if contents.digests is not None:
         raise invalid_param(
             "id_slot", f"the last request of slot {id_slot} had an image, which a file of tokens cannot hold"
         )
-    info = await models.get(held.model or body.model)
-    n_bytes = await asyncio.to_thread(write_slot, path, info, owner, held.tokens)
+    info = await models.get(contents.model or body.model)
+    n_bytes = await asyncio.to_thread(write_slot, path, info, owner, contents.tokens)
     return {
         "id_slot": id_slot,
         "filename": body.filename,
-        "n_saved": len(held.tokens),
+        "n_saved": len(contents.tokens),
         "n_written": n_bytes,
         "timings": {"save_ms": 1000 * (time.monotonic() - started)},
     }
@@ -140,18 +140,18 @@ async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, An
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
-    held = generator.slots.contents(id_slot, owner)
+    contents = generator.slots.contents(id_slot, owner)
     n_erased = 0
-    if held.tokens and (slot := models.ready(held.model)) is not None:
-        n_erased = await asyncio.to_thread(slot.model.driver.call, partial(_forget, held))
+    if contents.tokens and (slot := models.ready(contents.model)) is not None:
+        n_erased = await asyncio.to_thread(slot.model.driver.call, partial(_forget, contents))
     generator.slots.record(id_slot, "", owner, ())
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 
-def _forget(held: SlotContents, engine: Engine) -> int:
+def _forget(contents: SlotContents, engine: Engine) -> int:
     """Return the number of tokens that left the cache; those after the last full page leave with all pages."""
-    n_pages = engine.forget(held.tokens, held.salt, held.digests)
-    return len(held.tokens) if n_pages == len(held.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
+    n_pages = engine.forget(contents.tokens, contents.salt, contents.digests)
+    return len(contents.tokens) if n_pages == len(contents.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
 
 
 def _busy(request: EngineRequest, is_own: bool) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def server_capacity(models: ModelManager) -> Capacity | None:
     """Return the memory available for a model, loaded models included; None if a GPU may take a part of it."""
     if _has_gpu():
         return None
-    held = sum(slot.n_bytes for slot in models.loaded_models)
-    return Capacity(available_memory() + held, total_memory(), 0)
+    loaded = sum(slot.n_bytes for slot in models.loaded_models)
+    return Capacity(available_memory() + loaded, total_memory(), 0)
 
 
 async def _shape(info: ModelInfo, request: Request, capacity: Capacity | None = None) -> dict[str, Any]:

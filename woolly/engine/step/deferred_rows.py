@@ -1,4 +1,4 @@
-"""HeldRows: rows deferred to a later step, because slow grammars used up the time of the current one."""
+"""DeferredRows: rows deferred to a later step, because slow grammars used up the time of the current one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GRAMMAR_SECONDS = 0.1
 
 
-class HeldRows:
+class DeferredRows:
     """Deferred rows and drafts by request, first come, first served."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class HeldRows:
             return False
         return request.is_unwanted or self._seconds > GRAMMAR_SECONDS
 
-    def hold(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
+    def defer(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Defer a copy of the rows to the next step."""
         self._rows[request] = [copy_row(row) for row in rows], drafts
 
