@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.errors import drop_sentences
 from woolly.cli.app import main
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 
 LINES = {
     "run MODEL x --top-p -1": 2,
@@ -70,11 +70,11 @@ def test_missing_package_gives_a_one_line_error_before_anything_starts(
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {}}')
     words = {"MODEL": str(tiny_model), "FILE": str(file)}
-    monkeypatch.setattr("woolly.mcp.package.find_spec", lambda name: None)
+    monkeypatch.setattr("woolly.mcp.optional_package.find_spec", lambda name: None)
     monkeypatch.setattr("sys.argv", ["woolly", *(words.get(word, word) for word in line.split())])
     monkeypatch.setattr("sys.stdin", nothing)
     with pytest.raises(SystemExit) as ended:
         main()
     (reported,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
-    assert reported == f"woolly: error: MCP needs the package mcp: {how_to_add('mcp')}"
+    assert reported == f"woolly: error: MCP needs the package mcp: {install_command('mcp')}"

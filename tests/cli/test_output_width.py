@@ -18,7 +18,7 @@ from woolly.cli.terminal import progress
 from woolly.cli.terminal.progress import bytes_bar, steps_bar
 from woolly.cli.terminal.screen import print_table, stdout_console
 from woolly.measure.diagnosis import Limits, Run, Situation, StepGroup
-from woolly.measure.examination import Examination
+from woolly.measure.profiler import Profile
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def examination(threads=1, cores=1, several=1, busy=0.5):
         target_bits=4.5, target_type="Q4_K_M", kv_type="f16", kv_seconds={}, depth=64, weight_bytes=10**8,
         kept_bytes=10**8, packing_seconds=0.0, available_bytes=10**9, busy=busy, disk_bytes=0.0,
     )  # fmt: skip
-    return Examination("wool 1 B Q4_K", "some processor", 10.0, 100, "Q4_K", 1e9, 2e9, 64, 1e9, situation)
+    return Profile("wool 1 B Q4_K", "some processor", 10.0, 100, "Q4_K", 1e9, 2e9, 64, 1e9, situation)
 
 
 @pytest.mark.parametrize("width", [45, 60, 80, 100])

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.encoders import ENCODERS, POOLINGS
 from tests.cases.tiny import write_tiny
 from tests.convert.folders import safetensors, write_folder
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -118,7 +118,7 @@ def renamed(name, table):
 @pytest.fixture(autouse=True)
 def unproved(monkeypatch):
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", plain)
 
 
 def write(name, file, folder):
@@ -150,8 +150,8 @@ def write(name, file, folder):
 def test_encoder_checkpoint_converts_to_the_same_model(name, tmp_path):
     with open_gguf(write_tiny(ENCODERS[name], tmp_path / "tiny.gguf")) as wanted:
         write(name, wanted, tmp_path / "folder")
-        draft = make_draft(open_checkpoint(tmp_path / "folder"))
-        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(tmp_path / "folder"))
+        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
         with open_gguf(tmp_path / "out.gguf") as made:
             assert set(made.tensors) == set(wanted.tensors)
             for tensor, one in wanted.tensors.items():
@@ -165,4 +165,4 @@ def test_unsupported_pooling_is_rejected(tmp_path):
     path = tmp_path / "folder" / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(UnsupportedError, match=re.escape("pooling_mode_max_tokens")):
-        make_draft(open_checkpoint(tmp_path / "folder"))
+        plan_conversion(open_checkpoint(tmp_path / "folder"))

@@ -9,8 +9,8 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
 from tests.convert.folders import checkpoint_of, listing
 from woolly import LLM
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
-from woolly.convert import draft as draft_module
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
+from woolly.convert import conversion_plan as draft_module
 from woolly.convert.families import FAMILIES as CONVERTED
 from woolly.gguf import open_gguf
 from woolly.models import architectures, trace
@@ -25,15 +25,15 @@ GOLDENS = Path(__file__).parent.parent / "goldens"
 def unproved(monkeypatch):
     """Without the comparison of tokens, which other tests make: one vocabulary serves all tiny models."""
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr(draft_module, "prove_tokens", plain)
+    monkeypatch.setattr(draft_module, "verify_tokenizer", plain)
 
 
 @pytest.mark.parametrize("name", sorted(set(listing()) - set(OTHERWISE)))
 def test_checkpoint_converts_to_the_same_model(name, tmp_path, unproved):
     path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     with open_gguf(path) as wanted:
-        draft = make_draft(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
-        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
+        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
         with open_gguf(tmp_path / "out.gguf") as made:
             assert set(made.tensors) == set(wanted.tensors)
             for tensor, one in wanted.tensors.items():
@@ -55,8 +55,8 @@ def test_checkpoint_converts_to_the_same_model(name, tmp_path, unproved):
 def test_checkpoint_in_another_layout_computes_the_same(name, tmp_path, unproved):
     golden = np.load(GOLDENS / f"tiny-{name}.npz")
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as wanted:
-        draft = make_draft(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
-    write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
+    write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
     with LLM(tmp_path / "out.gguf", backend="reference") as llm:
         logits = llm.logits(golden["ids"].tolist())
     distances = np.linalg.norm(logits[:, :: int(golden["stride"])] - golden["logits"], axis=1) / golden["norm"]

@@ -16,7 +16,7 @@ from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
 from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.parse.usage import UsageError
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.quant import GGMLType
@@ -42,8 +42,8 @@ def folder(whole, tmp_path):
 
 
 def converted(folder, path, type_name=None):
-    draft = make_draft(open_checkpoint(folder))
-    write_draft(draft, choose_types(draft, type_name), path, threads=2)
+    plan = plan_conversion(open_checkpoint(folder))
+    write_draft(plan, choose_types(plan, type_name), path, threads=2)
     return path
 
 
@@ -93,7 +93,7 @@ def test_type_option_matches_quantize(tiny, whole, tmp_path):
 
 def test_imatrix_gives_the_bytes_of_quantize(tmp_path, monkeypatch):
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)  # which other tests prove
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", plain)  # which other tests prove
     random = np.random.default_rng(3)
     with open_gguf(write_tiny(FAMILIES["qwen3moe"], tmp_path / "tiny.gguf")) as file:
         folder = checkpoint_of(file, tmp_path / "folder")
@@ -175,7 +175,7 @@ def test_differing_split_is_rejected_with_the_line(folder):
     }
     (folder / "tokenizer.json").write_text(json.dumps(value))
     with pytest.raises(UnsupportedError, match="no way of splitting text that Woolly knows"):
-        make_draft(open_checkpoint(folder))
+        plan_conversion(open_checkpoint(folder))
 
 
 @pytest.mark.parametrize(
@@ -198,14 +198,14 @@ def test_differing_split_is_rejected_with_the_line(folder):
 def test_wrong_configuration_gives_a_one_line_error(folder, change, sentence):
     edited(folder / "config.json", **change)
     with pytest.raises(WoollyError, match=sentence):
-        make_draft(open_checkpoint(folder))
+        plan_conversion(open_checkpoint(folder))
 
 
 def test_unknown_tensor_is_rejected_by_name(folder):
     path = folder / "model-2.safetensors"
     path.write_bytes(safetensors({"model.layers.0.mlp.novelty.weight": np.zeros((2, 2), np.float32)}))
     with pytest.raises(UnsupportedError, match=r"model\.layers\.0\.mlp\.novelty\.weight"):
-        make_draft(open_checkpoint(folder))
+        plan_conversion(open_checkpoint(folder))
 
 
 def test_pickles_are_rejected(folder):
@@ -241,7 +241,7 @@ def _mutations(data, chance):
 def test_mutated_files_give_a_one_line_error_and_leave_nothing(name, tiny, tmp_path, monkeypatch):
     """80 of each; the proof of tokens takes no part, since it would be most of the time."""
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", plain)
     with open_gguf(tiny) as file:
         folder = checkpoint_of(file, tmp_path / "llama", shards=2 if name == "index" else 1)
     weights = folder / "model.safetensors"
@@ -262,8 +262,8 @@ def test_mutated_files_give_a_one_line_error_and_leave_nothing(name, tiny, tmp_p
             text += before[8:]
         path.write_bytes(text)
         try:
-            draft = make_draft(open_checkpoint(folder))
-            write_draft(draft, choose_types(draft, None), out / "out.gguf", threads=1)
+            plan = plan_conversion(open_checkpoint(folder))
+            write_draft(plan, choose_types(plan, None), out / "out.gguf", threads=1)
             (out / "out.gguf").unlink()
         except WoollyError as error:
             refused += 1

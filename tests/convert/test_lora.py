@@ -10,7 +10,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors
 from woolly import LLM, SamplingParams
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.convert.lora import convert_lora
 from woolly.errors import ModelError, UnsupportedError, WoollyError
 from woolly.gguf import GGUFWriter, open_gguf
@@ -74,8 +74,8 @@ def test_adapter_of_some_experts_changes_only_those(tmp_path):
     merged = write_adapter(tmp_path / "peft", checkpoint, [*names, "self_attn.v_proj"])
     assert convert_lora(tmp_path / "peft", checkpoint, tmp_path / "lora.gguf") == 20
     (checkpoint / "model.safetensors").write_bytes(safetensors(merged))
-    draft = make_draft(open_checkpoint(checkpoint))
-    write_draft(draft, choose_types(draft, None), tmp_path / "whole.gguf", threads=1)
+    plan = plan_conversion(open_checkpoint(checkpoint))
+    write_draft(plan, choose_types(plan, None), tmp_path / "whole.gguf", threads=1)
     with (
         LLM(tmp_path / "whole.gguf", backend="reference") as whole,
         LLM(path, adapters=[tmp_path / "lora.gguf"], backend="reference") as llm,

@@ -14,7 +14,7 @@ from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS
 from tests.convert.published_index import ROWS as INDEXED
 from tests.convert.published_more import ROWS as OTHERS
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.convert.families import FAMILIES as CONVERTED
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.errors import ModelError
@@ -33,7 +33,7 @@ ROUNDED = ("ssm_a", "norm", "norm.weight", "_norm")
 @pytest.fixture(autouse=True)
 def unproved(monkeypatch):
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", plain)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -47,8 +47,8 @@ def test_published_checkpoint_converts_to_the_same_model(name, tmp_path):
             (tmp_path / "folder" / "1_Pooling" / "config.json").write_text(
                 json.dumps({"pooling_mode_mean_tokens": True})
             )
-        draft = make_draft(open_checkpoint(tmp_path / "folder"))
-        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(tmp_path / "folder"))
+        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
         with open_gguf(tmp_path / "out.gguf") as made:
             assert set(made.tensors) == set(wanted.tensors)
             for tensor, one in wanted.tensors.items():
@@ -66,8 +66,8 @@ def test_output_matrix_normed_by_its_class_is_normed(tmp_path):
         kind, arrays, config = ROWS["bailingmoe"](wanted)
         arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items()}
         write_folder(tmp_path / "folder", arrays, {"architectures": [kind], "norm_head": True} | config)
-        draft = make_draft(open_checkpoint(tmp_path / "folder"))
-        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(tmp_path / "folder"))
+        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
     with open_gguf(tmp_path / "out.gguf") as made:
         norms = np.linalg.norm(made.tensors["output.weight"].dequantize(), axis=0)
     np.testing.assert_allclose(norms, 1, atol=1e-5)
@@ -96,11 +96,11 @@ def test_tied_embedding_gives_the_output_matrix_its_own_factor(name, tmp_path):
     ]
     own = {"norm_head": True} if name == "bailingmoe" else {}  # an error in others, which have no such setting
     config = {"architectures": [kind]} | own | config | {"tie_word_embeddings": True}
-    draft = make_draft(open_checkpoint(write_folder(tmp_path / "folder", arrays, config)))
-    (piece,) = draft.targets["output.weight"].pieces
+    plan = plan_conversion(open_checkpoint(write_folder(tmp_path / "folder", arrays, config)))
+    (piece,) = plan.targets["output.weight"].pieces
     normed = table / np.linalg.norm(table, axis=0)
     np.testing.assert_allclose(piece.array(True), normed if name == "bailingmoe" else table * 0.5, atol=1e-6)
-    assert draft.targets["token_embd.weight"].shape == draft.targets["output.weight"].shape
+    assert plan.targets["token_embd.weight"].shape == plan.targets["output.weight"].shape
     config["tie_word_embeddings"] = False
     with pytest.raises(ModelError, match="the checkpoint has no output matrix"):
-        make_draft(open_checkpoint(write_folder(tmp_path / "untied", arrays, config)))
+        plan_conversion(open_checkpoint(write_folder(tmp_path / "untied", arrays, config)))

@@ -9,7 +9,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
 from tests.convert import folders
 from tests.convert.folders import checkpoint_of, safetensors, write_folder
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.quant import GGMLType
@@ -49,7 +49,7 @@ def plain():
 def convert(plain, tmp_path, monkeypatch):
     """Give the tensors that stand for MATRIX, and get what it became."""
     quick = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", quick)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", quick)
 
     def run(parts, config, kinds=None, matrix=MATRIX):
         arrays, usual = plain
@@ -62,8 +62,8 @@ def convert(plain, tmp_path, monkeypatch):
             usual | {key: config},
             kinds={f"{matrix}.{end}": kind for end, kind in (kinds or {}).items()},
         )
-        draft = make_draft(open_checkpoint(folder))
-        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        plan = plan_conversion(open_checkpoint(folder))
+        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
         with open_gguf(tmp_path / "out.gguf") as made:
             return {name: (one.type, one.dequantize()) for name, one in made.tensors.items()}
 
@@ -238,7 +238,7 @@ def test_unknown_quantization_is_rejected_by_name(convert):
 
 def test_mxfp4_keeps_its_blocks(tmp_path, monkeypatch):
     quick = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", quick)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", quick)
     with open_gguf(write_tiny(FAMILIES["gpt-oss"], tmp_path / "tiny.gguf")) as file:
         folder = checkpoint_of(file, tmp_path / "folder")
     stored = {name: one.array() for name, one in open_checkpoint(folder).tensors.items()}
@@ -254,8 +254,8 @@ def test_mxfp4_keeps_its_blocks(tmp_path, monkeypatch):
     (folder / "model.safetensors").write_bytes(safetensors(stored))
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
     (folder / "config.json").write_text(json.dumps(config))
-    draft = make_draft(open_checkpoint(folder))
-    write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+    plan = plan_conversion(open_checkpoint(folder))
+    write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
     with open_gguf(tmp_path / "out.gguf") as made:
         for i in range(2):
             both = meant[f"model.layers.{i}.mlp.experts.gate_up_proj"]

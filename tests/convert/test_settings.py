@@ -8,7 +8,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import ModelError
 from woolly.gguf import open_gguf
 
@@ -16,7 +16,7 @@ from woolly.gguf import open_gguf
 @pytest.fixture(autouse=True)
 def unproved(monkeypatch):
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
-    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+    monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", plain)
 
 
 def folder_of(name, path, **changes):
@@ -28,7 +28,7 @@ def folder_of(name, path, **changes):
 
 
 def metadata_of(name, path, **changes):
-    return make_draft(open_checkpoint(folder_of(name, path, **changes))).metadata
+    return plan_conversion(open_checkpoint(folder_of(name, path, **changes))).metadata
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_setting_that_is_off_or_harmless_is_accepted(tmp_path):
 
 def test_an_unknown_setting_may_be_ignored(tmp_path):
     folder = folder_of("llama", tmp_path, a_setting_of_tomorrow=3)
-    draft = make_draft(open_checkpoint(folder), ignored=["a_setting_of_tomorrow"])
-    write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+    plan = plan_conversion(open_checkpoint(folder), ignored=["a_setting_of_tomorrow"])
+    write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
 
 
 def test_the_command_ignores_settings_by_name(tmp_path):

@@ -10,10 +10,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.vocabulary import prove_tokens, read_tokens
-from woolly.convert.vocabulary.proof_text import proof_lines
+from woolly.convert.vocabulary import read_tokens, verify_tokenizer
 from woolly.convert.vocabulary.rwkv import read_rwkv, rwkv_ends
 from woolly.convert.vocabulary.sentencepiece import read_sentencepiece
+from woolly.convert.vocabulary.verification_text import verification_lines
 from woolly.errors import ModelError, WoollyError
 from woolly.tokens import Tokenizer
 
@@ -60,11 +60,11 @@ def tokens_of(folder, **settings):
 
 @pytest.mark.parametrize("kind", ["bytes", "words", "fallback"])
 def test_trained_vocabulary_gives_the_same_tokens(kind, tmp_path):
-    lines = [line for line in proof_lines(400) if line.strip()]
+    lines = [line for line in verification_lines(400) if line.strip()]
     trained(kind, lines).save(str(tmp_path / "tokenizer.json"))
     named = {"bytes": {"bos_token": "<|start|>"}, "words": {"unk_token": "[UNK]", "sep_token": "[SEP]"}}
     named["fallback"] = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
-    keys, n_lines = prove_tokens(tokens_of(tmp_path, **named[kind]), {})
+    keys, n_lines = verify_tokenizer(tokens_of(tmp_path, **named[kind]), {})
     assert n_lines >= 1500
     assert keys["tokenizer.ggml.model"] == {"bytes": "gpt2", "words": "bert", "fallback": "llama"}[kind]
     if kind == "bytes":
@@ -102,7 +102,7 @@ def test_sentencepiece_model_alone_is_a_vocabulary(tmp_path):
     rows = [(1, message((1, text), (2, score), (3, kind))) for text, score, kind in pieces()]
     rows += [(2, message((3, 2))), (3, message((1, "identity"), (3, 1), (4, 0)))]
     (tmp_path / "tokenizer.model").write_bytes(message(*rows))
-    keys, n_lines = prove_tokens(tokens_of(tmp_path, bos_token="<s>", eos_token="</s>"), {})
+    keys, n_lines = verify_tokenizer(tokens_of(tmp_path, bos_token="<s>", eos_token="</s>"), {})
     assert n_lines == 0  # nothing to compare with
     assert keys["tokenizer.ggml.tokens"][:264] == [text for text, _, _ in pieces()]
     assert Tokenizer.from_metadata(keys).encode("ab ab", add_special=False) == [263, 263]

@@ -130,12 +130,12 @@ def result(request):
     return Result(tuple(request.output), request.text, request.finish_reason, request.stop_reason, logprobs)
 
 
-def drive_with_head(model, head, make_draft, n_requests):
+def drive_with_head(model, head, plan_conversion, n_requests):
     """The longest requests together with a head that guesses for them; each gives what it gives alone without one."""
     loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
     plain = load_model(model, "cpu", Options(threads=1))
     chosen = sorted(range(N_REQUESTS), key=lambda i: len(cases()[i].prompt))[-n_requests:]
-    draft = make_draft(loaded)
+    draft = plan_conversion(loaded)
     engine = Engine(loaded.program, loaded.tokenizer, ctx=CTX, kv_tokens=600, chunk=32, max_running=6, draft=draft)
     requests = drive(engine, chosen, 3)
     for i, request in requests.items():

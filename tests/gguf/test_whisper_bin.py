@@ -8,7 +8,7 @@ import pytest
 from tests.cases.whisper import tensors, words, write_whisper
 from woolly.errors import GGUFError, UnsupportedError
 from woolly.gguf import open_gguf
-from woolly.gguf.map import LateMap
+from woolly.gguf.map import LazyMap
 from woolly.quant import GGMLType
 
 
@@ -75,7 +75,7 @@ def test_false_sizes_are_rejected_before_allocation(path, tmp_path, places, valu
 def test_opening_copies_no_tensor_and_reading_gives_aligned_floats(tmp_path):
     own = tensors(51864)
     with open_gguf(write_whisper(tmp_path / "ggml-tiny.en.bin", 51864)) as file:
-        late = [one for one in file.tensors.values() if isinstance(one.file, LateMap)]
+        late = [one for one in file.tensors.values() if isinstance(one.file, LazyMap)]
         assert len(late) > 5 and all(one.file._bytes is None for one in late)
         for name, its in (("attn_q.weight", "attn.query.weight"), ("ffn_up.bias", "mlp.0.bias")):
             tensor = file.tensors[f"dec.blk.1.{name}"]

@@ -2,7 +2,7 @@
 
 import os
 
-from woolly.machine.nodes import cpu_list, numa_nodes
+from woolly.machine.numa import cpu_list, numa_nodes
 
 
 def test_cpu_lists_are_parsed():

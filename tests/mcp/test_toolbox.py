@@ -13,10 +13,10 @@ import uvicorn
 from tests.cases.later import Later
 from woolly.chat import ToolCall
 from woolly.errors import RequestError, ToolError
-from woolly.machine.extra import how_to_add
-from woolly.mcp import ServerSpec, Toolbox, package, toolbox
-from woolly.mcp.harmless import MAX_DESCRIPTION
+from woolly.machine.optional_packages import install_command
+from woolly.mcp import ServerSpec, Toolbox, optional_package, toolbox
 from woolly.mcp.result import MAX_CHARACTERS
+from woolly.mcp.sanitize import MAX_DESCRIPTION
 
 server = Later("mcp.server")
 SERVER = str(Path(__file__).with_name("server.py"))
@@ -56,7 +56,7 @@ def test_unsupported_package_version_is_named(monkeypatch):
     finally:
         box.close()
     assert "another version than Woolly needs (cannot import name 'Client'" in str(error)
-    assert str(error).endswith(how_to_add("mcp"))
+    assert str(error).endswith(install_command("mcp"))
 
 
 def test_server_gets_its_own_variables_and_not_ours(call):
@@ -189,6 +189,6 @@ def test_streamable_http_with_headers():
 
 
 def test_missing_package_gives_a_one_line_error(monkeypatch):
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
-    with pytest.raises(RequestError, match=re.escape(how_to_add("mcp"))):
+    monkeypatch.setattr(optional_package, "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=re.escape(install_command("mcp"))):
         Toolbox([])

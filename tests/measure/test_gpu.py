@@ -9,7 +9,7 @@ from tests.cli.terminal import woolly
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.cli.commands.why import _screen
 from woolly.measure import probe
-from woolly.measure.examination import examine
+from woolly.measure.profiler import profile_model
 from woolly.runtime import BACKENDS, Options
 from woolly.runtime.cuda import CudaBackend
 
@@ -35,7 +35,7 @@ def test_bench_names_the_gpu(tiny):
 
 
 def test_why_uses_the_memory_bandwidth_of_the_gpu(tiny):
-    found = examine(tiny, Options(max_rows=16), backend="cuda", n_prompt=4, n_sequences=2, seconds=0.01)
+    found = profile_model(tiny, Options(max_rows=16), backend="cuda", n_prompt=4, n_sequences=2, seconds=0.01)
     s = found.situation
     assert (found.device, found.bandwidth_gbs, s.level, s.best_level) == ("emulated", 1.0, "sm_80", "sm_80")
     assert s.one.bound == "memory" and found.rate_one == 0.0 < found.rate_many

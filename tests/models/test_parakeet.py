@@ -11,7 +11,7 @@ from tests.cases import parakeet
 from tests.cases.parakeet import BLANK, N_MELS, TEXTS, WIDTH, waveform, write_parakeet
 from tests.convert.folders import safetensors
 from woolly import LLM
-from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.convert.families.speech import FAMILIES
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.engine.multimodal.transducer import TransducerDecoder
@@ -54,7 +54,7 @@ def converted(folder, kind):
     (own / "config.json").write_text(json.dumps(parakeet.config(kind)))
     (own / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "pre_tokenizer": space, "model": model}))
     (own / "model.safetensors").write_bytes(safetensors(parakeet.checkpoint(kind)))
-    draft = make_draft(open_checkpoint(own))
+    draft = plan_conversion(open_checkpoint(own))
     write_draft(draft, choose_types(draft, None), folder / f"{kind}.gguf", threads=1)
     return folder / f"{kind}.gguf"
 
@@ -346,4 +346,4 @@ def test_checkpoint_without_a_final_blank_is_rejected(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(safetensors(parakeet.checkpoint("tdt")))
     with pytest.raises(ModelError, match="the blank is token 3, but the last of 38 was expected"):
-        make_draft(open_checkpoint(tmp_path))
+        plan_conversion(open_checkpoint(tmp_path))

@@ -124,7 +124,7 @@ def test_weight_type_is_in_five_files_and_its_encoders():
     tile = {f"native/cuda/weights/{file}" for file in ("tile.cuh", "tile_32.cuh", "pack.cuh")}
     own = {BLOCKS, CONVERTED, *WRITTEN, "woolly/quantize/recipe.py"} | tile
     assert files_that_name("NVFP4") == recipe_of("NVFP4") | own | vulkan_of("NVFP4")
-    experts = {"native/quant/encode_few.cpp", "woolly/quantize/few_bits.py"}
+    experts = {"native/quant/encode_few.cpp", "woolly/quantize/low_bit_mixes.py"}
     assert files_that_name("MXFP4") == recipe_of("MXFP4") | own | experts | vulkan_of("MXFP4")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from woolly.cluster.launchers import AddressLauncher, ReplicaHandle, ReplicaLauncher
 from woolly.cluster.replica_server import ReplicaServer
 from woolly.errors import RequestError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 
 _CONNECT_SECONDS = 5.0
 _PARTS = 10_000  # Ray's unit of a GPU share; it rounds to the nearest, and if up, one replica does not fit
@@ -80,7 +80,7 @@ def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool 
     try:
         import ray
     except ImportError:
-        raise RequestError(f"--ray needs the package ray: {how_to_add('ray')}", field="ray", names=()) from None
+        raise RequestError(f"--ray needs the package ray: {install_command('ray')}", field="ray", names=()) from None
     if not ray.is_initialized():
         try:
             if address != "auto":  # Ray itself retries for minutes, then exits the process

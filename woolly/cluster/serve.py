@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from woolly.cluster.launchers import AddressLauncher, ReplicaLauncher, local_launchers
 from woolly.cluster.model import FleetLLM
 from woolly.llm.model_options import ModelOptions
-from woolly.machine.nodes import numa_nodes
+from woolly.machine.numa import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
 from woolly.serving.generation.admission import Admission
 from woolly.serving.lifecycle import http_server

@@ -1,4 +1,4 @@
-"""Writer of the GGUF file of a draft."""
+"""Writer of the GGUF file of a conversion plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woolly import _native
-from woolly.convert.draft import FileDraft
+from woolly.convert.conversion_plan import ConversionPlan
 from woolly.convert.tensors import Target
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFWriter
@@ -40,20 +40,20 @@ class Written:
     seconds: float
 
 
-def choose_types(draft: FileDraft, type_name: str | None, *, has_imatrix: bool = False) -> Recipe:
+def choose_types(plan: ConversionPlan, type_name: str | None, *, has_imatrix: bool = False) -> Recipe:
     """Return the type of each tensor: as in the checkpoint, or by a mix of `woolly quantize`."""
     if type_name is not None:
-        return make_recipe(draft, find_mix(type_name), has_imatrix=has_imatrix)
+        return make_recipe(plan, find_mix(type_name), has_imatrix=has_imatrix)
     sizes: Counter[GGMLType] = Counter()
-    for tensor in draft.tensors.values():
+    for tensor in plan.tensors.values():
         sizes[tensor.type] += tensor.n_elements
     largest = sizes.most_common(1)[0][0]
     mix = next((mix for mix in MIXES.values() if mix.type is largest), MIXES["F16"])
-    return Recipe(mix, tuple(Change(tensor, tensor.type) for tensor in draft.tensors.values()))
+    return Recipe(mix, tuple(Change(tensor, tensor.type) for tensor in plan.tensors.values()))
 
 
 def write_draft(
-    draft: FileDraft,
+    plan: ConversionPlan,
     recipe: Recipe,
     path: str | os.PathLike[str],
     *,
@@ -61,7 +61,7 @@ def write_draft(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Written:
-    """Write a draft with the types of the recipe, through a temporary file: complete or not at all.
+    """Write a plan with the types of the recipe, through a temporary file: complete or not at all.
 
     Each tensor is read when it is written, so memory contains one at a time. `progress(done, total)` counts bytes. With
     `imatrix` the bytes equal those of `woolly quantize --imatrix` on the unquantized checkpoint.
@@ -70,7 +70,7 @@ def write_draft(
     if not 1 <= threads <= 1024:
         raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
     writer = GGUFWriter(target)
-    for key, value in draft.metadata.items():
+    for key, value in plan.metadata.items():
         writer.add(key, value)
     writer.add("general.file_type", recipe.mix.file_type, ValueType.UINT32)
     writer.add("general.quantization_version", _QUANTIZATION_VERSION, ValueType.UINT32)
@@ -87,12 +87,12 @@ def write_draft(
     for change in recipe.changes:
         tensor = change.tensor
         columns = None if imatrix is None or not change.is_change else imatrix.columns_of(tensor)
-        parts = _parts(draft.targets[tensor.name], change, threads, report, columns)
+        parts = _parts(plan.targets[tensor.name], change, threads, report, columns)
         writer.add_streamed_tensor(tensor.name, change.type, tensor.shape, parts)
     try:
         writer.write()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{draft.path}: the tensors cannot be put together ({str(error)[:120]})") from error
+        raise ModelError(f"{plan.path}: the tensors cannot be put together ({str(error)[:120]})") from error
     types = Counter(change.type.name for change in recipe.changes)
     return Written(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
 

@@ -116,7 +116,7 @@ class Hyperparameters:
         """Return typed access to a nested object."""
         return Hyperparameters(values, self.where)
 
-    def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
+    def reject(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
         """Raise ModelError for a value that changes the output and that GGUF keys cannot express."""
         self._read.add(name)
         if (value := self._values.get(name)) not in unless:

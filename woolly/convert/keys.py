@@ -72,7 +72,7 @@ def own_window_keys(c: Hyperparameters) -> Keys:
     if not any(flags):
         return {}
     if not all(flags):
-        c.refuse("max_window_layers", unless=())  # readers support one window for all layers
+        c.reject("max_window_layers", unless=())  # readers support one window for all layers
     return {"attention.sliding_window": size}
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woolly import _native
-from woolly.convert.draft import family_of
+from woolly.convert.conversion_plan import family_of
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.json_files import read_json
 from woolly.convert.safetensors import StoredTensor, read_safetensors
 from woolly.convert.source import Computed, Plain
-from woolly.convert.tensors import Fragment, lay_out
+from woolly.convert.tensors import Fragment, map_tensors
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import GGUFFile, GGUFWriter, Tensor, text_of
 from woolly.gguf.values import ValueType
@@ -26,7 +26,7 @@ from woolly.quant import GGMLType
 _HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
 Halves = tuple[NDArray[np.float32], NDArray[np.float32]]
-_REFUSED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
+_REJECTED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
 
 
 def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = False) -> int:
@@ -38,8 +38,8 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
     if settings.text("peft_type", "LORA").upper() != "LORA":
         raise UnsupportedError(f"{settings.where}: the adapter is {settings.text('peft_type')!r:.40}, not LORA")
-    for name in _REFUSED:
-        settings.refuse(name, unless=(None, False, [], {}))
+    for name in _REJECTED:
+        settings.reject(name, unless=(None, False, [], {}))
     if settings.text("bias", "none") != "none":
         raise UnsupportedError(f"{settings.where}: the adapter trains biases, which a GGUF adapter cannot hold")
     family, config = family_of(read_json(base / "config.json"), base)
@@ -64,7 +64,7 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
         shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
         first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
         whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
-        for one in lay_out([whole], family, config, keys).targets:
+        for one in map_tensors([whole], family, config, keys).targets:
             piece = one.pieces[0]
             if any(op.floats or not op.rows for op in piece.ops) or one.stacked != (number is not None):
                 raise UnsupportedError(f"{folder}: the adapter changes {stem!r:.90}, whose columns GGUF has otherwise")

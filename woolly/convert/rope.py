@@ -63,7 +63,7 @@ def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
         "rope.scaling.original_context_length": original,
     }
     if not config.text("model_type").startswith("gpt_oss"):  # gpt-oss never rounds
-        rope.refuse("truncate", unless=(None, True))
+        rope.reject("truncate", unless=(None, True))
     if rope.has("attention_factor"):
         out["rope.scaling.yarn_attn_factor"] = rope.number("attention_factor")
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):

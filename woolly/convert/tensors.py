@@ -97,7 +97,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class TensorLayout:
+class TensorMapping:
     """All tensors of a file in order."""
 
     targets: tuple[Target, ...]
@@ -106,9 +106,9 @@ class TensorLayout:
     values: Mapping[str, Any]  # tensors stored as metadata
 
 
-def lay_out(
+def map_tensors(
     sources: Iterable[Source], family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any]
-) -> TensorLayout:
+) -> TensorMapping:
     """Map every tensor; UnsupportedError names an unknown one."""
     found: dict[str, list[Fragment]] = {}
     kinds: dict[str, str] = {}
@@ -145,7 +145,7 @@ def lay_out(
             kinds[full] = kind
     targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
     values = {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
-    return TensorLayout(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
+    return TensorMapping(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
 
 
 def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:

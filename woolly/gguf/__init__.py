@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.gguf.described import Described
+    from woolly.gguf.description import ModelDescription
     from woolly.gguf.map import MemoryMap
     from woolly.gguf.metadata import Metadata, StringArray, text_of
     from woolly.gguf.reader import GGUFFile, open_gguf
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from woolly.gguf.writer import GGUFWriter, copy_gguf
 
 __all__ = [
-    "Described",
     "GGUFFile",
     "GGUFWriter",
     "MemoryMap",
     "Metadata",
+    "ModelDescription",
     "StringArray",
     "Tensor",
     "copy_gguf",
@@ -28,7 +28,7 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "described": "Described",
+        "description": "ModelDescription",
         "map": "MemoryMap",
         "metadata": "Metadata StringArray text_of",
         "reader": "GGUFFile open_gguf",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap, LateMap, MemoryMap
+from woolly.gguf.map import FileMap, LazyMap, MemoryMap
 from woolly.gguf.metadata import Entry, Metadata, read_entry
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType, encode_value
@@ -105,7 +105,7 @@ def aligned(tensor: Tensor) -> Tensor:
     """Return a tensor aligned to 4 bytes, as kernels need: mapped, or copied on first read."""
     if tensor.type is not GGMLType.F32 or tensor.offset % 4 == 0:
         return tensor
-    return replace(tensor, offset=0, file=LateMap(tensor.file, tensor.n_bytes, tensor.dequantize))
+    return replace(tensor, offset=0, file=LazyMap(tensor.file, tensor.n_bytes, tensor.dequantize))
 
 
 def metadata_of(file: FileMap, values: Values, tokens: bytearray) -> Metadata:

@@ -86,7 +86,7 @@ class MemoryMap(FileMap):
         """No check: memory cannot be truncated."""
 
 
-class LateMap(MemoryMap):
+class LazyMap(MemoryMap):
     """Bytes of an array that is computed from a file on first read, and cached until closed."""
 
     __slots__ = ("_make", "_source")

@@ -27,7 +27,7 @@ from woolly.gguf.ggml_bin import (
     read_texts,
     token_list,
 )
-from woolly.gguf.map import FileMap, LateMap
+from woolly.gguf.map import FileMap, LazyMap
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 from woolly.quant.decode import can_dequantize
@@ -171,7 +171,7 @@ def _placed(cursor: Cursor, positions: tuple[int, int], tensor: Tensor) -> Tenso
             )
         n, width = shape
         shape = _N_SOURCE + n, width
-        late = LateMap(tensor.file, 4 * math.prod(shape), lambda: np.pad(tensor.dequantize(), ((_N_SOURCE, 0), (0, 0))))
+        late = LazyMap(tensor.file, 4 * math.prod(shape), lambda: np.pad(tensor.dequantize(), ((_N_SOURCE, 0), (0, 0))))
         return Tensor(tensor.name, GGMLType.F32, shape, 0, late)
     if tensor.type is GGMLType.F32 and tensor.name.endswith(".bias"):
         tensor = replace(tensor, shape=(tensor.n_elements,))

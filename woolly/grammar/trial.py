@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from woolly.errors import RequestError
-from woolly.machine.child import LIMITS, can_start, run_child
+from woolly.machine.limited_process import LIMITS, can_start, run_limited
 
 MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
 SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
@@ -50,7 +50,7 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
     }
     with _slots:
         try:
-            written = run_child(
+            written = run_limited(
                 Path(__file__).with_name("trial_child.py"),
                 json.dumps(order).encode(),
                 memory=MEMORY,

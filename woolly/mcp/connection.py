@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from woolly.errors import ToolError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 from woolly.mcp.config import ServerSpec
-from woolly.mcp.harmless import harmless
 from woolly.mcp.result import ToolResult
+from woolly.mcp.sanitize import sanitize_text
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -149,7 +149,7 @@ class ServerConnection:
         if isinstance(error, ImportError):
             return ToolError(
                 f"the MCP server {spec.name!r} cannot be used: the package mcp has another version than Woolly needs"
-                f" ({_sentence(error)}): {how_to_add('mcp')}"
+                f" ({_sentence(error)}): {install_command('mcp')}"
             )
         what = f"at {spec.url} cannot be used" if spec.url else "cannot be used"
         return ToolError(f"the MCP server {spec.name!r} {what}: {_sentence(error)}{self._tail.last()}")
@@ -178,7 +178,7 @@ def _sentence(error: BaseException) -> str:
     while (members := getattr(error, "exceptions", None)) is not None:
         error = members[0]
     text = str(getattr(error, "message", "") or error).strip()
-    return harmless(text.splitlines()[0] if text else type(error).__name__, 300)
+    return sanitize_text(text.splitlines()[0] if text else type(error).__name__, 300)
 
 
 class _Tail:
@@ -201,7 +201,7 @@ class _Tail:
         if self._thread is not None:
             self._thread.join(0.2)  # its end is still on the way
         lines = [line.strip() for line in list(self._lines) if line.strip()]
-        return f" ({harmless(lines[-1], 300)})" if lines else ""
+        return f" ({sanitize_text(lines[-1], 300)})" if lines else ""
 
     def _read(self, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:

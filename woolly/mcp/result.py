@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from woolly.mcp.harmless import harmless
+from woolly.mcp.sanitize import sanitize_text
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -27,7 +27,7 @@ class ToolResult:
         texts = [_text_of(part) for part in given.content]
         if not texts and given.structured_content is not None:
             texts = [json.dumps(given.structured_content, ensure_ascii=False)]
-        return cls(_cut(harmless("\n".join(texts))), bool(given.is_error))
+        return cls(_cut(sanitize_text("\n".join(texts))), bool(given.is_error))
 
 
 def _text_of(part: Any) -> str:

@@ -16,9 +16,9 @@ from woolly.chat import Tool, ToolCall
 from woolly.errors import ToolError
 from woolly.mcp.config import ServerSpec
 from woolly.mcp.connection import ServerConnection
-from woolly.mcp.harmless import MAX_DESCRIPTION, described, harmless
-from woolly.mcp.package import check_package
+from woolly.mcp.optional_package import check_package
 from woolly.mcp.result import ToolResult
+from woolly.mcp.sanitize import MAX_DESCRIPTION, sanitize_schema, sanitize_text
 
 if TYPE_CHECKING:
     from mcp.types import Tool as McpTool
@@ -146,8 +146,8 @@ def _offer(server: str, tools: Iterable[McpTool], taken: set[str]) -> Iterator[O
         taken.add(name)
         hints = tool.annotations
         is_read_only = hints is not None and hints.read_only_hint is True
-        about = None if tool.description is None else harmless(tool.description, MAX_DESCRIPTION)
-        yield OfferedTool(Tool(name, about, described(tool.input_schema)), server, tool.name, is_read_only)
+        about = None if tool.description is None else sanitize_text(tool.description, MAX_DESCRIPTION)
+        yield OfferedTool(Tool(name, about, sanitize_schema(tool.input_schema)), server, tool.name, is_read_only)
 
 
 def _name_of(server: str, tool: str, taken: set[str]) -> str:
@@ -163,7 +163,7 @@ def _name_of(server: str, tool: str, taken: set[str]) -> str:
 
 def _arguments(call: ToolCall) -> dict[str, Any]:
     try:
-        value = json.loads(call.arguments or "{}", parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(call.arguments or "{}", parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments of {call.name} are not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -171,7 +171,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     return value
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     """ValueError: Python reads NaN and Infinity, and servers would get null in their place."""
     raise ValueError(f"{constant} is not valid JSON number")
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Literal
 
 from woolly.errors import RequestError
-from woolly.measure.slots import SlotTurns
+from woolly.measure.slot_rotation import SlotRotation
 from woolly.plan import Load, Step
 from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
@@ -124,7 +124,7 @@ class Bench:
         self._filled = [0] * len(lengths)  # cached tokens per sequence
         # A run continues from the state of the previous run, which may be that of another depth, but is equally fast to
         # compute with.
-        self._slots = SlotTurns(program.plan, len(lengths))
+        self._slots = SlotRotation(program.plan, len(lengths))
         self._state = program.new_state(ends[-1], self._slots.n_slots)
         self._cache_bytes = self._state.page_bytes / PAGE_SIZE  # per token, over all layers
 

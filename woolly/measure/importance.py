@@ -17,7 +17,7 @@ from woolly.engine.input_processor import check_decoder_only
 from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
-from woolly.measure.slots import SlotTurns
+from woolly.measure.slot_rotation import SlotRotation
 from woolly.models import trace
 from woolly.quantize.imatrix import ColumnSums, ImportanceMatrix
 from woolly.runtime import Batch, Options, pages_for
@@ -89,7 +89,7 @@ class _Collector:
         self.program = ObservedProgram(plan, file.tensors, options, "" if output else "blk.")
         self.tokenizer = Tokenizer.from_metadata(file.metadata)
         self.sums: dict[str, _Sums] = {}
-        self._slots = SlotTurns(plan)
+        self._slots = SlotRotation(plan)
         self._pages = range(pages_for(ctx))
         self._state = self.program.new_state(len(self._pages), self._slots.n_slots)
 

@@ -22,7 +22,7 @@ from woolly.engine.loading.context_length import context_limit
 from woolly.engine.loading.load import LoadedModel, load_model
 from woolly.errors import RequestError
 from woolly.machine.cores import default_threads
-from woolly.measure.slots import SlotTurns
+from woolly.measure.slot_rotation import SlotRotation
 from woolly.runtime import Batch, Options, pages_for
 
 Float32 = npt.NDArray[np.float32]
@@ -67,7 +67,7 @@ class Scorer:
             self.ctx = ctx
             self.tokenizer = self.loaded.tokenizer
             self._pages = range(pages_for(ctx))
-            self._slots = SlotTurns(self.loaded.program.plan)
+            self._slots = SlotRotation(self.loaded.program.plan)
             self._state = self.loaded.program.new_state(len(self._pages), self._slots.n_slots)
             self._n_workers = threads or default_threads()
             self._pool = ThreadPoolExecutor(self._n_workers)

@@ -21,7 +21,7 @@ from woolly.plan import Plan, Pooling, Result, Tracer
 from woolly.plan.passes import tap_hidden
 
 if TYPE_CHECKING:
-    from woolly.gguf import Described, GGUFFile, Tensor
+    from woolly.gguf import GGUFFile, ModelDescription, Tensor
     from woolly.models.towers.registry import TracedTower
 
 # Missing features of known unsupported architectures.
@@ -46,7 +46,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def trace(
-    file: Described, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None
+    file: ModelDescription, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None
 ) -> Plan:
     """Trace the plan of a file's model, for a context of `ctx` positions; None: the file's maximum.
 
@@ -102,7 +102,7 @@ def _transcribes(module: Any) -> bool:
     return hasattr(module, "trace_tower")
 
 
-def is_block(file: Described) -> bool:
+def is_block(file: ModelDescription) -> bool:
     """Return True if a file holds draft blocks (MTP) without the layers of the model they draft for."""
     blocks = {".".join(tensor.split(".", 2)[:2]) for tensor in file.tensors if tensor.startswith("blk.")}
     guessing = {tensor.removesuffix(_PROJECTION) for tensor in file.tensors if tensor.endswith(_PROJECTION)}
@@ -137,7 +137,7 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
         raise ModelError(f"{source.path}: the draft of {name} cannot be built from these keys: {error}") from error
 
 
-def is_head(file: Described) -> bool:
+def is_head(file: ModelDescription) -> bool:
     """Return True if a file is a draft head, whose model is in another file."""
     name = file.metadata.get("general.architecture")
     return isinstance(name, str) and name in _HEADS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError
-from woolly.machine.child import LIMITS, run_child
+from woolly.machine.limited_process import LIMITS, run_limited
 
 _LONG = 1.0  # seconds in the queue; a longer wait means that the server is busy
 
@@ -41,7 +41,7 @@ def run_decoder(
         raise busy
     waited = time.monotonic() - begun
     try:
-        written = run_child(
+        written = run_limited(
             Path(__file__).with_name(script),
             json.dumps({**order, "limiter": str(LIMITS.absolute())}).encode() + b"\n" + data,
             memory=order["memory"],

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 from woolly.multimodal.image_formats import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_SIDE, detect_format, webp_size
 
 ImageSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
@@ -65,7 +65,7 @@ def check_pillow() -> None:
     try:
         import PIL  # noqa: F401
     except ImportError:
-        raise RequestError(f"images need the package pillow: {how_to_add('images')}") from None
+        raise RequestError(f"images need the package pillow: {install_command('images')}") from None
 
 
 def read_image(source: ImageSource, name: str = "the image") -> Image:

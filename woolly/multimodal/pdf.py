@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.machine.child import can_start
-from woolly.machine.extra import how_to_add
+from woolly.machine.limited_process import can_start
+from woolly.machine.optional_packages import install_command
 from woolly.multimodal import MAX_PAGES
 from woolly.multimodal.decoder_process import run_decoder
 from woolly.multimodal.image import Image
@@ -240,7 +240,7 @@ def _packages() -> list[str]:
         str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
     ]
     if len(places) < len(found):
-        raise RequestError(f"PDF files need the package pypdfium2: {how_to_add('pdf')}")
+        raise RequestError(f"PDF files need the package pypdfium2: {install_command('pdf')}")
     return sorted(set(places))
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.machine.child import can_start
-from woolly.machine.extra import how_to_add
+from woolly.machine.limited_process import can_start
+from woolly.machine.optional_packages import install_command
 from woolly.multimodal.decoder_process import run_decoder
 from woolly.multimodal.image import Image, check_pillow
 from woolly.multimodal.image_formats import MAX_BYTES
@@ -171,7 +171,7 @@ def _packages(sampling: VideoSampling) -> list[str]:
         str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
     ]
     if len(places) < len(found):
-        raise RequestError(f"videos need the package av: {how_to_add('video')}")
+        raise RequestError(f"videos need the package av: {install_command('video')}")
     if not can_start():
         raise RequestError("videos are read by a process of Python, which cannot be started here; send images")
     return sorted(set(places))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from woolly.errors import GGUFError, RequestError
 from woolly.gguf import GGUFWriter, Tensor, open_gguf
 from woolly.gguf.values import ValueType
-from woolly.quantize.few_bits import NEEDS_IMATRIX
+from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX
 from woolly.quantize.recipe import Recipe
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.gguf import Described, Tensor
+from woolly.gguf import ModelDescription, Tensor
 from woolly.quant import GGMLType, can_dequantize
-from woolly.quantize.few_bits import NEEDS_IMATRIX, WeightPlace, choose_few
+from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX, WeightPlace, low_bit_type
 from woolly.quantize.mixes import Mix
 
 # Fallback types for rows that are not a multiple of the first type's block size.
@@ -103,7 +103,7 @@ class Recipe:
 
 
 def make_recipe(
-    file: Described,
+    file: ModelDescription,
     mix: Mix,
     *,
     pure: bool = False,
@@ -184,7 +184,7 @@ def _largest(value: Any) -> int:
 class _Rules:
     """Tensors of a mix with more or fewer bits than the default type."""
 
-    def __init__(self, file: Described, mix: Mix, has_imatrix: bool) -> None:
+    def __init__(self, file: ModelDescription, mix: Mix, has_imatrix: bool) -> None:
         def number(key: str) -> int:
             return _largest(file.metadata.get(f"{architecture}.{key}"))
 
@@ -216,7 +216,7 @@ class _Rules:
             is_output=name == "output.weight" or (self.is_tied and _is_embedding(name)),
             is_embedding=_is_embedding(name),
         )
-        if (rule := choose_few(mix, base, place, self.has_imatrix)) is not None:
+        if (rule := low_bit_type(mix, base, place, self.has_imatrix)) is not None:
             return rule
         if name == "output.weight" or (self.is_tied and _is_embedding(name)):
             if tensor.shape[-1] % base.block_size or base is GGMLType.Q8_0:

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.templates.named import TEMPLATE_NAMES, named_template
+    from woolly.templates.builtin import TEMPLATE_NAMES, builtin_template
     from woolly.templates.template import ChatTemplate
 
-__all__ = ["TEMPLATE_NAMES", "ChatTemplate", "named_template"]
+__all__ = ["TEMPLATE_NAMES", "ChatTemplate", "builtin_template"]
 
 __getattr__ = later(
     __name__,
     {
-        "named": "TEMPLATE_NAMES named_template",
+        "builtin": "TEMPLATE_NAMES builtin_template",
         "template": "ChatTemplate",
     },
 )

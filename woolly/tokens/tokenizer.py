@@ -12,8 +12,8 @@ import numpy as np
 from woolly.errors import TokenizerError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
+from woolly.tokens.bpe_ranks import LazyBpeEncoder
 from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
-from woolly.tokens.ranked import LateEncoder
 from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
 from woolly.tokens.vocabulary import BYTE_NAME, SPACE_MARK, TokenType, Vocabulary, read_vocabulary
 
@@ -243,7 +243,7 @@ class Tokenizer:
         lowercase = vocabulary.flag("normalizer.lowercase", self.model == "bert")
         if pre is not None:
             make = partial(BytePairEncoder, vocabulary, pre, unknown, lowercase and self.model == "whitespace")
-            return LateEncoder(make) if vocabulary.is_ranked else make()
+            return LazyBpeEncoder(make) if vocabulary.is_ranked else make()
         if self.model == "rwkv":
             from woolly.tokens.rwkv import RwkvEncoder  # lazy imports: a model uses one of these encoders
 

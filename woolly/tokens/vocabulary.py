@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.errors import TokenizerError
 from woolly.gguf import StringArray
-from woolly.tokens.ranked import merges_by_rank
+from woolly.tokens.bpe_ranks import merges_by_rank
 
 BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE_MARK = "\u2581"  # space in SentencePiece vocabularies

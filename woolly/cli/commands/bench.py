@@ -17,7 +17,7 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import stdout_console
 from woolly.llm.model_options import rows_of
-from woolly.machine.busy import Others
+from woolly.machine.other_load import OtherLoad
 from woolly.store import resolve
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def bench(
             line.update(text, refresh=True)
 
     with line or nullcontext():
-        with Others() as others:
+        with OtherLoad() as others:
             records = [
                 record
                 for i, (one, options) in enumerate(itertools.product(models, settings))

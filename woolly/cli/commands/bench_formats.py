@@ -16,7 +16,7 @@ import click
 
 from woolly.cli.terminal.screen import print_table
 from woolly.cli.terminal.sizes import plural
-from woolly.machine.busy import NOTABLE
+from woolly.machine.other_load import NOTABLE
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,7 +22,7 @@ from woolly.cli.terminal.sizes import format_duration, format_size, plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.convert import FileDraft, Written
+    from woolly.convert import ConversionPlan, Written
     from woolly.quantize import ImportanceMatrix, Recipe
 
 _LIMIT = 1024  # threads
@@ -78,7 +78,7 @@ def convert(
     The vocabulary is compared with its original on many lines of text, and the model is checked to be one that runs,
     before anything is written.
     """
-    from woolly.convert import choose_types, make_draft, open_checkpoint
+    from woolly.convert import choose_types, open_checkpoint, plan_conversion
     from woolly.quantize import find_mix, read_imatrix
 
     if threads is not None and not 1 <= threads <= _LIMIT:
@@ -106,14 +106,14 @@ def convert(
         raise UsageError("--base goes with --lora alone")
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     folder, about = _folder(source)
-    draft = make_draft(open_checkpoint(folder), about, ignored=ignored or ())
-    recipe = choose_types(draft, type_name, has_imatrix=imatrix is not None)
+    plan = plan_conversion(open_checkpoint(folder), about, ignored=ignored or ())
+    recipe = choose_types(plan, type_name, has_imatrix=imatrix is not None)
     report_missing(imatrix, recipe)
-    written = None if dry_run else _write(draft, recipe, target, threads, imatrix)
+    written = None if dry_run else _write(plan, recipe, target, threads, imatrix)
     if as_json:
-        click.echo(json.dumps(_facts(draft, recipe, target, written), indent=2))
+        click.echo(json.dumps(_facts(plan, recipe, target, written), indent=2))
     else:
-        _print(draft, recipe, target, written)
+        _print(plan, recipe, target, written)
 
 
 def _convert_lora(
@@ -132,7 +132,7 @@ def _convert_lora(
 
 def converted(folder: Path) -> Path:
     """Returns the GGUF file of a checkpoint's folder in the models folder; it is written once, and says so."""
-    from woolly.convert import choose_types, make_draft, open_checkpoint
+    from woolly.convert import choose_types, open_checkpoint, plan_conversion
     from woolly.store import models_folder
 
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
@@ -140,9 +140,9 @@ def converted(folder: Path) -> Path:
     target = models_folder() / "converted" / f"{folder.resolve().name}-{digest}.gguf"
     if not target.exists():
         print_status(f"woolly: {folder} is a checkpoint: it is converted once, to {target}")
-        draft = make_draft(open_checkpoint(folder))
+        plan = plan_conversion(open_checkpoint(folder))
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(draft, choose_types(draft, None), target, None)
+        _write(plan, choose_types(plan, None), target, None)
     return target
 
 
@@ -167,40 +167,40 @@ def _folder(source: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _write(
-    draft: FileDraft, recipe: Recipe, target: Path, threads: int | None, imatrix: ImportanceMatrix | None = None
+    plan: ConversionPlan, recipe: Recipe, target: Path, threads: int | None, imatrix: ImportanceMatrix | None = None
 ) -> Written:
     from woolly.convert import write_draft
     from woolly.machine.cores import default_threads
 
-    with bytes_bar(f"{draft.path.name} to {target.name}") as report:
+    with bytes_bar(f"{plan.path.name} to {target.name}") as report:
         n = threads or default_threads()
-        return write_draft(draft, recipe, target, threads=n, progress=report, imatrix=imatrix)
+        return write_draft(plan, recipe, target, threads=n, progress=report, imatrix=imatrix)
 
 
-def _facts(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> dict[str, Any]:
+def _facts(plan: ConversionPlan, recipe: Recipe, target: Path, written: Written | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "path": str(target),
-        "architecture": draft.metadata["general.architecture"],
+        "architecture": plan.metadata["general.architecture"],
         "type": recipe.mix.name,
         "bytes": recipe.n_bytes,
         "bits_per_weight": round(recipe.bits_per_weight, 3),
         "tensors": len(recipe.changes),
-        "left_out": list(draft.left_out),
-        "lines_compared": draft.n_lines,
+        "left_out": list(plan.left_out),
+        "lines_compared": plan.n_lines,
     }
     if written is not None:
         facts |= {"file_bytes": written.n_bytes, "seconds": round(written.seconds, 6)}
     return facts
 
 
-def _print(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> None:
+def _print(plan: ConversionPlan, recipe: Recipe, target: Path, written: Written | None) -> None:
     console = stdout_console()
-    architecture = draft.metadata["general.architecture"]
+    architecture = plan.metadata["general.architecture"]
     console.print(f"model    {architecture}, {plural(len(recipe.changes), 'tensor')}, {recipe.mix.name}")
-    same = f"the same tokens on {draft.n_lines} lines" if draft.n_lines else "without tokenizer.json to compare with"
-    console.print(f"tokens   {len(draft.metadata['tokenizer.ggml.tokens'])}, {same}")
+    same = f"the same tokens on {plan.n_lines} lines" if plan.n_lines else "without tokenizer.json to compare with"
+    console.print(f"tokens   {len(plan.metadata['tokenizer.ggml.tokens'])}, {same}")
     console.print(f"weights  {format_size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each")
     if written is not None:
         console.print(f"{target}  {format_size(written.n_bytes)} in {format_duration(written.seconds)}", soft_wrap=True)
-    if draft.left_out:
-        print_status(f"woolly: {plural(len(draft.left_out), 'tensor')} that a model of text does not need left out")
+    if plan.left_out:
+        print_status(f"woolly: {plural(len(plan.left_out), 'tensor')} that a model of text does not need left out")

@@ -17,9 +17,9 @@ from woolly.cli.terminal.progress import print_status, steps_bar
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.measure.evaluation.comparing import Accuracy, Comparison
+    from woolly.measure.evaluation.comparison import Accuracy, Comparison
     from woolly.measure.evaluation.rows import Row
-    from woolly.measure.evaluation.running import Outcome
+    from woolly.measure.evaluation.runner import Outcome
 
 
 @command(
@@ -69,7 +69,7 @@ def eval(
     A row is {"question", "choices", "answer"} or {"prompt", "answer", "match"}, in which match is exact, regex, number
     or json. Answers are those of temperature 0, so a second run gives the same figures.
     """
-    from woolly.measure.evaluation.comparing import accuracy, compare
+    from woolly.measure.evaluation.comparison import accuracy, compare
     from woolly.measure.evaluation.rows import read_rows, rows_of
 
     example = "a file of questions was expected: woolly eval smollm2 questions.jsonl"
@@ -105,7 +105,7 @@ def eval(
 
 def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dict[str, Any]) -> list[Outcome]:
     from woolly.llm import LLM
-    from woolly.measure.evaluation.running import run_rows
+    from woolly.measure.evaluation.runner import run_rows
     from woolly.store import resolve
     from woolly.store.digest import digest_of
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from woolly.gguf import GGUFFile
-    from woolly.measure.pick.picking import Candidate, Picked
+    from woolly.measure.bit_allocation.search import Allocation, Candidate
     from woolly.quantize import ImportanceMatrix, Recipe
 
 _CTX, _WINDOWS = 256, 4  # tokens of a window, and windows that types are chosen by
@@ -44,7 +44,7 @@ def quantize_to_size(
     plot: Path | None,
 ) -> None:
     """Chooses types by KL divergence, writes the file and shows it beside the known mixes."""
-    from woolly.measure.pick.picking import pick
+    from woolly.measure.bit_allocation.search import allocate_bits
     from woolly.quantize import quantize_file
     from woolly.runtime.options import parse_size
     from woolly.tokens import Tokenizer
@@ -68,7 +68,7 @@ def quantize_to_size(
         print_status(f"woolly: {text} has one window of {ctx} tokens: nothing is left to check the result on")
     records = _records(target, file, tokens, ctx, windows, imatrix)
     with steps_bar("measuring", "files") as report:
-        picked = pick(
+        allocation = allocate_bits(
             file,
             limit - overhead,
             records,
@@ -77,21 +77,21 @@ def quantize_to_size(
             imatrix=imatrix,
             on_progress=lambda _, done, total: report(done, total) if report is not None else None,
         )
-    recipe = _recipe(file, picked.best)
+    recipe = _recipe(file, allocation.best)
     report_missing(imatrix, recipe)
-    n_bytes = picked.best.n_bytes + overhead
+    n_bytes = allocation.best.n_bytes + overhead
     if not dry_run:
         with bytes_bar(f"{file.path.name} to {format_size(n_bytes)}") as progress:
             summary = quantize_file(file, recipe, target, threads=threads, progress=progress, imatrix=imatrix)
         n_bytes = summary.n_bytes
     if plot is not None:
-        from woolly.measure.pick.drawing import draw
+        from woolly.measure.bit_allocation.plot import plot_allocation
 
-        plot.write_text(draw(picked, file.path.name, overhead))
+        plot.write_text(plot_allocation(allocation, file.path.name, overhead))
     if as_json:
-        click.echo(json.dumps(_facts(picked, recipe, target, n_bytes, overhead), indent=2))
+        click.echo(json.dumps(_facts(allocation, recipe, target, n_bytes, overhead), indent=2))
     else:
-        _print(picked, target, n_bytes, overhead, dry_run)
+        _print(allocation, target, n_bytes, overhead, dry_run)
 
 
 def report_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
@@ -104,7 +104,7 @@ def report_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
 
 def _maker(file: GGUFFile, windows: Sequence[Sequence[int]], threads: int, imatrix: ImportanceMatrix | None) -> Any:
     def make() -> Any:
-        from woolly.measure.pick.meter import KlMeter
+        from woolly.measure.bit_allocation.meter import KlMeter
 
         return KlMeter(file, windows, threads=threads, imatrix=imatrix)
 
@@ -115,7 +115,7 @@ def _records(
     target: Path, file: GGUFFile, tokens: Sequence[int], ctx: int, windows: int, imatrix: ImportanceMatrix | None
 ) -> Any:
     from woolly import __version__
-    from woolly.measure.pick.records import Records
+    from woolly.measure.bit_allocation.records import Records
     from woolly.runtime.arithmetic import ARITHMETIC
     from woolly.store.digest import digest_of
 
@@ -145,7 +145,7 @@ def _recipe(file: GGUFFile, best: Candidate) -> Recipe:
     return Made(MIXES.get(best.name, named[0]), changes)
 
 
-def _facts(picked: Picked, recipe: Recipe, target: Path, n_bytes: int, overhead: int) -> dict[str, Any]:
+def _facts(allocation: Allocation, recipe: Recipe, target: Path, n_bytes: int, overhead: int) -> dict[str, Any]:
     def of(candidate: Candidate) -> dict[str, Any]:
         validation = candidate.held_out
         return {
@@ -160,16 +160,16 @@ def _facts(picked: Picked, recipe: Recipe, target: Path, n_bytes: int, overhead:
         "path": str(target),
         "file_bytes": n_bytes,
         "bits_per_weight": round(recipe.bits_per_weight, 3),
-        "best": of(picked.best),
-        "known": [of(mix) for mix in picked.known],
-        "predicted_kl": picked.predicted_kl,
-        "exchanges": picked.n_exchanges,
-        "measurements": [asdict(one) for one in picked.measured],
+        "best": of(allocation.best),
+        "known": [of(mix) for mix in allocation.known],
+        "predicted_kl": allocation.predicted_kl,
+        "exchanges": allocation.n_exchanges,
+        "measurements": [asdict(one) for one in allocation.measured],
         "tensor_types": {change.tensor.name: change.type.name for change in recipe.changes if change.is_change},
     }
 
 
-def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: bool) -> None:
+def _print(allocation: Allocation, target: Path, n_bytes: int, overhead: int, dry_run: bool) -> None:
     from rich.table import Table
 
     console = stdout_console()
@@ -177,12 +177,12 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
     for title in ("size", "KL", "same top", "KL held out"):
         shown.add_column(title, justify="right")
     shown.add_column("")
-    rows = [picked.best, *(mix for mix in picked.known if mix.name != picked.best.name)]
+    rows = [allocation.best, *(mix for mix in allocation.known if mix.name != allocation.best.name)]
     for candidate in sorted(rows, key=lambda one: -one.n_bytes):
         validation = candidate.held_out
         judged = validation or candidate.loss
         shown.add_row(
-            ("> " if candidate is picked.best else "  ") + candidate.name,
+            ("> " if candidate is allocation.best else "  ") + candidate.name,
             format_size(candidate.n_bytes + overhead),
             f"{candidate.loss.kl:.5f}",
             f"{candidate.loss.same_top:.1%}",
@@ -190,8 +190,8 @@ def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: b
             _bar(judged.kl, [(one.held_out or one.loss).kl for one in rows]),
         )
     print_table(console, shown)
-    if picked.best.name != "picked":
-        print_status(f"woolly: no choice lost less than {picked.best.name}, so that is what is written")
+    if allocation.best.name != "allocation":
+        print_status(f"woolly: no choice lost less than {allocation.best.name}, so that is what is written")
     verb = "would be" if dry_run else ""
     console.print(" ".join(f"{target} {verb} {format_size(n_bytes)}".split()), soft_wrap=True)
 

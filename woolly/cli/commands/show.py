@@ -19,7 +19,7 @@ from woolly.cli.terminal.screen import print_table, stdout_console
 from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError, StoreError, WoollyError
 from woolly.machine.blas import import_numpy
-from woolly.machine.busy import NOTABLE, Others
+from woolly.machine.other_load import NOTABLE, OtherLoad
 from woolly.store import resolve
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _speed(file: GGUFFile, gpu: dict[str, Any]) -> dict[str, Any]:
             continue  # one row of it is read
         per_token += tensor.n_bytes * (_experts_used(file) if "_exps." in name else 1)
     threads = default_threads()
-    with Others() as others:
+    with OtherLoad() as others:
         bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
     # What a GPU has is read there, the rest here, one after the other.
     on_cpu = gpu["cpu_bytes_per_token"] if gpu.get("bandwidth_gbs") else per_token

@@ -31,7 +31,7 @@ from woolly.cli.terminal.sizes import plural
 
 if TYPE_CHECKING:
     from woolly.measure.diagnosis import Advice, Run
-    from woolly.measure.examination import Examination
+    from woolly.measure.profiler import Profile
 
 _COLUMNS, _NAME, _CELL = 100, 12, 29
 
@@ -76,7 +76,7 @@ def why(
     from rich.console import Console
     from rich.live import Live
 
-    from woolly.measure.examination import examine
+    from woolly.measure.profiler import profile_model
     from woolly.runtime import Options, backend_for, parse_size
 
     model = one_model("why", model, named)
@@ -94,7 +94,7 @@ def why(
     # Drawn on demand: the thread of a spinner would take time from what is measured.
     line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
     with line or nullcontext():
-        found = examine(
+        found = profile_model(
             model,
             options,
             backend=backend_for(device, backend or "auto"),
@@ -112,7 +112,7 @@ def why(
     )
 
 
-def _screen(found: Examination, width: int) -> list[str]:
+def _screen(found: Profile, width: int) -> list[str]:
     """The report: at most 40 lines of 100 columns; more lines if three runs do not fit side by side."""
     from woolly.measure.diagnosis import advise
 
@@ -141,7 +141,7 @@ def _screen(found: Examination, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _machine(found: Examination) -> list[str]:
+def _machine(found: Profile) -> list[str]:
     """Describe the device and its limits."""
     s, rows = found.situation, plural(found.many, "row")
     if found.device:
@@ -174,7 +174,7 @@ def _block(titled: list[tuple[str, Run]]) -> list[str]:
     ]
 
 
-def _others(found: Examination, chosen: Advice) -> list[Advice]:
+def _others(found: Profile, chosen: Advice) -> list[Advice]:
     from woolly.measure.diagnosis import candidates
 
     return [a for a in candidates(found.situation) if a.kind != chosen.kind and a.gain >= 1.03][:2]
@@ -198,7 +198,7 @@ def _wrapped(text: str, width: int, first: str = "  ", rest: str = "  ") -> list
     return textwrap.wrap(text, width - 2, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-def _plot(found: Examination) -> str:
+def _plot(found: Profile) -> str:
     from woolly.measure.diagnosis import advise
     from woolly.measure.roofline import Mark, Roof, roofline_plot
 
@@ -223,7 +223,7 @@ def _plot(found: Examination) -> str:
     return roofline_plot(f"Why {found.model} runs as it does", notes, found.bandwidth_gbs, roofs, series, marks)
 
 
-def _as_json(found: Examination) -> dict[str, Any]:
+def _as_json(found: Profile) -> dict[str, Any]:
     from woolly.measure.diagnosis import advise
 
     s = found.situation

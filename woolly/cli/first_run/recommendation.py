@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from woolly.cli.first_run.capacity import machine_capacity
 from woolly.cli.first_run.state_file import is_here
-from woolly.machine.busy import Others
+from woolly.machine.other_load import OtherLoad
 from woolly.store import Tag, find_in_catalogue, read_catalogue
 
 _ENOUGH = 10.0  # tokens per second: about twice as fast as people read
@@ -72,6 +72,6 @@ def _measured() -> float:
     from woolly._native import measure_bandwidth
     from woolly.machine.cores import default_threads
 
-    with Others() as others:
+    with OtherLoad() as others:
         best = max(measure_bandwidth(default_threads(), _MEGABYTES) for _ in range(3))
     return best * 1e9 / max(_MIN_SHARE, 1 - (others.share or 0.0))

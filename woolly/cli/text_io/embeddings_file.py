@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ def check_format(path: Path) -> None:
             import_module("pyarrow.parquet")
         except ImportError:
             raise RequestError(
-                f"--output: .parquet needs pyarrow: {how_to_add('parquet')}, or choose .npy or .jsonl"
+                f"--output: .parquet needs pyarrow: {install_command('parquet')}, or choose .npy or .jsonl"
             ) from None
 
 

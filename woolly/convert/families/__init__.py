@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from woolly.convert.families import (
+    classic,
     decoders,
     encoders,
     gemma,
     hybrids,
-    latents,
-    mixtures,
-    older,
+    mla,
+    moe,
     plamo,
     remote_code,
     rwkv,
+    sliding_window,
     speech,
-    windowed,
 )
 from woolly.convert.family import CheckpointFamily
 
 __all__ = ["FAMILIES", "find_family"]
 
-_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, remote_code, plamo, rwkv, speech, windowed)
+_PAGES = (decoders, encoders, gemma, hybrids, mla, moe, classic, remote_code, plamo, rwkv, speech, sliding_window)
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 
 

@@ -60,13 +60,13 @@ def _starcoder2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _bitnet(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("hidden_act", unless=("silu",))  # the class has relu2 as default
+    c.reject("hidden_act", unless=("silu",))  # the class has relu2 as default
     return {}
 
 
 def _smollm3(c: Hyperparameters, keys: Keys) -> Keys:
     usual = [int((i + 1) % 4 != 0) for i in range(c.n_layers)]
-    c.refuse("no_rope_layers", unless=(None, usual))
+    c.reject("no_rope_layers", unless=(None, usual))
     return {}
 
 
@@ -97,7 +97,7 @@ def _deci(c: Hyperparameters, keys: Keys) -> Keys:
         heads.append(keys["attention.head_count"] if has else 0)
         group = attention.integer("n_heads_in_group", default=1)
         kv.append(keys["attention.head_count"] // max(1, group) if has and not linear else 0)
-        network.refuse("replace_with_linear")
+        network.reject("replace_with_linear")
         ffns.append(0 if network.flag("no_op") else _deci_width(network, keys["embedding_length"]))
     lists: Keys = {"attention.head_count": heads, "attention.head_count_kv": kv, "feed_forward_length": ffns}
     return lists

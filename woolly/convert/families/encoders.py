@@ -46,8 +46,8 @@ def _first_position(c: Hyperparameters) -> int:
 
 
 def _bert(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("position_embedding_type", unless=(None, "absolute"))
-    c.refuse("hidden_act", unless=(None, "gelu"))
+    c.reject("position_embedding_type", unless=(None, "absolute"))
+    c.reject("hidden_act", unless=(None, "gelu"))
     return {"context_length": keys["context_length"] - _first_position(c)}
 
 
@@ -98,8 +98,8 @@ def _nomic_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp,
 
 
 def _jina2(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("position_embedding_type", unless=(None, "alibi"))
-    c.refuse("feed_forward_type", unless=(None, "geglu"))
+    c.reject("position_embedding_type", unless=(None, "alibi"))
+    c.reject("feed_forward_type", unless=(None, "geglu"))
     return {}
 
 
@@ -127,9 +127,9 @@ def _neo_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, .
 
 
 def _t5_base(c: Hyperparameters, norm: str) -> Keys:
-    c.refuse("is_gated_act", unless=(None, False, "gated" in c.text("feed_forward_proj", "relu")))
-    c.refuse("feed_forward_proj", unless=(None, "relu", "gated-gelu"))
-    c.refuse("relative_attention_max_distance", unless=(None, 128))
+    c.reject("is_gated_act", unless=(None, False, "gated" in c.text("feed_forward_proj", "relu")))
+    c.reject("feed_forward_proj", unless=(None, "relu", "gated-gelu"))
+    c.reject("relative_attention_max_distance", unless=(None, 128))
     heads, head = c.positive("num_heads"), c.positive("d_kv")
     return {
         "block_count": c.n_layers,

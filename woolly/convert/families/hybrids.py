@@ -40,11 +40,11 @@ def _qwen(c: Hyperparameters, keys: Keys) -> Keys:
     full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
     period = full[0] + 1 if full else len(kinds) + 1
     if full != list(range(period - 1, len(kinds), period)):
-        c.refuse("layer_types")
+        c.reject("layer_types")
     heads, head = c.positive("linear_num_value_heads"), c.positive("linear_value_head_dim")
     shared = c.integer("shared_expert_intermediate_size", default=0) if c.has("num_experts") else 0
     state, groups = c.positive("linear_key_head_dim"), c.positive("linear_num_key_heads")
-    c.refuse("mlp_only_layers", unless=(None, []))
+    c.reject("mlp_only_layers", unless=(None, []))
     return (
         _ssm(c.positive("linear_conv_kernel_dim"), heads * head, state, heads, groups)
         | expert_keys(c, normalize=c.flag("norm_topk_prob", default=True))
@@ -140,7 +140,7 @@ def _granite_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorO
 def _falcon_h1(c: Hyperparameters, keys: Keys) -> Keys:
     heads = c.positive("mamba_n_heads")
     inner = c.integer("mamba_d_ssm", default=0) or c.positive("mamba_expand") * keys["embedding_length"]
-    c.refuse("mamba_norm_before_gate")
+    c.reject("mamba_norm_before_gate")
     return _ssm(c.positive("mamba_d_conv"), inner, c.positive("mamba_d_state"), heads, c.positive("mamba_n_groups"))
 
 
@@ -257,7 +257,7 @@ def _minimax(c: Hyperparameters, keys: Keys) -> Keys:
     names = [f"{x}_{y}_factor" for x in ("full_attn", "linear_attn", "mlp") for y in ("alpha", "beta")]
     values = [c.number(name, f"layernorm_{name.replace('full_attn', 'full_attention')}", default=1.0) for name in names]
     if len(set(values[::2])) > 1 or set(values[1::2]) != {1.0}:
-        c.refuse(names[0], unless=())
+        c.reject(names[0], unless=())
     experts = expert_keys(c)
     experts.pop("expert_feed_forward_length", None)
     return experts | {"full_attention_interval": full[0] + 1, "residual_scale": values[0]}

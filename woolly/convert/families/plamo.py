@@ -44,7 +44,7 @@ def _plamo_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp,
 
 
 def _plamo2(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("mamba_enabled", unless=(None, True))
+    c.reject("mamba_enabled", unless=(None, True))
     head, step, n = c.positive("hidden_size_per_head", default=128), c.positive("mamba_step", default=2), c.n_layers
     scans = [i != n - 1 if n <= step // 2 else i % step != step // 2 for i in range(n)]
     heads = c.positive("mamba_num_heads", default=64)
@@ -78,7 +78,7 @@ def _plamo2_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp
 
 
 def _plamo3(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("rope_scaling_factor", unless=(None, 1, 1.0))
+    c.reject("rope_scaling_factor", unless=(None, 1, 1.0))
     window = c.integer("window_size", "sliding_window", default=0)
     return {
         "attention.sliding_window": window or None,

@@ -90,8 +90,8 @@ def _bailing2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _codeshell(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("position_embedding_type", unless=(None, "rope"))
-    c.refuse("activation_function", unless=(None, "gelu_pytorch_tanh", "gelu_new"))
+    c.reject("position_embedding_type", unless=(None, "rope"))
+    c.reject("activation_function", unless=(None, "gelu_pytorch_tanh", "gelu_new"))
     return {"attention.head_count_kv": _heads(c)[1]}
 
 
@@ -101,8 +101,8 @@ def _wide(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("norm_topk_prob")
-    c.refuse("moe_layer_freq", unless=(None, 1))
+    c.reject("norm_topk_prob")
+    c.reject("moe_layer_freq", unless=(None, 1))
     count, experts = c.integer("n_shared_experts", default=0), expert_keys(c)
     shared = {"expert_shared_feed_forward_length": count * experts["expert_feed_forward_length"]}
     dense = {"leading_dense_block_count": c.integer("first_k_dense_replace", default=0)}
@@ -111,14 +111,14 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 
 def _deepseek_ocr(c: Hyperparameters, keys: Keys) -> Keys:
     """Reject MLA, which the class supports and the checkpoint does not have."""
-    c.refuse("use_mla")
-    c.refuse("topk_method", unless=(None, "greedy"))
+    c.reject("use_mla")
+    c.reject("topk_method", unless=(None, "greedy"))
     return _deepseek(c, keys)
 
 
 def _arctic(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("moe_layer_frequency", unless=(None, 1))
-    c.refuse("use_residual", unless=(None, True))
+    c.reject("moe_layer_frequency", unless=(None, 1))
+    c.reject("use_residual", unless=(None, True))
     experts = expert_keys(c)
     experts.pop("expert_feed_forward_length")
     return experts
@@ -137,8 +137,8 @@ def _grok(c: Hyperparameters, keys: Keys) -> Keys:
             "rope.scaling.yarn_beta_fast": c.number("beta_fast", default=8.0),
             "rope.scaling.yarn_beta_slow": c.number("beta_slow", default=1.0),
         }
-        c.refuse("extrapolation_factor", unless=(None, 1, 1.0))
-        c.refuse("attn_factor", unless=(None, 1, 1.0))
+        c.reject("extrapolation_factor", unless=(None, 1, 1.0))
+        c.reject("attn_factor", unless=(None, 1, 1.0))
     return out | {
         "attention.output_scale": c.number("attn_output_multiplier", default=keys["attention.key_length"] ** -0.5),
         "attention.temperature_length": c.integer("attn_temperature_len", default=0) or None,
@@ -152,15 +152,15 @@ def _grok(c: Hyperparameters, keys: Keys) -> Keys:
 
 def _grove(c: Hyperparameters, keys: Keys) -> Keys:
     """Two experts share an adjugate expert, whose width and scale are in the class, not in the configuration."""
-    c.refuse("norm_topk_prob", unless=(None, True))
+    c.reject("norm_topk_prob", unless=(None, True))
     own = {"experts_per_group": 2, "expert_group_scale": 0.05}
     return expert_keys(c) | own | {"expert_chunk_feed_forward_length": keys["attention.key_length"]}
 
 
 def _jais(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("activation_function", unless=("swiglu",))
-    c.refuse("position_embedding_type", unless=("alibi",))
-    c.refuse("mup_scale_qk_dot_by_d", unless=(None, True))
+    c.reject("activation_function", unless=("swiglu",))
+    c.reject("position_embedding_type", unless=("alibi",))
+    c.reject("mup_scale_qk_dot_by_d", unless=(None, True))
     return {"attention.max_alibi_bias": 8.0}
 
 
@@ -200,13 +200,13 @@ def _elm_widths(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _elm(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("normalize_qk_projections", unless=(None, True))
-    c.refuse("ffn_with_glu", unless=(None, True))
+    c.reject("normalize_qk_projections", unless=(None, True))
+    c.reject("ffn_with_glu", unless=(None, True))
     return {}
 
 
 def _plm(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("q_lora_rank", unless=(None, 0))
+    c.reject("q_lora_rank", unless=(None, 0))
     turned = c.positive("qk_rope_head_dim")
     return {
         "attention.kv_lora_rank": c.positive("kv_lora_rank"),
@@ -230,9 +230,9 @@ def _smallthinker(c: Hyperparameters, keys: Keys) -> Keys:
     inner = c.positive("moe_ffn_hidden_size")
     layout = c.get("sliding_window_layout") or []
     usual = [int(i % 4 != 0) for i in range(c.n_layers)]
-    c.refuse("sliding_window_layout", unless=(None, usual, [0] * c.n_layers))
-    c.refuse("rope_layout", unless=(None, usual if any(layout) else [1] * c.n_layers))
-    c.refuse("moe_enable_secondary_experts")
+    c.reject("sliding_window_layout", unless=(None, usual, [0] * c.n_layers))
+    c.reject("rope_layout", unless=(None, usual if any(layout) else [1] * c.n_layers))
+    c.reject("moe_enable_secondary_experts")
     return {
         "expert_count": c.positive("moe_num_primary_experts"),
         "expert_used_count": c.positive("moe_num_active_primary_experts"),

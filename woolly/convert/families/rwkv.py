@@ -108,7 +108,7 @@ def _gated_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp,
 
 
 def _distilled(c: Hyperparameters, keys: Keys) -> Keys:
-    c.refuse("wkv_version", unless=(None, 7))
+    c.reject("wkv_version", unless=(None, 7))
     return {"token_shift_count": 1}
 
 

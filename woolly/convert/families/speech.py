@@ -31,7 +31,7 @@ _SHOWN_BY_TENSORS = ("subsampling_conv_channels", "conv_kernel_size")
 
 def _base(c: Hyperparameters, norm: str) -> Keys:
     for name, only in (("subsampling_factor", 8), ("subsampling_conv_kernel_size", 3), ("subsampling_conv_stride", 2)):
-        c.refuse(name, unless=(None, only))
+        c.reject(name, unless=(None, only))
     kind, width = _kind(c), c.positive("hidden_size")
     _check_activations(c, kind)
     keys: Keys = {
@@ -59,7 +59,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
 def _check_activations(c: Hyperparameters, kind: str) -> None:
     """Raise ModelError for an unknown activation; encoder and joint network have keys of the same name."""
     if kind == "ctc":
-        c.refuse("hidden_act", unless=(None, "silu"))
+        c.reject("hidden_act", unless=(None, "silu"))
         return
     encoder = c.outer.get("encoder_config")
     for whose, its, only in (

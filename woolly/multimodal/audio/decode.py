@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 from woolly.multimodal.audio.format import MAX_BYTES, MAX_FRAMES, MAX_SECONDS, check_bounds, detect_format
 from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.audio.wav import decode_wav
@@ -90,7 +90,7 @@ def _decode_soundfile(data: bytes, kind: str, name: str) -> tuple[Float32, int]:
         import soundfile
     except (ImportError, OSError):  # OSError: the package is installed, libsndfile is not
         raise RequestError(
-            f"{kind} files need the package soundfile: {how_to_add('audio')}; WAV needs no package"
+            f"{kind} files need the package soundfile: {install_command('audio')}; WAV needs no package"
         ) from None
     try:
         with soundfile.SoundFile(BytesIO(data)) as file:

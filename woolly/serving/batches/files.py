@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
-from woolly.machine.extra import how_to_add
+from woolly.machine.optional_packages import install_command
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_parser import parse_json
@@ -103,7 +103,7 @@ def _parquet() -> Any:
     try:
         return import_module("pyarrow.parquet")
     except ImportError:
-        raise RequestError(f".parquet needs pyarrow: {how_to_add('parquet')}, or use .jsonl") from None
+        raise RequestError(f".parquet needs pyarrow: {install_command('parquet')}, or use .jsonl") from None
 
 
 def _lines(path: Path) -> Generator[bytes, None, None]:

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from woolly.machine.child import abandoned
+from woolly.machine.limited_process import abandoned
 
 T = TypeVar("T")
 

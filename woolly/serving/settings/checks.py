@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from woolly.errors import RequestError
 from woolly.llm.model_options import rows_of
 from woolly.mcp.config import read_config
-from woolly.mcp.package import check_package
+from woolly.mcp.optional_package import check_package
 
 if TYPE_CHECKING:
     from woolly.serving.accounts.keys_file import NamedKey

@@ -67,9 +67,9 @@ class Texts:
     @property
     def template_source(self) -> str | None:
         """Return the template that --chat-template gives as text or by name."""
-        from woolly.templates import named_template
+        from woolly.templates import builtin_template
 
-        return None if self.chat_template is None else named_template(self.chat_template) or self.chat_template
+        return None if self.chat_template is None else builtin_template(self.chat_template) or self.chat_template
 
     @property
     def given_template(self) -> str | None:

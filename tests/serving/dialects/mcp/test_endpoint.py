@@ -9,7 +9,7 @@ from tests.cases.later import Later
 from tests.cases.texts import write_readers
 from tests.serving.pages.conftest import served
 from woolly import LLM
-from woolly.machine.extra import requirement
+from woolly.machine.optional_packages import requirement
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.mcp import endpoint
 from woolly.serving.dialects.mcp.page_tools import PageTools

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases.moe import MOES
 from tests.cases.tiny import TINY, write_tiny
-from woolly.measure.live import TEST_TYPES, _Subject
+from woolly.measure.live_benchmark import TEST_TYPES, _Subject
 from woolly.plan import OPS, Tracer
 
 ASKED = {"prompt": "hi" * 40, "max_tokens": 5, "ignore_eos": True}

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from woolly import __version__
 from woolly.errors import WoollyError
-from woolly.machine.extra import how_to_add, requirement
+from woolly.machine.optional_packages import install_command, requirement
 from woolly.serving.dialects.mcp.tools import TOOLS
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.observability.logs import log
@@ -76,7 +76,7 @@ class Endpoint:
 
 def _error_result(what: str) -> str:
     """Logs how to get the package, and returns the sentence for clients, without the paths of this machine."""
-    log.warning(f"{what}: {how_to_add('mcp')}")
+    log.warning(f"{what}: {install_command('mcp')}")
     return f"{what}: its operator installs {requirement('mcp')}, and its log says how"
 
 

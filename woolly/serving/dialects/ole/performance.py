@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.measure.live import Benchmarked, TestType, run_benchmark
+from woolly.measure.live_benchmark import Benchmarked, TestType, run_benchmark
 from woolly.serving.dialects.ole.engine_stats import Bandwidth, engine_stats, memory_mb, optimizations
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import SharedTask, run_in_thread

@@ -1,0 +1,73 @@
+"""Install commands of optional packages: they depend on how Woolly was installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from importlib import util
+from pathlib import Path
+
+# `woolly` on the package index is another program, with a package and a command of the same name: no sentence of
+# Woolly may name it to an installer.
+DISTRIBUTION = "woolly-llm"
+
+# What an extra of pyproject.toml stands for if this copy has no metadata: a source tree on sys.path.
+_PACKAGES = {
+    "mcp": "mcp",
+    "parquet": "pyarrow",
+    "pdf": "pypdfium2",
+    "images": "pillow",
+    "ray": "ray",
+    "audio": "soundfile",
+    "video": "av",
+}
+
+
+def requirement(extra: str) -> str:
+    """Returns the package of an extra with the versions that Woolly takes, such as mcp>=2.3,<3."""
+    from importlib import metadata  # 30 modules, which a machine with all packages need not wait for
+
+    try:
+        wanted = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        wanted = []
+    package = _PACKAGES[extra]
+    for line in wanted:
+        needed, _, marker = (part.strip() for part in line.partition(";"))
+        if re.search(rf"""extra\s*==\s*['"]{extra}['"]""", marker) and re.match(rf"{package}\b", needed):
+            return re.sub(r"[\s()]", "", needed)
+    return package
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that adds the package of an extra to the environment that runs this code."""
+    quote = '"' if sys.platform == "win32" else "'"
+    package = requirement(extra)
+    wanted = f"{quote}{package}{quote}" if re.search(r"[<>=!~]", package) else package
+    prefix = Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").is_file():
+        return f"pipx inject {DISTRIBUTION} {wanted}"
+    if (prefix / "uv-receipt.toml").is_file():
+        return f"uv tool install {DISTRIBUTION} --with {wanted}"
+    if util.find_spec("pip") is None:  # uv makes environments without it
+        return f"uv pip install --python {_shown(Path(sys.executable))} {wanted}"
+    return f"{_pip(prefix)} install {wanted}"
+
+
+def _pip(prefix: Path) -> str:
+    """Returns the pip of this environment as a shell finds it: `pip` if that is the one on the path."""
+    if sys.prefix == sys.base_prefix:
+        return "pip"
+    scripts = prefix / ("Scripts" if sys.platform == "win32" else "bin")
+    first = shutil.which("pip")
+    if first is not None and Path(first).parent == scripts:
+        return "pip"
+    return _shown(scripts / "pip")
+
+
+def _shown(path: Path) -> str:
+    """Returns a path, from the working folder if it is below that."""
+    here = Path.cwd()
+    shown = str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return f'"{shown}"' if " " in shown else shown

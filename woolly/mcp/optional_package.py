@@ -1,0 +1,14 @@
+"""The package `mcp`, which Woolly does not install by itself."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from woolly.errors import RequestError
+from woolly.machine.optional_packages import install_command
+
+
+def check_package() -> None:
+    """RequestError if the package is not installed. It names no field: the option was typed rightly."""
+    if find_spec("mcp") is None:
+        raise RequestError(f"MCP needs the package mcp: {install_command('mcp')}")
