@@ -108,7 +108,7 @@ class RequestError(WoollyError):
         return re.sub(r"(?<![-\w])\w+", lambda word: left.pop(word[0], word[0]), self.advised(names))
 
     def with_message(self, message: str, kind: type[Refusal]) -> Refusal:
-        """The same refusal as another class or in another sentence."""
+        """Return a copy of the error with another class or message."""
         return kind(message, field=self.field, code=self.code, limit=self.limit, given=self.given, names=self.names)
 
 

@@ -43,14 +43,14 @@ class Modalities:
     transcribes: bool = False  # speech-to-text only, no chat
 
     def settings_of(self, kind: Modality) -> VisionSettings | AudioSettings:
-        """How images, or audio, are prepared and laid out; RequestError if the model takes none."""
+        """Return the processor settings of images, or audio; RequestError if the model supports none."""
         settings = self.vision if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Modality) -> re.Pattern[str]:
-        """What chat templates write in place of an image, or of an audio clip."""
+        """Placeholder that chat templates write for an image or an audio clip."""
         settings = self.vision if kind == "image" else self.audio
         placeholder_texts = () if settings is None else settings.family.placeholder_texts
         return re.compile("|".join(map(re.escape, sorted(placeholder_texts, key=len, reverse=True))) or r"(?!)")
@@ -78,7 +78,7 @@ class _CachedMedia:
 
 @dataclass(eq=False)
 class MediaCache:
-    """What was read of a conversation that is laid out several times: each image and each audio once."""
+    """Images and audio of a conversation that is laid out several times, each decoded once."""
 
     left: float = _FETCHING  # seconds
     _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of what was given
@@ -102,7 +102,7 @@ def _identity(given: multimodal.ImageInput | multimodal.AudioInput) -> int:
 
 
 def has_media(messages: Sequence[Message]) -> bool:
-    """Whether a conversation brings images, audio, files or videos."""
+    """Return True if a conversation has images, audio, files or videos."""
     return any(
         isinstance(part, (ImagePart, AudioPart, FilePart, VideoPart)) for message in messages for part in message.parts
     )
