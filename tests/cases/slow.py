@@ -25,7 +25,7 @@ SLOW = (
     "tests/cli/test_prompt.py::test_nothing_is_read_from_closed_stdin",
     "tests/cli/test_prompt.py::test_piped_text_is_joined_by_the_command",
     "tests/cli/test_quantize.py::test_types_are_chosen_for_a_size",
-    "tests/cli/test_output_width.py::test_the_table_of_bench",
+    "tests/cli/test_output_width.py::test_bench_table_keeps_its_first_column_on_a_narrow_terminal",
     "tests/cli/test_show_gpu.py::test_gpu_is_named_with_the_memory_it_needs",
     "tests/cli/test_show_gpu.py::test_machine_without_a_gpu_says_why",
     "tests/cli/test_speech.py::test_transcript_is_printed_without_a_prompt",

@@ -49,16 +49,16 @@ def test_truncated_file_gives_a_one_line_error(path, tmp_path, n):
 
 def test_other_ggml_model_is_rejected(tmp_path):
     (tmp_path / "old.bin").write_bytes(b"lmgg" + struct.pack("<11i", 32000, *[16] * 10) + bytes(100))
-    with pytest.raises(UnsupportedError, match="no Whisper model"):
+    with pytest.raises(UnsupportedError, match="not a Whisper model"):
         open_gguf(tmp_path / "old.bin")
 
 
 @pytest.mark.parametrize(
     ("places", "value", "sentence"),
     [
-        ((1,), 1 << 17, "no Whisper model"),
+        ((1,), 1 << 17, "not a Whisper model"),
         ((1,), 1501, "n_audio_ctx is 1501; Whisper's encoder has 1500 rows"),
-        ((2, 6), 1 << 14, "no Whisper model"),
+        ((2, 6), 1 << 14, "not a Whisper model"),
         ((5,), 100, r"at byte \d+: expected \(100, 32\) numbers of tensor .*, found \(448, 32\) of F32"),
         ((2, 6), 64, r"at byte \d+: expected \(448, 64\) numbers"),
     ],
