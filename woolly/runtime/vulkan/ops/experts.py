@@ -61,7 +61,7 @@ def _moe(e: Emitter, step: Step) -> None:
     # The slots of a row are contiguous, so they form one row of n_used * ffn columns.
     numbers = (n_used * ffn, kind, activation(step.text("act")), 0, 0, step.number("limit"))
     if gate is None:
-        elements(e, "act", kind, n_used * ffn, up, _NONE, up, *numbers)
+        elements(e, "unary", kind, n_used * ffn, up, _NONE, up, *numbers)
     else:
         elements(e, "glu", kind, n_used * ffn, gate, up, up, *numbers)
     parts = e.scratch("experts parts", 4 * n_slots * width)
