@@ -78,7 +78,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
     if (is_sent(*info)) raise(signal);
 }
 
-// Puts the handler in front, also of one that came later (Python's faulthandler). The caller holds the mutex.
+// Installs our handler ahead of all others, including later ones (Python's faulthandler). The caller holds the mutex.
 void install_handler() {
     page_size = uintptr_t(sysconf(_SC_PAGESIZE));
     struct sigaction action{}, present{};

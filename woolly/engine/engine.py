@@ -150,7 +150,7 @@ class Engine:
         return scheduled
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """Compute a step and return its output rows; None without work, if cancelled, or after a loss of the state."""
+        """Compute a step and return its output rows; None without work, after a cancellation or a loss of the state."""
         if not scheduled.spans:
             self.runner.meanwhile()
             self.scheduler.wait()

@@ -14,7 +14,7 @@ ARCHITECTURES = ("gpt-oss",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. YaRN's range of blended pairs is not rounded; no key has this."""
+    """Read the parameters. YaRN's correction range is not rounded; no metadata key records this."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=2)
     layers = tuple(replace(x, rope=x.rope and replace(x.rope, truncate=False)) for x in hp.layers)
     # The softmax of the top-k logits equals the normalized softmax of all logits.

@@ -64,7 +64,7 @@ class RowView:
 
 
 class Views(Mapping[str, "Tensor | RowView"]):
-    """A file's tensors by name, and their row ranges by names with brackets."""
+    """Tensors of a file by name, and ranges of their rows as `name[first:last]`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors

