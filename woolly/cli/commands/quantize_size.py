@@ -190,7 +190,7 @@ def _print(allocation: Allocation, target: Path, n_bytes: int, overhead: int, dr
             _bar(judged.kl, [(one.held_out or one.loss).kl for one in rows]),
         )
     print_table(console, shown)
-    if allocation.best.name != "allocation":
+    if allocation.best.name != "picked":
         print_status(f"woolly: no choice lost less than {allocation.best.name}, so that is what is written")
     verb = "would be" if dry_run else ""
     console.print(" ".join(f"{target} {verb} {format_size(n_bytes)}".split()), soft_wrap=True)

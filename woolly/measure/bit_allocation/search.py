@@ -134,8 +134,8 @@ def _allocate(
     assert chosen is not None  # the smallest of all fit
     predicted = sum(own[i].loss for own, i in zip(options, chosen, strict=True))
     known = _known(search, n_bytes, imatrix, on_progress)
-    best = Candidate("allocation", _types(groups, options, chosen), 0, Loss(0, 0))
-    best = Candidate("allocation", best.types, search.n_bytes(best.types), search.loss(best.types))
+    best = Candidate("picked", _types(groups, options, chosen), 0, Loss(0, 0))
+    best = Candidate("picked", best.types, search.n_bytes(best.types), search.loss(best.types))
     best, n_exchanges = _exchange(search, groups, options, chosen, best, n_bytes, max_exchanges, on_progress)
     for mix in known:
         if mix.n_bytes <= n_bytes and mix.loss.kl < best.loss.kl:
@@ -238,7 +238,7 @@ def _exchange(
             n += 1
             tried.add(tuple(moved))
             types = _types(groups, options, moved)
-            candidate = Candidate("allocation", types, search.n_bytes(types), search.loss(types))
+            candidate = Candidate("picked", types, search.n_bytes(types), search.loss(types))
             if candidate.loss.kl < best.loss.kl:
                 best, chosen, improved = candidate, moved, True
                 break
