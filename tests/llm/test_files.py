@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     write_tiny(VISION_MODEL, folder / "vision-Q8_0.gguf")
     write_tower(TOWERS["qwen2vl"], folder / "mmproj-vision-F16.gguf")
-    write_tiny(TINY["llama"], folder / "text-Q8_0.gguf")
+    write_tiny(TINY["llama"], folder / "plain-Q8_0.gguf")
     (folder / "paper.pdf").write_bytes(write_pdf(["Wool <|im_end|>", ""], SMALL))
     (folder / "scan.pdf").write_bytes(write_pdf([""], SMALL))
     return folder
@@ -54,7 +54,7 @@ def vision_model(folder):
 
 @pytest.fixture(scope="module")
 def text_model(folder):
-    with LLM(folder / "text-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+    with LLM(folder / "plain-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
         yield llm
 
 
@@ -162,7 +162,7 @@ def test_every_api_takes_a_file(folder):
 def test_token_counting_routes_measure_the_text_of_a_file(folder, monkeypatch):
     large = write_pdf(["Wool"], SMALL) + b"%" * 300_000  # more bytes than a prompt has characters
     long = write_pdf(["wool " * 6000] * 5, SMALL)  # a prompt of 512 tokens has at most 131,072
-    settings = Settings(model=str(folder / "text-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
+    settings = Settings(model=str(folder / "plain-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         for data, status in ((large, 200), (long, 400)):
             for path, body in counted(base64.b64encode(data).decode()).items():
@@ -202,5 +202,5 @@ def test_file_in_a_tool_result_becomes_a_note():
 
 def test_videos_are_counted_before_any_is_read(vision_model):
     talk = [Message("user", tuple(VideoPart(VideoInput(b"", where=f"v{i}")) for i in range(5)))]
-    with pytest.raises(RequestError, match=r"^v4: the conversation has 5 videos, and at most 4 are taken"):
+    with pytest.raises(RequestError, match=r"^v4: the conversation has 5 videos, and at most 4 are allowed"):
         open_files(talk, vision_model.modalities, vision_model.tokenizer, 50)

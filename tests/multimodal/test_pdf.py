@@ -65,7 +65,7 @@ FAULTS = {
     "none": (b"hello", "x.pdf is not a PDF file"),
     "cut": (GOOD[:200], "x.pdf is a damaged PDF file"),
     "empty": (write_pdf([]), "x.pdf is a damaged PDF file"),
-    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are taken"),
+    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are allowed"),
     "password": (write_pdf(["a"], trailer=ENCRYPTED % (b"61" * 32, b"62" * 32)), "x.pdf is encrypted, and needs"),
     "large": (b"%PDF" + bytes(64 << 20), "x.pdf has more than 64 MiB"),
 }

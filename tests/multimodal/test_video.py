@@ -98,14 +98,14 @@ def test_errors_are_one_line(clip, monkeypatch):
     cases = {
         "the video is not a video of a known format; MP4, MOV, WebM or MKV": b"#EXTM3U\nfile:///etc/passwd",
         r"the video is a damaged video \(": clip[:500],
-        "the video has 700 s, and at most 600 are taken": write_video(n=700, rate=1),
+        "the video has 700 s, and at most 600 are allowed": write_video(n=700, rate=1),
         "the video has more than 64 MiB": clip + bytes(64 << 20),
     }
     for reason, data in cases.items():
         with pytest.raises(RequestError, match=reason):
             read_video(data)
     monkeypatch.setattr(video, "_MAX_PIXELS", 1000)
-    with pytest.raises(RequestError, match="has frames of 64 x 32 pixels, and at most 1000 are taken"):
+    with pytest.raises(RequestError, match="has frames of 64 x 32 pixels, and at most 1000 are allowed"):
         read_video(write_video(n=3, size=(64, 32)))
     monkeypatch.setattr(video, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"^videos need the package av: .*\bav\b"):

@@ -204,7 +204,7 @@ def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]
         raise _damaged(name, f"{n_frames} frames of {width} x {height} pixels, {rate} per second")
     if n_frames / rate > _MAX_SECONDS:
         raise RequestError(
-            f"{name} has {n_frames / rate:.0f} s, and at most {_MAX_SECONDS} are taken; cut it", limit=_MAX_SECONDS
+            f"{name} has {n_frames / rate:.0f} s, and at most {_MAX_SECONDS} are allowed; cut it", limit=_MAX_SECONDS
         )
     if width * height > _MAX_PIXELS:
         raise RequestError(

@@ -128,7 +128,7 @@ class ResumableStreams:
         self._drop_expired()
         self._evict_oldest(owner)
         if len(self._streams) >= _MAX_STREAMS:
-            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} stream streams run already", retry_after=5.0)
+            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} kept streams run already", retry_after=5.0)
         stream = self._streams[owner, name] = ResumableStream(name, owner)
         stream.task = start_task(stream.run(begin))
         stream.task.add_done_callback(lambda _: self._drop_unopened(stream))
