@@ -46,7 +46,7 @@ def _convs() -> Iterator[Case]:
     yield Case("causal_conv1d-axes-of-1", "causal_conv1d", _both(_tables(x=33), wide), build, "near", _TOGETHER)
     for runs in RUNS:
         yield Case(
-            f"previous-{len(runs[0])}-{len(runs)}",
+            f"token_shift-{len(runs[0])}-{len(runs)}",
             "token_shift",
             _tables(x=7),
             lambda p: p.token_shift(p.embed("x")),

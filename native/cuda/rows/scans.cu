@@ -244,8 +244,8 @@ __device__ inline void lightning(const Batch* b, const float* q, const float* k,
                                int head) {                                                                         \
         scan_mamba2<each>(b, x, dt, in, out, a, d, y, entry, heads, groups, n, head);                              \
     }                                                                                                              \
-    KERNEL(lightning_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* fades,   \
-                             float* y, int entry, int heads, int head) {                                           \
+    KERNEL(lightning_attention_##each)(const Batch* b, const float* q, const float* k, const float* v,             \
+                                       const float* fades, float* y, int entry, int heads, int head) {             \
         lightning<each>(b, q, k, v, fades, y, entry, heads, head);                                                 \
     }
 #define LONG_SCANS(each)                                                                                             \
