@@ -9,7 +9,7 @@ from woolly.serving.dialects.unsupported_routes import ROUTES, no_such_route, un
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
 
 ABSENT = [
-    ("POST", "/v1/audio/speech", "no audio", ""),
+    ("POST", "/v1/audio/speech", "not audio", ""),
     ("POST", "/v2/chat", "only Cohere's embeddings and reranking are supported", "/v1/chat/completions"),
     ("POST", "/v1/v1/chat/completions", "once", "/v1/chat/completions"),
     ("GET", "/v1/v1/models", "end with /v1", "/v1/models"),

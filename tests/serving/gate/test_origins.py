@@ -28,7 +28,7 @@ def test_other_pages_may_not(client, origin):
 
 
 def test_list_replaces_the_default_and_a_public_server_has_none():
-    assert not AllowedOrigins(Settings(cors_origins=("https://a.example",))).allow("http://localhost:3000")
-    assert AllowedOrigins(Settings(cors_origins=("https://a.example",))).allow("https://a.example")
-    assert not AllowedOrigins(Settings(host="0.0.0.0")).allow("http://localhost:3000")
-    assert AllowedOrigins(Settings(host="0.0.0.0", cors_origins=("*",))).allow("http://localhost:3000")
+    assert not AllowedOrigins(Settings(cors_origins=("https://a.example",))).allows("http://localhost:3000")
+    assert AllowedOrigins(Settings(cors_origins=("https://a.example",))).allows("https://a.example")
+    assert not AllowedOrigins(Settings(host="0.0.0.0")).allows("http://localhost:3000")
+    assert AllowedOrigins(Settings(host="0.0.0.0", cors_origins=("*",))).allows("http://localhost:3000")

@@ -224,7 +224,7 @@ def test_shared_work_is_done_once_and_outlives_its_waiters():
 )
 def test_many_status_requests_take_no_thread_from_generation(tiny_model, tmp_path, monkeypatch, path, where):
     async def story(state, client):
-        gate = Gate(lambda *_: {} if "figures" in where else [])
+        gate = Gate(lambda *_: {} if "engine_stats" in where else [])
         monkeypatch.setattr(where, gate)
         looking = [asyncio.create_task(client.get(path)) for _ in range(40)]  # more than the pool has threads
         await until(gate.is_entered.is_set)

@@ -53,7 +53,7 @@ def test_slot_with_an_adapter_is_erased_and_an_empty_slot_says_so(app_with, tiny
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/slots/0?action=save", {"filename": "../x"}, "no plain name"),
+        ("/slots/0?action=save", {"filename": "../x"}, "not a plain file name"),
         ("/slots/0?action=save", {}, "filename"),
         ("/slots/0?action=restore", {"filename": "missing.bin"}, "cannot be read"),
         ("/slots/0?action=restore", {"filename": "wrong.bin"}, "not a slot file"),
