@@ -55,35 +55,13 @@ FORMS = {
     "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
     "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=128"),
 }
-HADAMARD = ("Q4",)  # caches whose heads are rotated before they are kept
-HADAMARD_DEFINES = ("HADAMARD_K=1", "HADAMARD_V=1")  # definitions of theirs
+HADAMARD, HADAMARD_DEFINES = ("Q4",), ("HADAMARD_K=1", "HADAMARD_V=1")  # caches whose heads are rotated
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
-    *("add", "scale", "mul", "mul_weight", "add_weight", "slice", "concat", "output_rows"),
-    *(
-        "softcap",
-        "unary",
-        "glu",
-        "add_lora",
-        "rope",
-        "clamp",
-        "clip",
-        "xielu",
-        "lerp",
-        "mix_streams",
-        "embed_token_type",
-        "pool",
-        "scatter_rows",
-    ),
-    *(
-        "input",
-        "embedding_bag",
-        "merge_patches_concat",
-        "merge_patches_interleave",
-        "merge_patches_mean",
-        "conv1d",
-        "gather_conv1d",
-    ),
+    *("add", "scale", "mul", "mul_weight", "add_weight", "slice", "concat", "output_rows", "softcap", "unary", "glu"),
+    *("add_lora", "rope", "clamp", "clip", "xielu", "lerp", "mix_streams", "embed_token_type", "pool", "scatter_rows"),
+    *("input", "embedding_bag", "merge_patches_concat", "merge_patches_interleave", "merge_patches_mean"),
+    *("conv1d", "gather_conv1d"),
 )
 SCANS = ("delta_net", "wkv7", "lightning_attention", "scan_mamba2")
 NORMS = ("rms_norm", "layer_norm", "gaussian_topk", "match_rms", "vecdot")

