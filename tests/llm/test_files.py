@@ -38,8 +38,8 @@ GREEDY = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    write_tiny(VISION_MODEL, folder / "vision-Q8_0.gguf")
-    write_tower(TOWERS["qwen2vl"], folder / "mmproj-vision-F16.gguf")
+    write_tiny(VISION_MODEL, folder / "otter-Q8_0.gguf")
+    write_tower(TOWERS["qwen2vl"], folder / "mmproj-otter-F16.gguf")
     write_tiny(TINY["llama"], folder / "plain-Q8_0.gguf")
     (folder / "paper.pdf").write_bytes(write_pdf(["Wool <|im_end|>", ""], SMALL))
     (folder / "scan.pdf").write_bytes(write_pdf([""], SMALL))
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vision_model(folder):
-    with LLM(folder / "vision-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+    with LLM(folder / "otter-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
         yield llm
 
 
@@ -107,7 +107,7 @@ def test_second_turn_reads_and_encodes_nothing_again(folder, vision_model, monke
 
 def test_run_takes_a_file(folder):
     options = ["-n", "2", "-t", "1", "--backend", "cpu", "--temp", "0", "--ignore-eos", "--json", "-c", "512"]
-    for name in ("vision", "text"):
+    for name in ("otter", "plain"):
         model = str(folder / f"{name}-Q8_0.gguf")
         read = json.loads(woolly("run", model, "hi", "--image", str(folder / "paper.pdf"), *options))
         plain = json.loads(woolly("run", model, "hi", *options))
@@ -129,16 +129,16 @@ def test_every_api_takes_a_file(folder):
             "messages": [{"role": "user", "content": [{"type": "document", "title": "paper.pdf", "source": source}]}],
         },
         "/v1/responses": {"input": [{"role": "user", "content": [item]}], "max_output_tokens": 2},
-        "/v1beta/models/vision-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
+        "/v1beta/models/otter-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
         "/tokenize": {"messages": [{"role": "user", "content": [file]}]},
         "/api/chat": {
-            "model": "vision-Q8_0",
+            "model": "otter-Q8_0",
             "messages": [{"role": "user", "content": "", "images": [data]}],
             "stream": False,
         },
     }
     settings = Settings(
-        models_dir=folder, model=str(folder / "vision-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
+        models_dir=folder, model=str(folder / "otter-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
     )
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         counts = {}
@@ -186,7 +186,7 @@ def counted(data):
         "/v1/chat/completions/input_tokens": {"messages": talk},
         "/v1/messages/count_tokens": {"model": "m", "messages": [document]},
         "/v1/responses/input_tokens": {"input": [{"role": "user", "content": [item]}]},
-        "/v1beta/models/text-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
+        "/v1beta/models/plain-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
     }
 
 
