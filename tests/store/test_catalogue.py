@@ -1,4 +1,4 @@
-"""The catalogue as data: what ships is complete, and what does not parse is refused by name."""
+"""The catalogue as data: what ships is complete, and a line that does not parse is an error that names it."""
 
 import json
 import os
