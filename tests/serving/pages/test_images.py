@@ -52,10 +52,10 @@ def image_file(name="red.png"):
 
 @pytest.fixture(scope="module")
 def vision_server(tmp_path_factory):
-    """A server with a model that sees and one that does not."""
+    """A server with a model that takes images and a text model, whose names differ by more than the word vision."""
     folder = tmp_path_factory.mktemp("vision")
-    model = write_tiny(VISION_MODEL, folder / "vision-Q8_0.gguf")
-    write_tower(TOWERS["qwen2vl"], folder / "mmproj-vision-F16.gguf")
+    model = write_tiny(VISION_MODEL, folder / "seer-Q8_0.gguf")
+    write_tower(TOWERS["qwen2vl"], folder / "mmproj-seer-F16.gguf")
     write_tiny(TINY["llama"], folder / "text-Q8_0.gguf")
     settings = Settings(
         models_dir=folder, model=str(model), sessions_file=folder / "s.db", threads=1, ctx_size=512, n_predict=4

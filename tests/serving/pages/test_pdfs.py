@@ -26,7 +26,7 @@ DROP = """([data]) => {
 
 def test_dropped_file_is_sent_stored_and_read_by_any_model(open_page, vision_server):
     page = open_page(vision_server)
-    for model in ("vision-Q8_0", "text-Q8_0"):
+    for model in ("seer-Q8_0", "text-Q8_0"):
         choose(page, model)
         page.evaluate(DROP, [DATA])
         until(page, lambda: page.locator("#files li").count() == 1)
