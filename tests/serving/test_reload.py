@@ -105,6 +105,6 @@ def test_emptied_key_file_opens_no_server(tmp_path, monkeypatch):
     for _ in range(2):
         reloader.reload()
         assert authenticator.identify(key) is not None and not authenticator.is_open
-    with pytest.raises(RequestError, match="there is no key left"):
+    with pytest.raises(RequestError, match="no key is left"):
         authenticator.set_keys((), (), ())
     assert not authenticator.is_open

@@ -22,7 +22,7 @@ _READING = ("GET", "HEAD", "OPTIONS")
 
 
 class AccessMiddleware:
-    """ApiError 403 for a wrong Host or Origin, 401 without a valid key. Writes the client into `scope["state"]`."""
+    """Rejects a wrong Host or Origin with 403 and an invalid key with 401. Stores the client in `scope["state"]`."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class AccessMiddleware:
         self._paths = paths
         self._origins = AllowedOrigins(settings)
         self._hosts = settings.allowed_hosts
-        # A local server without keys is safe from web pages only if their host names cannot stand for it.
+        # Web pages could reach a local server without keys through a host name that resolves to this machine.
         self._checks_host = settings.is_local and authenticator.is_open and not settings.trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         if scope["type"] in ("http", "websocket"):
             self._check(scope)
         await self._app(scope, receive, send)
@@ -64,7 +64,7 @@ class AccessMiddleware:
         if self._authenticator.is_open:
             scope["state"]["is_admin"] = True
             if not is_socket and method not in _READING:
-                self._check_origin(headers)  # a form of any page can post to routes without a key
+                self._check_origin(headers)  # HTML forms of any page can post to routes without a key
         elif not self._paths.needs_no_key(method, path):
             self._identify(scope, headers)
 
@@ -78,20 +78,20 @@ class AccessMiddleware:
             raise ApiError(
                 401,
                 "authentication_failed",
-                "a valid API key is needed, as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
-                suggestion="ask the operator of this server for a key",
+                "missing or invalid API key; send `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+                suggestion="ask the administrator of this server for a key",
             )
         self._key_guesses.record_success(state["bucket"], client.key)
         state["credential"] = credential
         _enter(state, client)
 
     def _query_key(self, scope: Scope) -> str | None:
-        """Return the key in the query of a request, in dialects whose clients send it there."""
+        """Return the API key in the query string, for dialects whose clients send the key there."""
         name = self._paths.query_key(scope["path"])
         return None if name is None else QueryParams(scope.get("query_string", b"")).get(name)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
-        """Reject DNS rebinding: a page maps its host name to this machine's address, and Host shows the name."""
+        """Reject DNS rebinding, where a page's host name resolves to this machine and appears in the Host header."""
         host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
         known = ("localhost", (scope.get("server") or ("",))[0], *self._hosts)
         if host in known or host.endswith(".localhost"):
@@ -100,20 +100,22 @@ class AccessMiddleware:
             ip_address(host)
         except ValueError:
             raise ApiError(
-                403, "access_denied", "the Host header names another server; ask for 127.0.0.1, or see --allowed-hosts"
+                403,
+                "access_denied",
+                "the Host header names another server; use 127.0.0.1, or add the name to --allowed-hosts",
             ) from None
 
     def _check_origin(self, headers: Headers) -> None:
-        """Reject pages of other origins: browsers let any page open a WebSocket or post a form."""
+        """Reject other origins, because browsers let any page open a WebSocket or post a form."""
         origin = headers.get("origin")
         if origin is None or self._origins.allows(origin):
             return
         if _split(origin).netloc != headers.get("host"):
-            raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
+            raise ApiError(403, "access_denied", "this origin may not call the server; add it to --cors-origins")
 
 
 def revalidate(authenticator: Authenticator, state: MutableMapping[str, Any]) -> bool:
-    """Return True if the credential of an open connection is still valid; updates its limits and rights."""
+    """Return True if the credential of an open connection is still valid. Updates the client's limits and rights."""
     if authenticator.is_open:
         return True
     client = authenticator.identify(state.get("credential"))
@@ -129,7 +131,7 @@ def _enter(state: MutableMapping[str, Any], client: Client) -> None:
 
 
 def _split(address: str) -> SplitResult:
-    """Return the parts of an address, all empty if it cannot be parsed, such as `[`."""
+    """Return the parts of an address; all are empty if the address cannot be parsed, such as `[`."""
     try:
         return urlsplit(address)
     except ValueError:

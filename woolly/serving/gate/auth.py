@@ -19,29 +19,29 @@ from woolly.serving.accounts.keys_file import NamedKey, hash_key
 from woolly.serving.accounts.oidc import OIDC_OWNER, Issuer
 from woolly.serving.errors import ApiError
 
-_ALGORITHM = "HS256"  # the only one: a token cannot choose how it is checked
+_ALGORITHM = "HS256"  # tokens with any other algorithm are invalid
 _MAX_TOKEN = 4096
-# PyJWT reads base64 loosely. The last character of an HS256 signature has two unused bits, which must be 0, so that
-# one signature has one spelling.
+# PyJWT decodes base64 loosely. The two unused bits of an HS256 signature's last character must be 0, so that each
+# signature has only one spelling.
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
-_NEVER = 253_402_300_800  # the year 10000, which datetime cannot represent
+_NEVER = 253_402_300_800  # the year 10000; datetime cannot represent it
 _MAX_USER = 200
-_OPEN = "open"  # in place of the key in tokens that were issued while the server had no keys
+_OPEN = "open"  # replaces the key digest in tokens issued while the server had no keys
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client, without its key."""
+    """An authenticated client, without its key."""
 
-    name: str  # for the log: which key or user
-    key: str  # its key: users of one key share its rate limit
-    owner: str  # owner of its sessions; stable across restarts
-    is_admin: bool  # whether it may load, configure and unload models
+    name: str  # name of the key or user in the log
+    key: str  # rate limit key; users of one API key share it
+    owner: str  # owner of the client's sessions; stable across restarts
+    is_admin: bool  # True if the client may load, configure and unload models
     account: Account | None = None  # account with its limits; None without keys
 
 
 class Authenticator:
-    """Stores digests of the keys, and compares them in constant time. Without keys, every client is accepted."""
+    """Stores digests of the keys and compares them in constant time. Accepts every client if there are no keys."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Authenticator:
         named: Sequence[NamedKey] = (),
         issuer: Issuer | None = None,
     ) -> None:
-        """`secret` signs tokens; None takes a random one, so that tokens end with the process."""
+        """`secret` signs tokens. None generates a random secret, so tokens become invalid when the process ends."""
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
-        # Other programs may have the secret, to check tokens: digests of keys need another one.
+        # Other programs may know the secret to verify tokens, so digests of keys use a different one.
         self._pepper = hmac.new(self._secret, b"woolly: digests of keys", hashlib.sha256).digest()
         self._lifetime = lifetime
-        self.issuer = issuer  # of tokens that this server did not issue
+        self.issuer = issuer  # issuer of external tokens
         self._accounts: dict[bytes, Account] = {}
         self._began_open = not (keys or named) and issuer is None
         self.set_keys(keys, admin_keys, named)
@@ -65,10 +65,10 @@ class Authenticator:
     def set_keys(self, keys: Sequence[str], admin_keys: Sequence[str], named: Sequence[NamedKey]) -> None:
         """Replace the keys; tokens of removed keys become invalid.
 
-        RequestError for no keys, which would open a server that has required keys.
+        Raises RequestError if the server requires keys and none is left.
         """
         if not (keys or named or self._began_open or self.issuer):
-            raise RequestError("there is no key left, so nobody could be let in; at least one was expected")
+            raise RequestError("no key is left, so no client could connect; add at least one key")
         plain = {hash_key(key): _owner(key) for key in keys}
         admins = {hash_key(key) for key in admin_keys}
         accounts = {
@@ -85,20 +85,20 @@ class Authenticator:
 
     @property
     def has_admins(self) -> bool:
-        """True if some keys are admin keys."""
+        """True if admin keys or an OIDC issuer exist."""
         return self.issuer is not None or any(account.is_admin for account in self._accounts.values())
 
     def account_of(self, owner: str) -> Account | None:
-        """Return the account of this owner (a key or a user of a key); None if it no longer exists."""
+        """Return the account of an owner (a key or a user of a key), or None if the account was removed."""
         if owner.startswith(OIDC_OWNER) and self.issuer is not None:
             return Account(owner, owner)
         key = owner.partition(" ")[0]
         return next((account for account in self._accounts.values() if account.owner == key), None)
 
     def identify(self, credential: str | None) -> Client | None:
-        """Return the client of a key or a token, None if it is not valid.
+        """Return the client of a key or token, or None if the credential is invalid.
 
-        The name identifies the key and does not reveal it. Users of different keys are different users.
+        The client's name identifies the key without revealing it. Users of different keys are different clients.
         """
         if credential is None:
             return None
@@ -121,11 +121,14 @@ class Authenticator:
         return Client(user, _OPEN, "", True)
 
     def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
-        """Return a JSON Web Token for a user with a key, and its lifetime in seconds. ApiError 401 for a wrong key."""
+        """Return a JSON Web Token for a user of a key, and its lifetime in seconds.
+
+        Raises ApiError 401 for a wrong key.
+        """
         digest = self._match(api_key)
         if digest is None and not self.is_open:
             raise ApiError(
-                401, "authentication_failed", "the API key is not known", suggestion="ask the operator for a key"
+                401, "authentication_failed", "unknown API key", suggestion="ask the administrator for a key"
             )
         if not user_id or len(user_id) > _MAX_USER or not user_id.isprintable():
             raise ApiError(
@@ -145,7 +148,7 @@ class Authenticator:
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM), self._lifetime
 
     def validate(self, token: str) -> dict[str, Any] | None:
-        """Return the claims of a token, None unless the secret signed it, it has not expired and its key is valid."""
+        """Return the claims of a token, or None if its signature, expiry or key is invalid."""
         if len(token) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         try:
@@ -154,12 +157,12 @@ class Authenticator:
             )
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):
             return None
-        # "crit" lists extensions that a reader must understand; this server supports no extension.
+        # "crit" lists extensions that a verifier must support; this server supports none.
         claims: dict[str, Any] = parts["payload"]
         return claims if "crit" not in parts["header"] and self._holds(claims) else None
 
     def _holds(self, claims: dict[str, Any]) -> bool:
-        """Return True if claims that PyJWT accepts have a user, numeric times (not strings) and a valid key."""
+        """Return True if the claims have a user, numeric times (not strings) and a valid key."""
         key, user = claims["key"], claims["sub"]
         if not isinstance(user, str) or not user or not _is_time(claims["exp"]) or not _is_time(claims.get("nbf", 0)):
             return False
@@ -168,7 +171,7 @@ class Authenticator:
         return (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._accounts)
 
     def _match(self, key: str) -> bytes | None:
-        """Compares all keys, also after a match, so that the time reveals nothing."""
+        """Compare all keys, even after a match, so that the time reveals nothing."""
         wanted = self._peppered(hash_key(key))
         found = None
         for digest in self._accounts:
@@ -177,7 +180,10 @@ class Authenticator:
         return found
 
     def _peppered(self, digest: bytes) -> bytes:
-        """Return the digest of a key's hash: its beginning is in tokens, which must not show a hash of the file."""
+        """Return the HMAC of a key's hash.
+
+        Tokens contain its first bytes, which must not reveal a hash from the keys file.
+        """
         return hmac.new(self._pepper, digest, hashlib.sha256).digest()
 
 
@@ -194,7 +200,7 @@ def _bucket(digest: bytes, account: Account) -> str:
 
 
 def _owner(key: str) -> str:
-    """Return a digest that does not depend on the secret, which may change with each process."""
+    """Return a digest independent of the secret, which may change with each process."""
     data = key.encode("utf-8", "surrogatepass")
     return "key:" + hashlib.blake2b(data, digest_size=16, person=b"woolly session").hexdigest()
 

@@ -1,6 +1,6 @@
-"""Connections: uvicorn's protocols, with timeouts for clients that send too slowly or stop reading.
+"""HTTP and WebSocket protocols of uvicorn with timeouts for slow clients.
 
-uvicorn has no public interface for this, so that pyproject.toml bounds its version.
+uvicorn has no public interface for this, so pyproject.toml pins a range of its versions.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from woolly.serving.errors import ApiError, error_body
 
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
-_FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between checks that a client that has sent its last byte is still connected
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # body headers; a proxy and this server may obey different ones
+_FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between checks for a reset by a half-closed client
 
 
 class _StallWatch(asyncio.Protocol):
     """Aborts a connection whose client reads nothing for `stall_seconds`.
 
-    `close` would wait behind the data that the client does not read.
+    `close` would wait for the client to read the buffered data.
     """
 
     stall_seconds: float
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _stall: asyncio.TimerHandle | None = None
-    _below: asyncio.Transport | None = None  # what TLS writes to; None without TLS
+    _below: asyncio.Transport | None = None  # transport below TLS; None without TLS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._below = _transport_below(transport)
-        # Unread data pauses the protocol from the first byte: below a mark, a silent reader would stay unnoticed.
-        # asyncio's TLS would pause for good with a mark of 0.
+        # A write limit of 0 pauses the protocol at the first unread byte; with a higher limit, a client that stops
+        # reading would go unnoticed. asyncio's TLS never resumes with a limit of 0.
         transport.set_write_buffer_limits(high=0 if self._below is None else 1)
         if self._below is not None:
             self._below.set_write_buffer_limits(high=0)
@@ -56,7 +56,7 @@ class _StallWatch(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _watch_reading(self, n_before: int | None = None) -> None:
-        """Abort if the client has read nothing since `n_before` bytes waited, else check again later."""
+        """Abort if no data was read since `n_before` bytes were buffered; otherwise check again later."""
         n_waiting = self.transport.get_write_buffer_size()
         if self._below is not None:
             n_waiting += self._below.get_write_buffer_size()
@@ -72,15 +72,15 @@ class _StallWatch(asyncio.Protocol):
 
 
 def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
-    """Return the transport of the socket itself, which asyncio's TLS has no public name for; None without TLS."""
+    """Return the socket's transport below TLS, for which asyncio has no public name, or None without TLS."""
     below: asyncio.Transport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     return below
 
 
 def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
-    """Lets the buffer below TLS pause the protocol above it: asyncio does not count encrypted data.
+    """Pause the protocol above TLS when the buffer below TLS is full; asyncio does not count encrypted data.
 
-    A WebSocket takes the connection over from HTTP, and is paused in its place.
+    After a WebSocket upgrade, this pauses the WebSocket protocol instead of the HTTP protocol.
     """
     if "pause_writing" in vars(tls):
         return
@@ -91,10 +91,10 @@ def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
 
 
 def _send_quickly(cycle: Any) -> None:
-    """Give a reply (uvicorn's RequestResponseCycle) a fast path for the pieces of a stream.
+    """Add a fast path for streamed chunks to a reply (uvicorn's RequestResponseCycle).
 
-    h11 takes 6 µs to check and frame a piece. The frame of a piece before the last depends only on its length, so
-    h11 can be bypassed: 1 µs.
+    h11 takes 6 µs to check and frame a chunk. The frame of every chunk but the last depends only on its length, so
+    writing it without h11 takes 1 µs.
     """
     send, is_chunked = cycle.send, False
 
@@ -108,7 +108,7 @@ def _send_quickly(cycle: Any) -> None:
             return
         await send(message)
         if cycle.response_complete or cycle.disconnected:
-            vars(cycle).pop("send", None)  # otherwise a reference cycle, freed by the next collection
+            vars(cycle).pop("send", None)  # breaks a reference cycle that only the garbage collector would free
         if message["type"] == "http.response.start":
             has_length = any(name.lower() in _LENGTHS for name, _ in message.get("headers", ()))
             is_plain = cycle.scope["http_version"] == "1.1" and cycle.scope["method"] == "POST"
@@ -118,7 +118,7 @@ def _send_quickly(cycle: Any) -> None:
 
 
 def connection_class(most: int, seconds: float) -> type[H11Protocol]:
-    """Return the HTTP protocol with a maximum of `most` connections, and `seconds` for the head of a request."""
+    """Return an HTTP protocol with at most `most` connections and `seconds` to receive a request's headers."""
 
     class Connection(_StallWatch, H11Protocol):
         stall_seconds = seconds
@@ -133,7 +133,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
                     ApiError(
                         503,
                         "too_many_connections",
-                        f"{most} connections are open, which is all that this server takes; try again",
+                        f"all {most} connections of this server are in use; try again later",
                         retry_after=1,
                     )
                 )
@@ -147,20 +147,20 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             self._watch()
 
         def handle_events(self) -> None:
-            """Read requests from new data and, after a reply, from data that waited behind its request."""
+            """Read requests from new data and, after a reply, from buffered data."""
             before = self.cycle
             super().handle_events()
             cycle = self.cycle
             if cycle is not None and cycle is not before:
                 _send_quickly(cycle)
             if cycle is not None and {name for name, _ in cycle.scope["headers"]} >= _LENGTHS:
-                # A proxy may have counted otherwise: what follows could be a request that it never saw.
+                # A proxy may have read the length differently, so the next bytes could be a smuggled request.
                 cycle.keep_alive = False
 
         def eof_received(self) -> bool:  # type: ignore[override]
-            """Keep the connection of a half-closed client that waits for its reply, such as `nc -N`.
+            """Keep the connection of a half-closed client that waits for a reply, such as `nc -N`.
 
-            A client that ends after its reply has begun has closed its socket.
+            If the reply has begun, the end of the client's data means that the client has closed its socket.
             """
             super().eof_received()
             cycle = self.cycle
@@ -170,13 +170,13 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
                 return False
             cycle.keep_alive = False
             if cycle.scope["http_version"] == "1.1":
-                # A client that has closed its socket looks the same, but its system answers this with a reset.
+                # A closed socket looks half-closed too, but the client's kernel replies to this write with a reset.
                 self.transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
             self._looking = self.loop.call_later(_FIRST_LOOK, self._look)
             return True
 
         def _look(self) -> None:
-            """Aborts if the system has seen a reset; asyncio does not read after the end of the client's data."""
+            """Abort after a reset, which asyncio does not notice because it stops reading at the end of the data."""
             self._looking = None
             if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self.transport.abort()
@@ -198,7 +198,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             self._send_error(ApiError(400, "invalid_http", "this is not an HTTP/1.1 request"))
 
         def _watch(self) -> None:
-            """Runs the timer while the head of a request is incomplete."""
+            """Run the timeout until the headers of a request are complete."""
             is_waiting = self.cycle is None or self.cycle.response_complete
             if not is_waiting or self._is_websocket or self.transport.is_closing():
                 self._unwatch()
@@ -214,13 +214,17 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             self._timer = None
             if self.cycle is None:
                 self._send_error(
-                    ApiError(408, "request_too_slow", f"no request arrived within {seconds:g} seconds; send it faster")
+                    ApiError(
+                        408,
+                        "request_too_slow",
+                        f"no complete request arrived within {seconds:g} seconds; send it faster",
+                    )
                 )
             else:
                 self.transport.close()
 
         def _send_error(self, error: ApiError) -> None:
-            """Sends an error without the app, and closes."""
+            """Send an error without calling the app, and close the connection."""
             if self.transport.is_closing():
                 return
             body = json.dumps(error_body(error)).encode()
@@ -238,7 +242,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
 
 
 def socket_class(seconds: float) -> type[WebSocketsSansIOProtocol]:
-    """Return the WebSocket protocol, which aborts if the client reads nothing for `seconds`."""
+    """Return a WebSocket protocol that aborts if the client reads nothing for `seconds`."""
 
     class Socket(_StallWatch, WebSocketsSansIOProtocol):  # type: ignore[misc]
         stall_seconds = seconds

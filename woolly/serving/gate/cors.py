@@ -14,9 +14,9 @@ _SECONDS = "600"  # seconds that a browser may cache a preflight reply
 
 
 class CorsMiddleware:
-    """Answers preflight requests itself, and names the allowed origin in every other reply.
+    """Replies to preflight requests, and adds CORS headers to every other reply.
 
-    Other origins get no header, so the browser blocks the reply; Access rejects their requests.
+    Other origins get no header, so browsers block the reply; AccessMiddleware rejects their requests.
     """
 
     def __init__(self, app: ASGIApp, origins: AllowedOrigins) -> None:
@@ -24,7 +24,7 @@ class CorsMiddleware:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         headers = Headers(scope=scope) if scope["type"] == "http" else None
         origin = None if headers is None else headers.get("origin")
         if headers is None or origin is None:
@@ -35,7 +35,7 @@ class CorsMiddleware:
             allowed |= {"Access-Control-Allow-Origin": origin, "Access-Control-Allow-Credentials": "true"}
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             if len(allowed) > 1:
-                # Listed, because "*" does not include Authorization.
+                # Requested headers are listed because "*" does not include Authorization.
                 wanted = headers.get("access-control-request-headers", "*")
                 allowed |= {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": wanted}
                 allowed["Access-Control-Max-Age"] = _SECONDS

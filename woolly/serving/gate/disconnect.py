@@ -1,4 +1,4 @@
-"""Disconnect: middleware that cancels a route when its client goes away."""
+"""Middleware that cancels a route when its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from woolly.serving.observability.logs import log
 
 
 class DisconnectMiddleware:
-    """Expects the whole body as one message, as `BodyMiddleware` gives it; then watches for the client's end.
+    """Receives the complete body from BodyMiddleware as one message, then watches for a disconnect.
 
-    ApiError 503 if the server stops before the reply starts.
+    Raises ApiError 503 if the server stops before the reply starts.
     """
 
     def __init__(self, app: ASGIApp, health: Health) -> None:
@@ -22,7 +22,7 @@ class DisconnectMiddleware:
         self._health = health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; a WebSocket tells its route itself."""
+        """Handle a request or WebSocket."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -30,7 +30,7 @@ class DisconnectMiddleware:
 
 
 class _Watched:
-    """One request: its body, and whether its client is gone."""
+    """A request with its body and the state of its connection."""
 
     def __init__(self, body: Message, receive: Receive, health: Health) -> None:
         self._health = health
@@ -49,20 +49,21 @@ class _Watched:
         route = asyncio.ensure_future(app(scope, self._next, pass_on))
         watch = asyncio.ensure_future(self._watch(route))
         try:
-            # A route that waits for a thread ends with it, but the client of a stopping server gets its error at once.
+            # The shield lets a server that stops reply with an error immediately, although a route that waits for a
+            # thread can end only with that thread.
             await asyncio.shield(route)
         except asyncio.CancelledError:
             if not self._gone.is_set():
                 route.cancel()
                 if self._health.state == "draining" and scope["state"]["status"] is None:
                     raise server_stopping() from None
-                await asyncio.wait([route])  # its resources are released when its thread is done
+                await asyncio.wait([route])  # resources of the route are released when its thread ends
                 raise
             if not is_complete:
                 log.info("client gone")
         finally:
             watch.cancel()
-            del route, watch  # the task keeps its exception, and the traceback this frame: a cycle with the body
+            del route, watch  # breaks a cycle: task, exception, traceback, this frame, body
 
     async def _next(self) -> Message:
         if self._body is not None:

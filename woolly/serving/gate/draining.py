@@ -10,7 +10,7 @@ from woolly.serving.observability.health import Health
 
 
 class DrainingMiddleware:
-    """ApiError 503 from the first signal on, except for health, the page's files, tokens and metrics."""
+    """Replies with 503 while the server stops, except on health, page, token and metrics routes."""
 
     def __init__(self, app: ASGIApp, health: Health, paths: ExemptPaths) -> None:
         self._app = app
@@ -18,7 +18,7 @@ class DrainingMiddleware:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         if self._health.state == "draining" and scope["type"] in ("http", "websocket"):
             method, path = scope.get("method", ""), scope["path"]
             if not self._paths.is_unlimited(method, path) and not self._paths.is_served_while_draining(path):

@@ -1,4 +1,4 @@
-"""Refusals: middleware that turns exceptions of inner middleware and routes into replies."""
+"""Middleware that turns exceptions of inner middleware and routes into replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.serving.observability.metrics import Stats
 
 
 class ErrorMiddleware:
-    """Sends an error in the shape of the dialect; closes a WebSocket. Logs what is not an ApiError."""
+    """Sends an error in the format of the dialect, or closes a WebSocket. Logs exceptions other than ApiError."""
 
     def __init__(self, app: ASGIApp, stats: Stats, dialects: Dialects) -> None:
         self._app = app
@@ -22,7 +22,7 @@ class ErrorMiddleware:
         self._stats = stats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
@@ -41,17 +41,17 @@ class ErrorMiddleware:
         if api_error.status >= 500 and not isinstance(error, ApiError):
             log.error("request failed", exc_info=error)
         if scope["state"]["status"] is not None:
-            return  # too late for a status: the reply stays without its end, and uvicorn closes the connection
+            return  # the reply has begun: it stays incomplete, and uvicorn closes the connection
         response = JSONResponse(self._dialects.of(scope["path"]).error(api_error), api_error.status, api_error.headers)
         await response(scope, _no_more, send)
 
     async def _close(self, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
-        if isinstance(error, ApiError):  # raised by a layer: the route handles its own
+        if isinstance(error, ApiError):  # raised by a middleware; routes handle their errors
             self._stats.count_error(error.code)
             scope["state"]["reason"] = error.reason
             scope["state"]["status"] = error.status
             await receive()  # the handshake
-            # A close before the handshake is accepted becomes a plain HTTP 403.
+            # Closing before the handshake is accepted becomes a plain HTTP 403.
             await send({"type": "websocket.close", "code": 1008, "reason": error.message[:100]})
             return
         scope["state"]["status"] = 500

@@ -1,4 +1,4 @@
-"""Identity: middleware that gives each request an id, counts its reply and writes its log line."""
+"""Middleware that assigns each request an id, counts its reply and writes its log line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from woolly.serving.observability.request_history import RequestHistory, answer_
 from woolly.serving.observability.traces import Traces
 
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_GONE = 499  # logged if the client goes away before the reply starts
+_GONE = 499  # status logged if the client disconnects before the reply starts
 
 
 def client_of(connection: HTTPConnection) -> str:
@@ -31,23 +31,23 @@ def client_of(connection: HTTPConnection) -> str:
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """Return the owner of a client's sessions and requests: its key or user; the same for all without keys."""
+    """Return the owner of a client's sessions and requests, its key or user; all clients share one without keys."""
     return str(getattr(connection.state, "owner", ""))
 
 
 def check_admin(connection: HTTPConnection) -> None:
-    """ApiError 403 unless the client may change which models are loaded, and how, for all clients."""
+    """Raise ApiError 403 unless the client may load, configure and unload models for all clients."""
     if not connection.state.is_admin:
         raise ApiError(
             403,
             "access_denied",
             "this key may not load, configure or unload models",
-            suggestion="ask for a model by its name, which loads it, or use an administrator's key",
+            suggestion="name a model in a request to load it, or use an admin key",
         )
 
 
 class RequestIdMiddleware:
-    """Fills `scope["state"]`, and adds the id to the headers of the reply."""
+    """Initializes `scope["state"]` and adds the request id to the reply's headers."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RequestIdMiddleware:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -115,7 +115,7 @@ def _enter(scope: Scope) -> MutableMapping[str, Any]:
     state["id"] = given if _SOUND_ID.fullmatch(given) else secrets.token_hex(8)
     state["client"] = state["bucket"] = f"ip:{scope['client'][0] if scope.get('client') else 'unknown'}"
     state["owner"] = ""
-    state["is_admin"], state["account"] = False, None  # until AccessMiddleware knows the client
+    state["is_admin"], state["account"] = False, None  # set by AccessMiddleware
     current_account.set(None)
     state["status"] = state["reason"] = None
     state["ignored"] = []

@@ -9,13 +9,13 @@ from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import run_in_thread
 
 MAX_DEPTH = 64
-MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
-MAX_KEYS = 10_000  # of one object
-_LARGE = 1 << 16  # bytes from which a thread of the pool parses
+MAX_VALUES = 200_000  # in the entire body; more than the token ids of any prompt
+MAX_KEYS = 10_000  # per object
+_LARGE = 1 << 16  # bytes from which parsing moves to a thread
 
 
 async def parse_json(body: bytes) -> Any:
-    """Return the value of a body. ApiError 400 for invalid JSON, 413 for too many values."""
+    """Parse a body. Raises ApiError 400 for invalid JSON, 413 for too many values."""
     return await run_in_thread(_parse, body) if len(body) > _LARGE else _parse(body)
 
 
@@ -31,7 +31,7 @@ def _parse(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ApiError(400, "invalid_json", f"the body is not valid JSON: {error.msg} at {where}") from None
-    # Counting bytes is cheap and shows whether a walk over all values could find anything.
+    # These counts are cheap upper bounds; the values are traversed only if a limit could be exceeded.
     n_opened = body.count(b"{") + body.count(b"[")
     if n_opened + body.count(b",") >= MAX_VALUES or body.count(b":") > MAX_KEYS:
         _check_size(value)
@@ -43,7 +43,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _check_size(value: Any) -> None:
-    """Each value costs an object, a check and, if it is wrong, an error: many times its byte or two."""
+    """Reject bodies with too many values, because each needs many times more memory than its JSON."""
     n_values = 1
     stack = [value]
     while stack:
@@ -52,7 +52,7 @@ def _check_size(value: Any) -> None:
             continue
         n_values += len(item)
         if n_values > MAX_VALUES:
-            raise ApiError(413, "body_too_large", f"the body holds more than {MAX_VALUES} values; send fewer")
+            raise ApiError(413, "body_too_large", f"the body has more than {MAX_VALUES} values; send fewer")
         if isinstance(item, dict) and len(item) > MAX_KEYS:
             raise ApiError(413, "body_too_large", f"an object of the body has more than {MAX_KEYS} keys; send fewer")
         stack += item.values() if isinstance(item, dict) else item
@@ -85,7 +85,7 @@ def _check_text(value: Any) -> None:
                 item.encode()
             except UnicodeEncodeError:
                 raise ApiError(
-                    400, "invalid_json", "a text holds half of a surrogate pair; escape whole characters"
+                    400, "invalid_json", "a string has half of a surrogate pair; escape both halves"
                 ) from None
 
 
@@ -96,7 +96,7 @@ def _reject_constant(name: str) -> float:
 def _parse_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise ApiError(400, "invalid_json", f"{text[:40]} is beyond what a number can hold; send a smaller one")
+        raise ApiError(400, "invalid_json", f"{text[:40]} is too large for a float; send a smaller number")
     return value
 
 

@@ -1,4 +1,4 @@
-"""AllowedOrigins: the web pages that may call this server."""
+"""Origins of web pages that may call this server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 
 
 class AllowedOrigins:
-    """Origins of --cors-origins; localhost means pages of this machine.
+    """Origins of --cors-origins; `localhost` allows all pages of this machine.
 
-    Without it, pages of this machine, if the server listens on localhost only.
+    Without --cors-origins, pages of this machine are allowed if the server listens only on localhost.
     """
 
     def __init__(self, settings: Settings) -> None:

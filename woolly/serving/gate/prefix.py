@@ -7,14 +7,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class PrefixMiddleware:
-    """Serves the routes below a prefix; every other path is a 404."""
+    """Serves all routes below a path prefix; other paths return 404."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Rates: middleware that limits the request rate of each client."""
+"""Middleware that limits the request rate of each client."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.exempt_paths import ExemptPaths
 
-_WRONG_KEYS = 20  # per minute and address
+_WRONG_KEYS = 20  # per minute and IP address
 _AHEAD = "/chat/completions/read_ahead"
-_MAX_CLIENTS = 10_000  # remembered at once; the limiter forgets the longest quiet one first
+_MAX_CLIENTS = 10_000  # beyond this, the client with the oldest request is forgotten
 
 
 class RateLimiter:
-    """Token bucket per client with a minute's requests. Event loop thread only."""
+    """Token bucket per client that holds the requests of one minute. Use it only on the event loop thread."""
 
     def __init__(
-        self, per_minute: int, clock: Callable[[], float] = time.monotonic, may: str = "a client may ask"
+        self, per_minute: int, clock: Callable[[], float] = time.monotonic, may: str = "a client may send a request"
     ) -> None:
-        """`per_minute` 0 sets no limit. `may` begins the sentence of an error."""
+        """`per_minute` 0 disables the limit. `may` is the beginning of the error message."""
         self._may = may
         self._per_minute = per_minute
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (requests left, when)
 
     def count(self, client: str) -> None:
-        """Counts a request. ApiError 429 with the time to wait if the client has asked too often."""
+        """Count a request. Raises ApiError 429 with the time to wait if the client exceeds its rate."""
         if not self._per_minute:
             return
         now, left = self._clock(), self._left(client)
@@ -42,7 +42,7 @@ class RateLimiter:
             raise ApiError(
                 429,
                 "rate_limit_exceeded",
-                f"{self._may} {self._per_minute} times a minute here; try again later",
+                f"{self._may} {self._per_minute} times a minute; try again later",
                 retry_after=(1 - left) * 60 / self._per_minute,
             )
 
@@ -57,10 +57,10 @@ class RateLimiter:
 
 
 class KeyGuessLimiter:
-    """Slows down brute-force attacks on keys: an address that has sent too many wrong keys must wait.
+    """Limits brute-force attacks: an address that sent too many wrong keys must wait.
 
-    A key that was accepted from the address before stays valid, so that one bad client does not lock out its
-    neighbours.
+    Keys that were accepted from the address before stay valid, so an attacker does not lock out other clients behind
+    the same address.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,11 +68,11 @@ class KeyGuessLimiter:
         self._right: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def record_failure(self, address: str) -> None:
-        """Counts a wrong key. ApiError 429 if the address has sent too many."""
+        """Count a wrong key. Raises ApiError 429 if the address sent too many."""
         self._wrong.count(address)
 
     def record_success(self, address: str, key: str) -> None:
-        """Lets a right key pass. ApiError 429 if it may be the result of many attempts."""
+        """Accept a valid key. Raises ApiError 429 if the address may have guessed it after many wrong keys."""
         if (address, key) not in self._right and self._wrong.is_spent(address):
             self._wrong.count(address)
         self._right[address, key] = None
@@ -82,7 +82,7 @@ class KeyGuessLimiter:
 
 
 class RateLimitMiddleware:
-    """Counts each request and each WebSocket by the bucket of its client."""
+    """Counts each request and WebSocket toward the rate limit of its client."""
 
     def __init__(self, app: ASGIApp, rates: RateLimiter, paths: ExemptPaths) -> None:
         self._app = app
@@ -90,11 +90,11 @@ class RateLimitMiddleware:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request or WebSocket."""
+        """Handle a request or WebSocket."""
         if scope["type"] == "websocket" or (
             scope["type"] == "http" and not self._paths.is_unlimited(scope["method"], scope["path"])
         ):
             bucket = scope["state"]["bucket"]
-            # Separate bucket: read-ahead does not count against requests.
+            # Reading ahead has a separate limit, so it does not use up the client's requests.
             self._rates.count(f"{bucket} {_AHEAD}" if scope["path"].endswith(_AHEAD) else bucket)
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Bodies: middleware that reads the body of a request within its limits and parses its JSON once."""
+"""Middleware that reads the body of a request within its limits and parses its JSON once."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_parser import parse_json
 
-_COLLECTED_BYTES = 64 << 20  # of bodies, between two collections of young objects
-_RETRY = 1.0  # seconds after which other requests may have released their bodies
+_COLLECTED_BYTES = 64 << 20  # bytes of released bodies between two garbage collections
+_RETRY = 1.0  # seconds after which other requests may have released memory
 _FORM = "multipart/form-data"
-_FORM_PATHS = ("/files", "/audio/transcriptions", "/audio/translations")  # ends of paths that take a form
+_FORM_PATHS = ("/files", "/audio/transcriptions", "/audio/translations")  # path suffixes that accept a form
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 class BodyBudget:
-    """Total bytes of all request bodies in memory. Event loop thread only."""
+    """Memory limit of all request bodies together. Use it only on the event loop thread."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
-        self._n_released = 0  # since the last collection
+        self._n_released = 0  # bytes released since the last collection
         self.n_held = 0
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Yields `take(n_bytes)`; everything taken is released when the block exits.
+        """Yield a function `take(n_bytes)` that reserves memory until the block exits.
 
-        Only received bytes count, not the Content-Length. `take` raises
-        ApiError 503 if the budget is spent.
+        Received bytes count, not the Content-Length. `take` raises ApiError 503 if the limit is exceeded.
         """
         n_taken = 0
 
@@ -46,8 +45,7 @@ class BodyBudget:
                 raise ApiError(
                     503,
                     "too_many_bytes",
-                    f"the requests under way hold {self.n_held} bytes, and this server holds at most {self._max_bytes};"
-                    " try again",
+                    f"open requests use {self.n_held} of {self._max_bytes} bytes for bodies; try again later",
                     retry_after=_RETRY,
                 )
             self.n_held += n_bytes
@@ -59,17 +57,17 @@ class BodyBudget:
             self.n_held -= n_taken
             self._n_released += n_taken
             if self._n_released > _COLLECTED_BYTES:
-                # The collector counts objects, not bytes: one cycle that holds a body would keep it for thousands of
+                # The garbage collector counts objects, not bytes: one cycle with a body would stay for thousands of
                 # requests.
                 self._n_released = 0
                 gc.collect(1)
 
 
 class BodyMiddleware:
-    """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`.
+    """Passes the complete body to the route and stores its JSON value as `scope["state"]["json"]`.
 
-    The value is an ApiError if the body is not valid JSON: a path without a route, or one that takes bytes, has a
-    better answer than that.
+    The value is an ApiError if the body is not valid JSON, because unknown paths and routes that take raw bytes must
+    not fail with a JSON error.
     """
 
     def __init__(
@@ -80,9 +78,9 @@ class BodyMiddleware:
         seconds: float,
         takes_any: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """A body has at most `most` bytes and arrives within `seconds`.
+        """Limits a body to `most` bytes and `seconds` until it is complete.
 
-        `takes_any(path)` says whether JSON may come under any Content-Type.
+        `takes_any(path)` returns True if the route accepts JSON with any Content-Type.
         """
         self._app = app
         self._takes_any = takes_any
@@ -91,7 +89,7 @@ class BodyMiddleware:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; messages of a WebSocket are limited by its route."""
+        """Read the body of a request; WebSocket routes limit their messages."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -115,15 +113,16 @@ class BodyMiddleware:
 async def read_body(
     receive: Receive, declared: int | None, most: int, seconds: float, take: Callable[[int], None] = lambda _: None
 ) -> bytes | None:
-    """Return the complete body, None if the client goes away. ApiError 413 if it is too large, 408 if too slow.
+    """Return the complete body, or None if the client disconnects.
 
-    `take` counts the bytes as they arrive, and may raise.
+    Raises ApiError 413 if the body is too large, 408 if it is too slow. `take` is called with the size of each part and
+    may raise.
     """
     if declared is not None and declared > most:
         raise _too_large(most)
     parts: list[bytes] = []
     size = 0
-    # asyncio's wait_for would start a task for each part, and most parts have arrived already.
+    # asyncio's wait_for would start a task for each part, although most parts have already arrived.
     with anyio.move_on_after(seconds):
         while True:
             message = await receive()
@@ -140,7 +139,7 @@ async def read_body(
 
 
 async def _value_of(body: bytes) -> Any:
-    """Return the value of a body, or the ApiError of one that is not valid JSON."""
+    """Return the JSON value of a body, or an ApiError if it is not valid JSON."""
     try:
         return await parse_json(body)
     except ApiError as error:
@@ -148,12 +147,12 @@ async def _value_of(body: bytes) -> Any:
 
 
 def _not_json(kind: str) -> ApiError:
-    message = f"the Content-Type is {kind[:80]!r}; this route takes application/json"
+    message = f"unsupported Content-Type {kind[:80]!r}; send application/json"
     return ApiError(415, "unsupported_media_type", message)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body first and then what follows it."""
+    """Return a `receive` that yields the body first, then the messages after it."""
     is_given = False
 
     async def replayed() -> Message:
@@ -167,4 +166,4 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _too_large(most: int) -> ApiError:
-    return ApiError(413, "body_too_large", f"the body is larger than {most} bytes, which this server takes at most")
+    return ApiError(413, "body_too_large", f"the body is larger than the limit of {most} bytes")
