@@ -52,8 +52,8 @@ def test_misspelt_route_error_suggests_the_right_one(client):
 def test_wrong_method_error_names_the_right_one(client):
     reply = client.get("/v1/chat/completions")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
-    assert reply.json()["error"]["message"] == "GET /v1/chat/completions: this route takes no GET; send POST"
-    assert client.patch("/").json()["error"]["message"].endswith("takes no PATCH; send GET or HEAD")
+    assert reply.json()["error"]["message"] == "GET /v1/chat/completions: method not allowed; send POST"
+    assert client.patch("/").json()["error"]["message"].endswith("method not allowed; send GET or HEAD")
 
 
 def test_existing_route_that_finds_nothing_keeps_its_own_error(client):

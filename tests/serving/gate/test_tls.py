@@ -183,12 +183,12 @@ def test_invalid_certificate_gives_a_one_line_error(files, tmp_path, monkeypatch
         ((tmp_path / "none", key), "tls_cert is .*none, which cannot be read: No such file"),
         ((tmp_path / "text", key), "which cannot be read: it is not a certificate in PEM"),
         ((cert, tmp_path / "none"), "tls_key is .*none, which cannot be read: No such file"),
-        ((cert, tmp_path / "text"), "cannot be used: .*; a certificate in PEM and its key"),
+        ((cert, tmp_path / "text"), "cannot be used: .*; expected a PEM certificate and its key"),
     ):
         with pytest.raises(RequestError, match=says):
             Certificate(*given)
     now = time.time()
-    for days, says in ((900, "whose time ended at 20"), (-900, "whose time begins at 20")):
+    for days, says in ((900, "expired on 20"), (-900, "is not valid before 20")):
         monkeypatch.setattr(time, "time", lambda days=days: now + days * 86_400)
         with pytest.raises(RequestError, match=says):
             Certificate(cert, key)

@@ -1,3 +1,3 @@
-"""The life of a server: the application, its start and its end."""
+"""Start, run and shutdown of the server."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The app: its routes, the layers of its gate, and the state that they share."""
+"""The FastAPI app: routes, middleware and shared state."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
-# What a body has in place of a field that it lacks, and where that belongs.
+# (field that the body has instead of the missing one, hint), by missing field
 _OTHER_WORDS = {
     "messages": ("prompt", "prompt belongs to POST /v1/completions"),
     "prompt": ("messages", "messages belong to POST /v1/chat/completions"),
 }
-_CLOSING = 5.0  # seconds that models may take to end when the app stops
+_CLOSING = 5.0  # seconds for models to close when the app stops
 
 DIALECTS: tuple[Dialect, ...] = (
     openai.DIALECT,
@@ -77,9 +77,9 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> FastAPI:
-    """Return the server as an ASGI app; `app.state` holds what its routes share.
+    """Return the server as an ASGI app; its routes share `app.state`.
 
-    http_server.py loads models at the start; otherwise the first request that needs one does.
+    http_server.py loads models at startup. Without it, the first request that needs a model loads it.
     """
 
     @asynccontextmanager
@@ -95,7 +95,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
         app.state.generator.media_pool.shutdown(wait=False, cancel_futures=True)
         await app.state.batches.stop()
         await app.state.streams.close()
-        # A model that loads or computes cannot be interrupted; the session file must be closed in any case.
+        # Loading and computation cannot be interrupted, but the sessions file must be closed in any case.
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(app.state.models.close(), _CLOSING)
         for task in tasks:
@@ -107,10 +107,10 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(end_traces), _CLOSING)
 
-    # pages/api_reference.py answers /docs and /openapi.json.
+    # pages/api_reference.py serves /docs and /openapi.json.
     app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.settings = settings
-    app.state.traces = None  # while the app runs, if they are sent
+    app.state.traces = None  # set by `lifespan` if traces are exported
     has_vllm = settings.metrics_names == "vllm"
     app.state.stats = stats = Stats(has_vllm)
     app.state.request_history = RequestHistory(settings.keep_requests, settings.keep_texts)
@@ -151,40 +151,40 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     add_reference(app)
 
     if folder is not None:
-        app.mount("/", folder)  # last: a path without a route may be a file
+        app.mount("/", folder)  # last, because the folder matches every path without a route
 
     app.user_middleware = _layers(app.state, web.is_public if folder is None else folder.is_public)
     return app
 
 
 def _watch_disk(stats: Stats, models: ModelManager) -> None:
-    """Adds gauges of what --cache-disk keeps, summed up over the loaded models."""
+    """Add gauges for the disk cache (--cache-disk), summed over the loaded models."""
 
     def total(field: str) -> float:
         found = (slot.llm.known_disk_stats for slot in models.loaded_models if slot.llm is not None)
         return float(sum(getattr(one, field) for one in found if one is not None))
 
     for name, field, help in (
-        ("woolly_cache_disk_files", "n_files", "Pages and states of prompts on disk."),
-        ("woolly_cache_disk_tokens_read", "read_tokens", "Tokens of prompts that came from disk."),
+        ("woolly_cache_disk_files", "n_files", "Files of cached prompts on disk."),
+        ("woolly_cache_disk_tokens_read", "read_tokens", "Prompt tokens read from disk."),
         ("woolly_cache_disk_bytes_written", "written_bytes", "Bytes written to disk."),
-        ("woolly_cache_disk_damaged", "n_damaged", "Files that were damaged, and removed."),
+        ("woolly_cache_disk_damaged", "n_damaged", "Damaged files, which were removed."),
     ):
         stats.watch(name, help, partial(total, field))
 
 
 def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
-    """Yield the model, what computes it, and its bytes if that is a GPU."""
+    """Yield name, device and GPU memory in bytes (None for the CPU) of each loaded model."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
 def _engines(models: ModelManager) -> Iterator[EngineStats]:
-    """Yield what the engines of this process hold; lengths, which may be read while the engine's thread works."""
+    """Yield statistics of the engines in this process. Only reads counts, which is safe while the engine runs."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
-            scheduler = getattr(slot.llm.engine, "scheduler", None)  # replicas have theirs in other processes
+            scheduler = getattr(slot.llm.engine, "scheduler", None)  # engines of replicas are in other processes
             if scheduler is not None:
                 used = scheduler.pages.n_pages - scheduler.pages.n_free
                 counts = (len(scheduler.running), len(scheduler.waiting), scheduler.pages.n_pages, used)
@@ -247,12 +247,12 @@ def _metrics_router(dialects: Sequence[Dialect]) -> APIRouter:
 
 
 async def _prometheus(request: Request) -> Response:
-    """Metrics since the start, in Prometheus' text format; a key of some models sees the lines of these."""
+    """Return metrics in Prometheus' text format, restricted to the models that the key may use."""
     if not request.app.state.settings.metrics:
         raise feature_disabled("GET /metrics", "--metrics")
     state = request.app.state
     account = current_account.get()
-    # A model that a key may not use is as one that is not there: its name and its load are not shown either.
+    # The metrics must not reveal models that a key may not use.
     shown = {one.name for one in await state.models.list()} if account is not None and account.models else None
     text = state.stats.text(shown) + state.dialects.of(request.url.path).more_metrics(state).encode()
     started = {"Process-Start-Time-Unix": str(int(state.stats.started_at))}
@@ -275,25 +275,25 @@ async def _reply(request: Request, error: Exception) -> JSONResponse:
 
 def _of_status(request: Request, error: HTTPException) -> ApiError:
     code, reason = _CODES.get(error.status_code, "invalid_request"), error.detail
-    if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route said more
+    if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route gave a reason
         absent = unsupported_reason(request.url.path)
         code = code if absent is None else "not_supported"
         reason = absent or no_such_route(request.url.path)
     allowed = (error.headers or {}).get("Allow") if error.status_code == 405 else None
     if allowed:
-        reason = f"this route takes no {request.method}; send {' or '.join(sorted(allowed.split(', ')))}"
+        reason = f"method not allowed; send {' or '.join(sorted(allowed.split(', ')))}"
     return ApiError(error.status_code, code, f"{request.method} {request.url.path[:200]}: {reason}")
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
-    """Return one sentence about the first error; those of unknown fields come last."""
+    """Return a one-sentence error for the first problem; unknown fields come last."""
     first: Any = min(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
     place = _place(first)
     if first["type"] in ("missing", "model_attributes_type") and not place:
         return ApiError(
             400,
             "invalid_request",
-            "a JSON object was expected as the body",
+            "the body must be a JSON object",
         )
     message = first["msg"][:1].lower() + first["msg"][1:].replace(" after validation", "")
     if first["type"] == "missing" and place in _OTHER_WORDS:
@@ -302,12 +302,12 @@ def _invalid(error: RequestValidationError) -> ApiError:
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
 
 
-# Names that pydantic gives to members of a union.
+# names of union members in pydantic's locations
 _TYPE_NAMES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "none", "str", "tuple"})
 
 
 def _place(problem: Any) -> str:
-    """Return the path of the field, without the member of a union that pydantic appends."""
+    """Return the path of the field, without the union member that pydantic appends."""
     parts = itertools.takewhile(_is_of_the_request, problem["loc"][1:])
     return ".".join(str(part) for part in parts)[:200]
 

@@ -1,4 +1,4 @@
-"""Certificate: TLS certificate of the server, reloaded while it runs, or self-signed."""
+"""TLS certificate of the server: reloaded while the server runs, or self-signed."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from woolly.errors import RequestError
 from woolly.serving.settings.table import Settings
 from woolly.store import models_folder
 
-_DAYS = 825  # the longest that Apple's systems accept
-_SPARE = 30 * 86_400  # seconds before its end at which a certificate that Woolly made is made anew
-_OPENSSL = 60  # seconds that the command may take
+_DAYS = 825  # the maximum that Apple's systems accept
+_SPARE = 30 * 86_400  # a self-signed certificate is renewed this many seconds before it expires
+_OPENSSL = 60  # seconds for the openssl command
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class Certificate:
-    """A certificate with its key, and the context that connections are opened with."""
+    """A certificate, its key and an SSL context for new connections."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """RequestError if the files cannot be read, do not fit together, or the certificate is not valid now."""
+        """Raise RequestError if the files cannot be read, do not match, or the certificate is not valid now."""
         self.files = (cert, key)
         self.context = _new_context()
         self.fingerprint = ""
         self.read()
 
     def read(self) -> None:
-        """Reads the files again; connections that are opened from now on use them. RequestError as at the start."""
+        """Reload the files for new connections. Raises RequestError as the constructor does."""
         cert, key = self.files
         _check_times(cert)
-        for context in (_new_context(), self.context):  # the first one alone fails: the other stays as it is
+        for context in (_new_context(), self.context):  # an error in the first leaves the second unchanged
             try:
-                # A text in place of a question: OpenSSL would ask for a password at the terminal.
+                # An empty password prevents OpenSSL from asking for one at the terminal.
                 context.load_cert_chain(cert, key, password=lambda: "")
             except ssl.SSLError as error:
                 reason = (error.reason or str(error)).lower().replace("_", " ")
                 raise RequestError(
-                    f"tls_cert {cert} and tls_key {key} cannot be used: {reason}; a certificate in PEM and its key,"
-                    " without a password, were expected",
+                    f"tls_cert {cert} and tls_key {key} cannot be used: {reason}; expected a PEM certificate and its"
+                    " key without a password",
                     field="tls_cert",
                 ) from None
             except OSError as error:
@@ -58,7 +58,7 @@ class Certificate:
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
-    """Return the certificate that the settings name or that --tls auto makes; None without TLS."""
+    """Return the certificate of --tls-cert or --tls auto, or None without TLS."""
     if settings.tls is not None:
         return Certificate(*make_certificate(settings.host, models_folder().parent / "tls"))
     if settings.tls_cert is None or settings.tls_key is None:
@@ -67,9 +67,10 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def make_certificate(host: str, folder: Path) -> tuple[Path, Path]:
-    """Return the files of a self-signed certificate for this machine, which it keeps, and of its key.
+    """Return the paths of a self-signed certificate and its key, creating them if necessary.
 
-    RequestError without the package cryptography and the command openssl, or if the folder cannot be written.
+    Raises RequestError if neither the package cryptography nor the command openssl is installed, or if the folder is
+    not writable.
     """
     names = _names_of(host)
     stem = f"auto-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]}"
@@ -78,9 +79,9 @@ def make_certificate(host: str, folder: Path) -> tuple[Path, Path]:
         return cert, key
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # before there is a secret in it
+        os.close(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # private before it has the secret
         try:
-            import cryptography  # noqa: F401 - no dependency of ours, but of many packages
+            import cryptography  # noqa: F401 - not a dependency of Woolly, but of many packages
         except ImportError:
             _by_openssl(names, cert, key)
         else:
@@ -124,8 +125,8 @@ def _by_cryptography(names: tuple[str, ...], cert: Path, key: Path) -> None:
 def _by_openssl(names: tuple[str, ...], cert: Path, key: Path) -> None:
     if which("openssl") is None:
         raise RequestError(
-            "tls is auto, which needs the Python package cryptography or the command openssl; install one of them, or"
-            " give tls_cert and tls_key",
+            "--tls auto needs the Python package cryptography or the command openssl; install one of them, or"
+            " set tls_cert and tls_key",
             field="tls",
             names=("tls_cert", "tls_key"),
         )
@@ -137,12 +138,12 @@ def _by_openssl(names: tuple[str, ...], cert: Path, key: Path) -> None:
         [*command, "-keyout", str(key), "-out", str(cert)], capture_output=True, text=True, timeout=_OPENSSL
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-        raise RequestError(f"tls is auto, but openssl made no certificate: {last}", field="tls")
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RequestError(f"openssl could not create a certificate: {last}", field="tls")
 
 
 def _names_of(host: str) -> tuple[str, ...]:
-    """Return the names and addresses by which clients may know this machine."""
+    """Return the host names and addresses that clients may use for this machine."""
     names = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower()}
     if host in ("0.0.0.0", "::"):
         names |= {address for address in (_own_address(),) if address is not None}
@@ -152,10 +153,10 @@ def _names_of(host: str) -> tuple[str, ...]:
 
 
 def _own_address() -> str | None:
-    """Returns this machine's address in its network; sends nothing."""
+    """Return this machine's address in its network, without sending data."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address for documentation: the system chooses the way to it
+            probe.connect(("192.0.2.1", 9))  # a documentation address; connecting only selects the route
             return str(probe.getsockname()[0])
         except OSError:
             return None
@@ -172,23 +173,21 @@ def _is_address(name: str) -> bool:
 def _new_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # TLS 1.2 only with forward secrecy and authenticated encryption: scanners mark CBC (LUCKY13).
+    # TLS 1.2 only with forward secrecy and authenticated encryption, because scanners report CBC (LUCKY13).
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for the costly part again and again
+    context.options |= ssl.OP_NO_RENEGOTIATION  # clients could repeat the expensive handshake
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def _check_times(cert: Path) -> None:
-    """RequestError if the certificate cannot be read or is not valid now."""
+    """Raise RequestError if the certificate cannot be read or is not valid now."""
     now = time.time()
     begins, ends = _times(cert)
     if not begins <= now < ends:
-        word, when = ("ended", ends) if now >= ends else ("begins", begins)
+        word, when = ("expired on", ends) if now >= ends else ("is not valid before", begins)
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
-        raise RequestError(
-            f"tls_cert is {cert}, whose time {word} at {day}; one that is valid now was expected", field="tls_cert"
-        )
+        raise RequestError(f"tls_cert {cert} {word} {day}; use a certificate that is valid now", field="tls_cert")
 
 
 def _ends(cert: Path) -> float:
@@ -199,11 +198,11 @@ def _ends(cert: Path) -> float:
 
 
 def _times(cert: Path) -> tuple[float, float]:
-    """Return when the first certificate of a file begins and ends to be valid, in seconds since 1970."""
-    # The only reader of certificates that Python has; the ssl module uses it in its own tests.
+    """Return the start and end of the validity of a file's first certificate, in seconds since 1970."""
+    # Python's only certificate parser; the ssl module uses it in its tests.
     decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
     try:
-        cert.open("rb").close()  # the reader says the same of a missing file and of a wrong one
+        cert.open("rb").close()  # the parser gives the same error for missing and invalid files
         found = decode(str(cert))
     except (ssl.SSLError, OSError) as error:
         reason = "it is not a certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
@@ -213,7 +212,7 @@ def _times(cert: Path) -> tuple[float, float]:
 
 
 def _fingerprint(cert: Path) -> str:
-    """Return the SHA-256 of the first certificate of a file, as browsers show it."""
+    """Return the SHA-256 fingerprint of a file's first certificate, in the format of browsers."""
     found = _PEM.search(cert.read_text(encoding="ascii", errors="replace"))
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0])).hexdigest() if found else ""
     return ":".join(re.findall("..", digest.upper()))

@@ -1,4 +1,4 @@
-"""The life of a server: it loads, serves, drains and stops."""
+"""Life cycle of the HTTP server: load, serve, drain and stop."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from woolly.serving.model_manager.manager import NO_MODEL
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings
 
-_KEEP_ALIVE = 15  # seconds that an idle connection stays open for a further request
-_HANDSHAKE = 5.0  # seconds for a client's TLS handshake at most: until its end, --max-connections does not count it
-_LAST_WORDS = 2.0  # seconds for cancelled replies to send their error
-_LAST_BYTES = 0.2  # seconds for replies that have ended to be sent
-_CLOSING = 2.0  # seconds for models and threads to end after that
-_LOOK = 2.0  # seconds between two looks whether a file of keys or certificates has changed
-_SPARE_FILES = 256  # in addition to connections: models, the log, the database
+_KEEP_ALIVE = 15  # seconds that an idle connection stays open
+_HANDSHAKE = 5.0  # maximum seconds for a TLS handshake; until then --max-connections does not count the connection
+_LAST_WORDS = 2.0  # seconds for cancelled replies to send an error
+_LAST_BYTES = 0.2  # seconds to send the last bytes of finished replies
+_CLOSING = 2.0  # seconds for models and threads to end afterwards
+_LOOK = 2.0  # seconds between checks for changed key or certificate files
+_SPARE_FILES = 256  # file descriptors for models, the log and the database, in addition to connections
 
 
 def run(
     settings: Settings, end: Callable[[int], Any] | None = None, prepare: Callable[[FastAPI], None] | None = None
 ) -> int:
-    """Serves until a signal stops it; returns the exit code. RequestError or StoreError if it cannot serve.
+    """Serve until a signal arrives, and return the exit code. Raises RequestError or StoreError if it cannot serve.
 
-    `end` ends the process at once with an exit code, as `os._exit` does. The server calls it at the second signal, and
-    if a thread does not end, because a thread cannot be cancelled. Without `end`, the interpreter waits for the thread.
-    `prepare` gets the app before it serves. The caller has set up the logs.
+    `end` ends the process immediately with an exit code, as `os._exit` does. It is called at the second signal, and if
+    a thread does not end, because threads cannot be cancelled. Without `end`, the interpreter waits for the thread.
+    `prepare` is called with the app before it serves. The caller must set up the logs.
     """
     _outlive_clients()
     end_left_children()
@@ -75,7 +75,7 @@ def run(
         backlog=2048,
     )
     config.load()
-    config.ssl = None if certificate is None else certificate.context  # uvicorn's own could not be read again
+    config.ssl = None if certificate is None else certificate.context  # uvicorn's own context cannot be reloaded
     server = _Server(config, app, settings, listener, end)
     if certificate is not None:
         server.reloader.add("certificate", certificate.files, certificate.read)
@@ -90,7 +90,7 @@ def run(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which still answers health requests while it drains."""
+    """uvicorn server that replies to health requests while it drains."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class _Server(uvicorn.Server):
             app.state.models.on_device_failure = self._begin_to_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Opens the port before models are loaded, so that health can report it."""
+        """Open the port before models are loaded, so that health routes can report the loading."""
         self._loop = asyncio.get_running_loop()
         if self.config.ssl is not None:
-            # uvicorn has no option for this: asyncio would wait a minute for a client that sends nothing, and counts
-            # the connection only after the handshake.
+            # uvicorn has no option for this. asyncio would wait a minute for a client that sends nothing, and the
+            # connection is not counted before the handshake ends.
             seconds = min(self._settings.timeout, _HANDSHAKE)
             opens = partial(self._loop.create_server, ssl_handshake_timeout=seconds)
             self._loop.create_server = opens  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
             self._tasks.append(asyncio.create_task(self._look_for_changes()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Cancels running answers and shuts down as uvicorn does; ends the process if a thread still works then."""
+        """Cancel running answers and shut down as uvicorn does; end the process if threads are still running."""
         for task in self._tasks:
             task.cancel()
         self._state.health.set("draining", "the server is about to stop")
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
             self._end(0 if self.failure is None else 1)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drains at the first signal, ends the process at the second; the code is 0 if that cuts off no answer."""
+        """Drain at the first signal, end the process at the second. The exit code is 0 if no answer is interrupted."""
         if self._is_stopping:
             self.force_exit = self.should_exit = True
             if self._end is not None:
@@ -162,7 +162,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
-        """Reads files of keys and certificates again; stops if the terminal is gone, or there is no such file."""
+        """Reload key and certificate files. Stop if the terminal is closed or there are no such files."""
         is_gone = self._had_terminal and not has_terminal()
         if is_gone or not self.reloader.is_needed or self._loop is None:
             self.handle_exit(sig, frame)
@@ -170,8 +170,8 @@ class _Server(uvicorn.Server):
             self.handle_reload(sig, frame)
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:
-        """Reads files of keys and certificates again, on the event loop: a signal comes in the midst of any line."""
-        if self._loop is not None:  # before that, `_look_for_changes` will see a change
+        """Reload key and certificate files on the event loop, because signal handlers run between arbitrary lines."""
+        if self._loop is not None:  # otherwise `_look_for_changes` will see the change
             self._loop.call_soon_threadsafe(self.reloader.reload)
 
     async def _look_for_changes(self) -> None:
@@ -183,14 +183,14 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
     def _begin_to_restart(self) -> bool:
-        """Return True if it restarts: not before it was ready, where unsupported, or after repeated failures."""
+        """Return True if the process restarts. It must have been ready, and must not have restarted repeatedly."""
         if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
         return self._is_restarting
 
     async def _restart(self) -> None:
-        """Begins the process anew when what runs has ended, at the latest after the grace period."""
+        """Restart the process when all answers have ended, or after the grace period."""
         state = self._state
         end = asyncio.get_running_loop().time() + self._settings.grace
         while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
@@ -201,18 +201,18 @@ class _Server(uvicorn.Server):
         await state.batches.stop()
         end = asyncio.get_running_loop().time() + _LAST_WORDS
         while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.01)  # answers that are cut off count what they have used
-        await asyncio.sleep(_LAST_BYTES)  # also for the error of replies that are cut off
+            await asyncio.sleep(0.01)  # interrupted answers count their usage
+        await asyncio.sleep(_LAST_BYTES)  # time to send the errors of interrupted replies
         if state.meter.ledger is not None:
-            await state.meter.ledger.flush()  # the new process reads what keys have used today
+            await state.meter.ledger.flush()  # the new process reads today's usage from the ledger
         if not self._is_stopping:
-            log.warning("the server restarts: no other way leads back to a GPU that failed")
+            log.warning("restarting the server, because a failed GPU cannot be used again in the same process")
             try:
                 restart(self._listener)
             except OSError as error:
                 log.error("the server cannot restart", extra={"reason": error.strerror or str(error)})
                 assert self._end is not None
-                self._end(1)  # at once: files that the loop works with may be closed by now
+                self._end(1)  # immediately, because files used by the event loop may be closed
 
     async def _load(self) -> None:
         models = self._state.models
@@ -226,7 +226,7 @@ class _Server(uvicorn.Server):
             if error.code == "insufficient_memory" and error.suggestion is not None:  # others are for clients
                 message = f"{message}; {error.suggestion}"
             self._state.health.set("failed", message)
-            # A flag is named as it was typed, if its value is at fault.
+            # The cause has the flag as the user typed it.
             told = error.__cause__ if isinstance(error.__cause__, RequestError) else RequestError(message)
             self.failure = told.with_message(message, RequestError)
             self.should_exit = True
@@ -239,7 +239,7 @@ class _Server(uvicorn.Server):
             log.info("ready")
             if not await models.has_any():
                 log.warning(NO_MODEL)
-            self._state.batches.wake()  # those that the last run of the server left
+            self._state.batches.wake()  # resume unfinished batches
 
     async def _unload_idle(self) -> None:
         while True:
@@ -248,7 +248,7 @@ class _Server(uvicorn.Server):
                 await self._state.models.unload_idle()
 
     async def _drain(self) -> None:
-        """Admits no further answers; running ones have the grace period to finish."""
+        """Admit no further answers; running answers have the grace period to finish."""
         state = self._state
         state.health.set("draining", "the server is about to stop")
         state.generator.admission.is_draining = True
@@ -264,8 +264,8 @@ def _listen(host: str, port: int) -> socket.socket:
         given.setblocking(False)
         return given
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only if the protocol is named. With Nagle, each event of a stream waits for
-    # the client's acknowledgement of the previous one, which kernels delay by 40 ms.
+    # asyncio disables Nagle's algorithm only if the protocol is set. With Nagle, each event of a stream waits for the
+    # client's acknowledgement of the previous event, which kernels delay by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if sys.platform != "win32":  # on Windows it would let two servers share a port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -283,22 +283,22 @@ def _listen(host: str, port: int) -> socket.socket:
 def _warn_if_public(settings: Settings, host: str) -> None:
     if not settings.has_keys and not host.startswith("127.") and host != "::1":
         log.warning(
-            "ANYONE WHO CAN REACH THIS ADDRESS CAN USE THIS SERVER: it listens beyond this machine and asks for no key;"
-            " give --keys-file or --api-key-file, or --host 127.0.0.1",
+            "ANYONE WHO CAN REACH THIS ADDRESS CAN USE THIS SERVER: it accepts remote connections without a key;"
+            " set --keys-file or --api-key-file, or --host 127.0.0.1",
             extra={"host": host},
         )
 
 
 def _outlive_clients() -> None:
-    """Ignores SIGPIPE, so that a write to a client that is gone fails; by default the signal ends the process."""
+    """Ignore SIGPIPE, so that writing to a closed connection raises an error instead of ending the process."""
     if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def _heed_hangup(server: _Server) -> None:
-    """Treats SIGHUP, the end of the terminal, as SIGTERM, unless `nohup` has made the process ignore it.
+    """Handle SIGHUP (terminal closed) as SIGTERM, unless `nohup` makes the process ignore it.
 
-    A server that has files to read again does that, also under `nohup`, as long as its terminal is there.
+    If there are files to reload, SIGHUP reloads them while the terminal is open, even under `nohup`.
     """
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return
@@ -309,8 +309,8 @@ def _heed_hangup(server: _Server) -> None:
 
 
 def _fit_connections(wanted: int) -> int:
-    """Return how many connections may be open: `wanted`, or fewer with a warning if the file limit is too low."""
-    if sys.platform == "win32":  # no such limit on sockets
+    """Return `wanted` connections, or fewer with a warning if the limit of open files is too low."""
+    if sys.platform == "win32":  # Windows has no such limit on sockets
         return wanted
     import resource
 
@@ -328,15 +328,15 @@ def _fit_connections(wanted: int) -> int:
 
 
 def _working() -> list[str]:
-    """Return the names of threads that the interpreter would wait for, or whose memory it would free."""
+    """Return the names of threads that block the exit of the interpreter or whose memory it would free."""
     threads = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
     return [thread.name for thread in threads if not thread.daemon or thread.name.startswith("woolly-")]
 
 
 class _LoopErrors:
-    """Logs errors of the event loop; those of accepting connections at most once a second.
+    """Logs errors of the event loop; failures to accept connections at most once a second.
 
-    asyncio tries each waiting connection when the process has no file descriptor left, and reports every failure.
+    Without a free file descriptor, asyncio retries every waiting connection and reports every failure.
     """
 
     def __init__(self) -> None:
@@ -357,5 +357,5 @@ def _url(host: str, port: int, settings: Settings) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Return an address at which this machine reaches itself."""
+    """Return an address through which this machine can reach the server."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

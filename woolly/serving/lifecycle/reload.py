@@ -1,4 +1,4 @@
-"""Reloading: takes changed files of keys and certificates while the server runs."""
+"""Reload of changed key and certificate files while the server runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from woolly.serving.observability.logs import log
 from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings
 
-Stamp = tuple[int, int, int] | None  # inode, time and size of a file; None: it cannot be looked at
+Stamp = tuple[int, int, int] | None  # inode, time and size of a file; None if it cannot be read
 
 
 def key_files(settings: Settings) -> tuple[Path, ...]:
-    """Return the files that keys are read from."""
+    """Return the configured key files."""
     files = (settings.keys_file, settings.api_key_file, settings.admin_key_file)
     return tuple(file for file in files if file is not None)
 
 
 class Reloader:
-    """Reads files again, at SIGHUP or when they change. Files that cannot be used leave everything as it was."""
+    """Reloads files at SIGHUP or when they change. Unusable files leave the current state unchanged."""
 
     def __init__(self, settings: Settings, authenticator: Authenticator) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class Reloader:
             self.add("keys", files, self._read_keys)
 
     def add(self, what: str, files: Sequence[Path], read: Callable[[], None]) -> None:
-        """Adds files that `read` reads again; `what` they are is for the log."""
+        """Add files that `read` reloads; `what` names them in the log."""
         self._parts.append((what, files, read))
         self._seen |= {file: _stamp(file) for file in files}
 
@@ -43,11 +43,11 @@ class Reloader:
         return bool(self._parts)
 
     def reload(self) -> None:
-        """Reads all files again."""
+        """Reload all files."""
         self._read(self._parts)
 
     def check(self) -> None:
-        """Reads files again that have changed since they were read."""
+        """Reload files that have changed since they were read."""
         changed = [part for part in self._parts if any(self._seen[file] != _stamp(file) for file in part[1])]
         self._read(changed)
 
@@ -58,7 +58,7 @@ class Reloader:
                 read()
                 log.info(f"{what} reloaded")
             except (WoollyError, OSError) as error:
-                log.error(f"{what} not reloaded: those of before stay", extra={"reason": str(error)})
+                log.error(f"{what} not reloaded; the previous {what} remain in use", extra={"reason": str(error)})
 
     def _read_keys(self) -> None:
         self._authenticator.set_keys(*check_keys(self._settings))
@@ -73,7 +73,7 @@ def _stamp(file: Path) -> Stamp:
 
 
 def has_terminal() -> bool:
-    """Return True if the process has a terminal that it can open. SIGHUP without one means that the terminal closed."""
+    """Return True if the process can open its terminal. SIGHUP means a closed terminal otherwise."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | getattr(os, "O_NOCTTY", 0)))
         return True
