@@ -1,4 +1,4 @@
-"""MODELS: one file per `general.architecture`, in the order of its paper."""
+"""Models: one file per `general.architecture`, in the order of its paper."""
 
 from typing import TYPE_CHECKING
 

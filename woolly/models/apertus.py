@@ -1,4 +1,4 @@
-"""Apertus: QK norm per head; xIELU without a gate, with parameters per layer."""
+"""Apertus: QK norm per head, and an MLP with xIELU, whose parameters differ per layer, and no gate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ApertusParams:
 
 
 def read(keys: Keys) -> ApertusParams:
-    """Read the parameters; the file has both alphas before their softplus."""
+    """Read the parameters. The file has both alphas before the softplus."""
     hp = read_transformer(keys, "neox")
     names = ("alpha_p", "alpha_n", "beta", "eps")
     columns = [keys.shared_numbers(f"xielu.{name}", hp.n_layers) for name in names]

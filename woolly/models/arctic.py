@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. The dense MLP is as wide as the model; the file's width is that of experts."""
+    """Read the parameters. The dense MLP is as wide as the model; the width in the file is the experts' width."""
     hp = read_transformer(keys, "adjacent", knows=EXPERT_KEYS)
     layers = tuple(replace(layer, ffn=hp.width) for layer in hp.layers)
     return replace(hp, layers=layers, experts=read_experts(keys, normalize=True, ffn=hp.ffn))

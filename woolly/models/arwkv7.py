@@ -1,4 +1,4 @@
-"""ARWKV-7: Qwen 2 whose attention is distilled into RWKV-7's recurrence; its feed-forward network stays."""
+"""ARWKV-7: Qwen 2 with attention distilled into RWKV-7's recurrence; the MLP is unchanged."""
 
 from __future__ import annotations
 

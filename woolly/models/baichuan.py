@@ -1,4 +1,4 @@
-"""Baichuan 1 and 2, Refact: Llama; Refact and the 13B models have ALiBi instead of rope."""
+"""Baichuan 1 and 2, Refact: Llama. Refact and the 13B models use ALiBi instead of rope."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHITECTURES = ("baichuan", "refact")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. A 13B model is detected by its 40 layers; Refact always has ALiBi."""
+    """Read the parameters. The 13B model is recognized by its 40 layers; Refact always uses ALiBi."""
     hp = read_transformer(keys, "adjacent", knows=("attention.max_alibi_bias",))
     if keys.architecture == "baichuan" and hp.n_layers != 40:
         return hp

@@ -27,8 +27,8 @@ class BailingMoe3Params:
 
     common: TransformerParams
     latent: parts.Latent
-    floor: float  # of the log decay
-    limits: tuple[tuple[float, float], ...]  # by layer: gate limits of routed and of shared experts; 0: none
+    floor: float  # minimum log decay
+    limits: tuple[tuple[float, float], ...]  # per layer: gate limits of routed and shared experts; 0: no limit
 
 
 def read(keys: Keys) -> BailingMoe3Params:

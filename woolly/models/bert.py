@@ -1,7 +1,7 @@
 """BERT, RoBERTa and XLM-R: MiniLM, bge, e5, mxbai, arctic. Post-norm, learned positions.
 
-Converters drop the rows of RoBERTa's table before its first position, so that every table begins at position 0.
-Jina's third version is XLM-R with rope.
+Converters drop the first rows of RoBERTa's position table, so every table begins at position 0. Jina Embeddings 3 is
+XLM-R with rope.
 """
 
 from __future__ import annotations

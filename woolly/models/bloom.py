@@ -11,7 +11,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. The ALiBi exponent, 8, is from the paper; no key has it."""
+    """Read the parameters. The ALiBi exponent, 8, is from the paper because files do not contain it."""
     hp = read_transformer(keys, "neox", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
     return replace(hp, alibi=keys.number("attention.max_alibi_bias", 8.0))
 

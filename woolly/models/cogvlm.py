@@ -1,4 +1,4 @@
-"""CogVLM: Llama with separate weights for image rows, the visual expert, in every layer."""
+"""CogVLM: Llama with separate weights for image rows (visual expert) in every layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Patches of an image share one position, which rotates all pairs: one section."""
+    """Read the parameters. All patches of an image have the same position, and it rotates all pairs (one section)."""
     hp = read_transformer(keys, "neox")
     ropes = [layer.rope and replace(layer.rope, sections=(layer.rope.n_rot // 2,)) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))

@@ -1,4 +1,4 @@
-"""North, Cohere's MoE: Cohere 2 with MoE after dense layers, averaged with the shared experts."""
+"""North, Cohere's MoE: Cohere 2 with dense layers before MoE layers; routed and shared experts are averaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class Cohere2MoeParams:
-    """Common parameters, the logit scale, and the kind of norm."""
+    """Common parameters, logit scale and kind of norm."""
 
     common: TransformerParams
     logit_scale: float
@@ -21,9 +21,9 @@ class Cohere2MoeParams:
 
 
 def read(keys: Keys) -> Cohere2MoeParams:
-    """Read the parameters. Rope in sliding-window layers and in dense layers. The epsilon key selects the norm."""
+    """Read the parameters. Sliding-window and dense layers have rope. The epsilon's key selects the kind of norm."""
     rms, known = keys.is_set("attention.layer_norm_rms_epsilon"), (*EXPERT_KEYS, "logit_scale", "nextn_predict_layers")
-    keys.positive("attention.sliding_window")  # without it most layers would have no rope
+    keys.positive("attention.sliding_window")  # without this key most layers would have no rope
     hp = read_transformer(keys, "adjacent", knows=known, norm="rms" if rms else "layer", period=4, dense_first=True)
     n_dense = keys.integer("leading_dense_block_count", 0)
     hp = hp.with_ropes(*(layer.window > 0 or i < n_dense for i, layer in enumerate(hp.layers)))

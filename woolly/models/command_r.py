@@ -1,4 +1,4 @@
-"""Command R and Cohere 2: one layer norm, attention and MLP in parallel; logits are scaled."""
+"""Command R and Cohere 2: one layer norm, then attention and MLP in parallel; scaled logits."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class CohereParams:
 
 
 def read(keys: Keys) -> CohereParams:
-    """Read the parameters. Cohere 2 has sliding windows in three of four layers, and rope only there."""
+    """Read the parameters. In Cohere 2, three of four layers have sliding windows, and only these have rope."""
     if keys.architecture == "command-r":
         hp = read_transformer(keys, "adjacent", knows=("logit_scale",), norm="layer")
     else:
-        keys.positive("attention.sliding_window")  # without it no layer would have rope
+        keys.positive("attention.sliding_window")  # without this key no layer would have rope
         hp = read_transformer(keys, "adjacent", knows=("logit_scale",), norm="layer", period=4)
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
     return CohereParams(hp, keys.number("logit_scale", 1.0))
 
 
 def build(p: Tracer, hp: CohereParams) -> None:
-    """Build the model; the largest has QK norms with weights per head."""
+    """Build the model. The largest model has QK norms with weights per head."""
     common, eps = hp.common, hp.common.eps
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

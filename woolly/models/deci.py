@@ -1,4 +1,4 @@
-"""Llama Nemotron: Llama with layers without attention, with a linear layer instead of attention, or without MLP."""
+"""Llama Nemotron: Llama in which a layer may have no attention, a linear layer instead of attention, or no MLP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DeepSeek MoE, DeepSeek-OCR, Ling 1: Llama with MoE after dense layers, and shared experts.
+"""DeepSeek MoE, DeepSeek-OCR, Ling 1: Llama with dense layers before MoE layers, and shared experts.
 
-Expert weights need not be normalized.
+Expert weights are not always normalized.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def read(keys: Keys) -> TransformerParams:
     """Read the parameters."""
     is_ocr = keys.architecture == "deepseek2-ocr"
     if is_ocr:
-        # Its files are written as for MLA, which it does not have: rope rotates complete heads, not none.
+        # Files have MLA keys although the model has no MLA: rope rotates complete heads.
         keys = keys.without("rope.dimension_count")
         if keys.is_set("attention.sliding_window"):
             raise UnsupportedError("a deepseek2-ocr model with a window of attention is not supported yet")

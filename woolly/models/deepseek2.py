@@ -26,7 +26,7 @@ class DeepseekParams:
 
 
 def read(keys: Keys) -> DeepseekParams:
-    """Read the parameters. YaRN scales attention scores instead of the rotated part, if the file has its key."""
+    """Read the parameters. If the file has YaRN's key, YaRN scales attention scores instead of the rotated part."""
     yarn = "rope.scaling.yarn_log_multiplier"
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_KNOWN, yarn, "nextn_predict_layers"))
     latent = parts.read_latent(keys, hp.layers[0])
@@ -36,19 +36,20 @@ def read(keys: Keys) -> DeepseekParams:
     if keys.is_set(yarn) and rope.log_multiplier and rope.factor > 1.0:
         multiplier = rope.log_multiplier / 0.1  # converters multiply it by 0.1 for this family
         scale *= (1.0 + 0.1 * multiplier * exact_log(rope.factor)) ** 2
-        # Numerator and denominator of YaRN's magnitude are equal in published files.
+        # In published files, numerator and denominator of YaRN's magnitude are equal.
         rope = replace(rope, log_multiplier=1.0)
-    # GLM-4.7-Flash has sigmoid routing, which its first files do not name: detected by size. GLM 5 always has it.
+    # GLM-4.7-Flash uses sigmoid routing, but its first files have no key for it: it is recognized by size. GLM 5 always
+    # uses it.
     is_glm = hp.n_layers in (47, 48) and keys.integer("vocab_size", 0) == 154880
     is_glm = is_glm or keys.architecture == "glm-dsa"
     experts = read_experts(keys, normalize=False, scoring="sigmoid" if is_glm else "softmax")
     if experts is not None and experts.scoring == "softmax" and keys.architecture == "deepseek2":
-        experts = replace(experts, group_top=1)  # V2 scores groups by their best expert, others by the best two
+        experts = replace(experts, group_top=1)  # V2 scores a group by its best expert, other models by the best two
     length = keys.positive("attention.temperature_length", max(1, rope.original_context))
     layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
     temper = keys.number("attention.temperature_scale", 0.0)
     hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, MAX_POSITION))
-    # V3.2 has NeoX pairs in its index only.
+    # In V3.2 only the index uses NeoX pairs.
     style: RopeStyle = "neox" if keys.architecture == "deepseek32" else "adjacent"
     is_indexed = keys.architecture in _INDEXED or keys.is_set("attention.indexer.top_k")
     return DeepseekParams(hp, latent, parts.read_index(keys, rope, style, hp.n_layers) if is_indexed else None)
@@ -72,7 +73,7 @@ def build_draft(p: Tracer, hp: DeepseekParams) -> None:
 
 
 def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int | None, chosen: list[Handle]) -> Handle:
-    """Build a layer, or the MTP block (None). Layers without an index reuse the selection of an earlier layer."""
+    """Build a layer, or the MTP block if `i` is None. Layers without an index reuse an earlier layer's selection."""
     common, index, like = hp.common, hp.index, hp.common.n_layers - 1 if i is None else i
 
     def indexer(h: Handle, low: Handle) -> Handle | None:

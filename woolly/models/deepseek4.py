@@ -26,18 +26,18 @@ class Deepseek4Params:
     """Common parameters, compressed attention, and hyper-connections."""
 
     common: TransformerParams
-    every: tuple[int, ...]  # by layer: positions per compressed block, 0: none
-    far: Rope  # of layers with blocks
-    index: parts.Index | None  # selects blocks; None: rows attend to all of them
+    every: tuple[int, ...]  # per layer: positions per compressed block; 0: no blocks
+    far: Rope  # rope of layers with blocks
+    index: parts.Index | None  # selects blocks; None: rows attend to all blocks
     groups: int  # head groups of the low-rank output projection
     streams: int
-    iterations: int  # Sinkhorn iterations, towards a doubly stochastic mixing matrix
-    eps: float  # of the iterations
-    limits: tuple[tuple[float, float], ...]  # by layer: gate limits of routed and of shared experts; 0: none
+    iterations: int  # Sinkhorn iterations to make the mixing matrix doubly stochastic
+    eps: float  # epsilon of the iterations
+    limits: tuple[tuple[float, float], ...]  # per layer: gate limits of routed and shared experts; 0: no limit
 
 
 def read(keys: Keys) -> Deepseek4Params:
-    """Read the parameters. YaRN scales frequencies only, in layers with blocks only."""
+    """Read the parameters. YaRN is used only in layers with blocks, and scales frequencies only."""
     hp = read_transformer(keys, "adjacent", knows=_KNOWN, optional_heads=True)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sqrt_softplus"))
     every = keys.whole_numbers("attention.compress_ratios")[: hp.n_layers]
@@ -91,7 +91,7 @@ def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
 
 
 def _read_index(keys: Keys, rope: Rope, every: tuple[int, ...]) -> parts.Index | None:
-    """Read the index; None if all blocks of the context are attended."""
+    """Read the index, or return None if rows attend to all blocks of the context."""
     n, heads = keys.positive("attention.indexer.top_k"), keys.positive("attention.indexer.head_count")
     most = n * min((m for m in every if m), default=1)
     if keys.context <= most:
@@ -130,7 +130,7 @@ def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Call
 
 
 def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
-    """Keys are also values, so the rope of the output is reversed by the row's position."""
+    """Build attention. Keys are also values, so the output is rotated back by the row's position."""
     this, eps, every = hp.common.layers[i], hp.common.eps, hp.every[i]
     heads, head_dim, rope = this.heads, this.head_dim, this.rope
     assert rope is not None
@@ -162,7 +162,7 @@ def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
 
 
 def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, width: int) -> Handle:
-    """Compress blocks of positions to one row each, with rope at the block's first position."""
+    """Compress each block of positions to one row, with rope at the block's first position."""
     wide = p.rows(f"{name}_kv")
     kv, gate = (p.linear(h, f"{name}_{x}", width=wide) for x in ("kv", "gate"))
     y = p.compress(kv, gate, f"{name}_ape", every=every, width=width)
@@ -171,7 +171,7 @@ def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, wi
 
 
 def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) -> Handle | None:
-    """Blocks that rows attend to; None: all, if the layer has no index or the context is short."""
+    """Return the blocks that rows attend to, or None for all: the layer has no index or the context is short."""
     index = hp.index
     if index is None or not p.has("indexer.attn_q_b"):
         p.skip("indexer", *(f"indexer_compressor_{x}" for x in ("kv", "gate", "ape", "norm")))

@@ -1,7 +1,7 @@
-"""DFlash: draft head that fills a block of masked tokens in one step, with K and V from hidden states of the model.
+"""DFlash: draft head that predicts a block of masked tokens in one step, with K and V from the model's hidden states.
 
-For computed tokens the head has no layers of its own: a row projected from the inputs of some layers of the model goes
-directly to the K and V matrices.
+Tokens that the model has computed do not run through the head's layers: the inputs of some model layers are projected
+to one row, and the K and V matrices of all head layers read this row.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-_MAX_BLOCK_TOKENS = 256  # maximum block size in a file
+_MAX_BLOCK_TOKENS = 256  # maximum block size accepted from a file
 
 
 @dataclass(frozen=True)
 class DFlashParams:
-    """Common parameters, and inputs of the head."""
+    """Common parameters and inputs of the head."""
 
     common: TransformerParams
     layers: tuple[int, ...]  # model layers whose inputs are read
@@ -42,13 +42,13 @@ def read(keys: Keys) -> DFlashParams:
 
 
 def build_features(p: Tracer, hp: DFlashParams) -> None:
-    """Build the features of the model's rows: inputs of some layers, concatenated and projected to one width."""
+    """Build the features: inputs of several model layers, concatenated and projected to one width."""
     x = p.linear(p.hidden(width=len(hp.layers) * hp.common.width), "fc", width=hp.common.width)
     p.output(p.rms_norm(x, "enc.output_norm", eps=hp.common.eps))
 
 
 def build_draft(p: Tracer, hp: DFlashParams) -> None:
-    """Build the K and V of the model's rows; then, from `embed` on, a block with bidirectional attention."""
+    """Build K and V of the model's rows. After `embed`: a block of draft tokens with bidirectional attention."""
     if p.has("markov_w1"):
         raise UnsupportedError("the head has a Markov chain over its block (DSpark), which is not supported yet")
     p.skip("fc", "d2t", "enc.output_norm")

@@ -1,4 +1,4 @@
-"""dots.llm1: Qwen 3 with biased-sigmoid MoE after dense layers, and shared experts."""
+"""dots.llm1: Qwen 3 with dense layers before MoE layers; sigmoid routing with bias, shared experts."""
 
 from __future__ import annotations
 

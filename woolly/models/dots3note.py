@@ -1,4 +1,4 @@
-"""dots3-note: MLA with gated heads, in sliding windows or at positions selected by an index."""
+"""dots3-note: MLA with gated heads, over a sliding window or over positions selected by an index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dots3Params:
 
 
 def read(keys: Keys) -> Dots3Params:
-    """Read the parameters: sliding-window layers have separate MLA widths and rope."""
+    """Read the parameters. Sliding-window layers have separate MLA widths and rope."""
     hp = read_transformer(keys, "adjacent", knows=_KNOWN, period=1, local_base=10000.0)
     whole = parts.read_latent(keys, hp.layers[0])
     rank, k_dim, v_dim = (

@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class Eagle3Params:
-    """Parameters of its single layer, and its inputs."""
+    """Parameters of the single layer, and inputs of the head."""
 
     common: TransformerParams
     layers: tuple[int, ...]  # model layers whose inputs are read
@@ -34,14 +34,14 @@ def read(keys: Keys) -> Eagle3Params:
 
 
 def build_features(p: Tracer, hp: Eagle3Params) -> None:
-    """Build the features of the model's rows: inputs of three layers, concatenated and projected."""
+    """Build the features: inputs of three model layers, concatenated and projected."""
     x = p.hidden(width=len(hp.layers) * hp.read_width)
     x = p.rms_norm(x, "enc.output_norm", eps=hp.common.eps) if hp.is_read_normed else x
     p.output(p.linear(x, "fc", width=hp.common.width))
 
 
 def build_draft(p: Tracer, hp: Eagle3Params) -> None:
-    """Build the layer, whose attention also reads the next token's embedding. Its output is the next row's feature."""
+    """Build the layer. It also reads the embedding of the next token, and outputs the feature of the next row."""
     p.skip("fc", "d2t", *("enc.output_norm",) * hp.is_read_normed)
     divisors = "rope_freqs" if p.has("rope_freqs") else None
     common = replace(hp.common, layers=(replace(hp.common.layers[0], divisors=divisors and "/head.rope_freqs"),))

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama; MoE with biased scores and shared experts. PaddleOCR-VL has NeoX rope."""
+"""ERNIE 4.5: Llama; MoE with routing bias and shared experts. PaddleOCR-VL uses NeoX rope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
+    """Read the parameters. Text has the same M-RoPE position on all axes, so sections are not needed."""
     style: RopeStyle = "neox" if keys.architecture == "paddleocr" else "adjacent"
     hp = read_transformer(keys, style, knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True))

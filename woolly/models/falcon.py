@@ -1,4 +1,4 @@
-"""Falcon 7B, 40B, 180B and Falcon 2: Phi 2 with exact GELU; from 40B on attention has a separate norm."""
+"""Falcon 7B, 40B, 180B and Falcon 2: Phi 2 with exact GELU. From 40B on, attention has a separate norm."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ARCHITECTURES = ("falcon-h1",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters; converters fold the multipliers into the weights."""
+    """Read the parameters. Converters fold the multipliers into the weights."""
     return replace(read_transformer(keys, "neox", knows=("ssm.state_size",)), recurrence=read_recurrence(keys))
 
 

@@ -15,7 +15,7 @@ def read(keys: Keys) -> TransformerParams:
     hp = read_transformer(
         keys, "neox", knows=("attn_logit_softcapping", "final_logit_softcapping"), period=2, window=4096
     )
-    # The 27B model, whose scores are scaled by width instead of head size, is detected by its number of layers.
+    # The 27B model, recognized by its number of layers, scales scores by width instead of head size.
     if hp.n_layers == 46:
         hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))
     return replace(

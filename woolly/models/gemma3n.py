@@ -11,7 +11,7 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-# Layers with their own K and V, and layers with sparse gates, for files without these keys.
+# Defaults for files without these keys: layers with separate K and V, and layers with sparse gates.
 _OWN, _SPARSE, _DEVIATIONS = 20, 10, 1.6448536269514722
 _KNOWN = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping")
 _STREAMS, _MIN_SQUARE = 4, 1e-5
@@ -71,7 +71,7 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
 
 
 def _stream(p: Tracer, x: Handle) -> Handle:
-    """The active stream, which layers compute."""
+    """Return the active stream, the only one that a layer computes."""
     return p.slice(x, first=0, width=x.width // _STREAMS)
 
 

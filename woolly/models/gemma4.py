@@ -18,7 +18,7 @@ class Gemma4Params:
     """Common parameters and the width of per-layer embeddings."""
 
     common: TransformerParams
-    extra: int  # 0: none
+    extra: int  # 0: no per-layer embeddings
 
 
 def read(keys: Keys) -> Gemma4Params:

@@ -1,7 +1,7 @@
-"""Gemma 4's assistants: draft heads without K and V, which attend to K and V of the target model.
+"""Gemma 4 assistants: draft heads without K and V, which attend to K and V of the target model.
 
-Files of the smaller models have token clusters (`masked_embd_centroids`, `masked_embd_ordering`), to compute the logits
-of some clusters only. They are not used: all logits are computed.
+Files of the smaller models also have token clusters (`masked_embd_centroids`, `masked_embd_ordering`) to compute only
+the logits of some clusters. Woolly ignores them and computes all logits.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_le
 
 @dataclass(frozen=True)
 class AssistantParams:
-    """Common parameters, and the width of the model's rows."""
+    """Common parameters and width of the target model's rows."""
 
     common: TransformerParams
     read_width: int
 
 
 def read(keys: Keys) -> AssistantParams:
-    """Read the parameters. A row is at the position of the next token: rope of q uses the position after its own."""
-    # All its blocks are draft blocks.
+    """Read the parameters. A row is stored at the position of the next token, so rope of q subtracts one."""
+    # All blocks are draft blocks.
     hp = read_transformer(keys.without("nextn_predict_layers"), "neox", knows=_KNOWN, period=6, local_base=10000.0)
     layers = tuple(
         replace(
@@ -40,7 +40,10 @@ def read(keys: Keys) -> AssistantParams:
 
 
 def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> Handle:
-    """Build the draft; returns the features of a further draft token. `entries`: K and V of the model, by window."""
+    """Build the draft and return the features for the next draft token.
+
+    `entries` maps windowed (True) and global (False) attention to the K and V of a model layer.
+    """
     common, eps = hp.common, hp.common.eps
     e = p.embed("/token_embd", width=hp.read_width) * hp.read_width**0.5
     x = p.linear(p.concat(e, p.hidden("/output_norm", eps=eps)), "nextn.pre_projection", width=common.width)
@@ -48,7 +51,7 @@ def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> 
         with p.scope(f"blk.{i}"):
             q = p.linear(p.rms_norm(x, "attn_norm", eps=eps), "attn_q", width=this.heads * this.head_dim)
             q = parts.apply_rope(p, p.rms_norm(q, "attn_q_norm", eps=eps), this)
-            # The row itself, which has no K and V, counts as one position of the window.
+            # The row has no K and V, but counts as one position of the window.
             window, like = max(0, this.window - 1), entries[this.window > 0]
             a = p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=window)
             x = x + p.rms_norm(p.linear(a, "attn_output", width=common.width), "post_attention_norm", eps=eps)

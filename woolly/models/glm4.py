@@ -1,4 +1,4 @@
-"""GLM-4: Llama with norms before and after each block; rope on half of each head; fused gate and up."""
+"""GLM-4: Llama with norms before and after each block, rope on half of each head, and fused gate and up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.plan.rope import RopeStyle
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. VL text models, which have M-RoPE sections, have NeoX pairs."""
+    """Read the parameters. Text models of VL models, recognized by M-RoPE sections, use NeoX pairs."""
     style: RopeStyle = "neox" if keys.is_set("rope.dimension_sections") else "adjacent"
     return read_transformer(keys, style, knows=("rope.dimension_sections",))
 

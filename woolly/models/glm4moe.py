@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7: rope on half of each head; biased-sigmoid MoE after dense layers."""
+"""GLM-4.5 to 4.7: rope on half of each head; dense layers before MoE layers, sigmoid routing with bias."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.plan import Handle, Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
+    """Read the parameters. Text has the same M-RoPE position on all axes, so sections are not needed."""
     known = (*EXPERT_KEYS, "nextn_predict_layers", "rope.dimension_sections")
     hp = read_transformer(keys, "neox", knows=known)
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """Build the model; the smaller ones have no QK norm."""
+    """Build the model. Smaller models have no QK norm."""
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

@@ -14,10 +14,10 @@ ARCHITECTURES = ("gpt-oss",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. YaRN's correction range is not rounded; no metadata key records this."""
+    """Read the parameters. YaRN's correction range is not rounded; files have no key for this."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=2)
     layers = tuple(replace(x, rope=x.rope and replace(x.rope, truncate=False)) for x in hp.layers)
-    # The softmax of the top-k logits equals the normalized softmax of all logits.
+    # Softmax over the top-k logits equals normalizing the softmax over all logits.
     return replace(hp, layers=layers, experts=read_experts(keys, normalize=True))
 
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia, StableLM alpha, Dolly: layer norms, partial rope, attention and MLP in parallel or not."""
+"""GPT-NeoX, Pythia, StableLM alpha, Dolly: layer norms, partial rope, attention and MLP in parallel or in sequence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class NeoxParams:
-    """Common parameters, and True if attention and MLP are in parallel."""
+    """Common parameters, and a flag for attention and MLP in parallel."""
 
     common: TransformerParams
     parallel: bool

@@ -15,12 +15,12 @@ ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
 @dataclass(frozen=True)
 class GraniteParams:
-    """Common parameters and the scalars; attention's is in the layers."""
+    """Common parameters and scalars. The attention scalar is part of the layers."""
 
     common: TransformerParams
     embedding_scale: float
     residual_scale: float
-    logit_scale: float  # logits are divided by it
+    logit_scale: float  # divisor of the logits
 
 
 def read(keys: Keys) -> GraniteParams:
@@ -29,7 +29,7 @@ def read(keys: Keys) -> GraniteParams:
 
 
 def read_granite(keys: Keys, period: int | None = None) -> GraniteParams:
-    """Read the parameters, with a sliding-window pattern if there is a `period`."""
+    """Read the parameters, with a sliding-window pattern if `period` is set."""
     hybrid = keys.architecture == "granitehybrid"
     knows = (*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale", *(("ssm.state_size",) if hybrid else ()))
     hp = read_transformer(keys, "adjacent", knows=knows, optional_heads=hybrid, period=period)

@@ -1,4 +1,4 @@
-"""Granite with sliding windows: sinks in every layer, and rope only in layers listed in the file."""
+"""Granite with sliding windows: attention sinks in every layer, rope only in layers listed in the file."""
 
 from __future__ import annotations
 

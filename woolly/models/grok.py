@@ -18,16 +18,16 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class GrokParams:
-    """Common parameters, experts, and two scalars with Grok 1's defaults."""
+    """Common parameters, experts, and two scalars whose defaults are those of Grok 1."""
 
     common: TransformerParams
     experts: Experts
     embedding_scale: float
-    logit_scale: float  # logits are multiplied by it
+    logit_scale: float  # factor of the logits
 
 
 def read(keys: Keys) -> GrokParams:
-    """Read the parameters. Without a key the router's logits have no softcap, as in Grok 1."""
+    """Read the parameters. Without a softcap key, router logits are not capped, as in Grok 1."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, *_KNOWN))
     if keys.is_set("attention.temperature_length"):
         length = keys.positive("attention.temperature_length")
@@ -57,7 +57,7 @@ def read(keys: Keys) -> GrokParams:
 
 
 def build(p: Tracer, hp: GrokParams) -> None:
-    """Build the model. A dense MLP in parallel with the experts identifies Grok 2."""
+    """Build the model. In Grok 2, which is recognized by its dense MLP, the MLP runs in parallel with the experts."""
     common = hp.common
     x = p.embed("token_embd", width=common.width) * hp.embedding_scale
     for i in range(common.n_layers):

@@ -1,4 +1,4 @@
-"""GroveMoE: Qwen 3 with experts of two sizes; the experts of a group share a small adjugate expert."""
+"""GroveMoE: Qwen 3 MoE in which each group of experts shares a small adjugate expert."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(keys: Keys) -> GroveParams:
 
 
 def build(p: Tracer, hp: GroveParams) -> None:
-    """Build the model. An adjugate expert has the sum of the weights of its group's selected experts."""
+    """Build the model. The weight of an adjugate expert is the sum of the weights of its group's selected experts."""
     common, mixture = hp.common, hp.experts
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

@@ -16,7 +16,7 @@ ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Alpha scales the rope base; text has equal M-RoPE positions on all axes."""
+    """Read the parameters. Alpha scales the rope base. Text has the same M-RoPE position on all axes."""
     style: RopeStyle = "adjacent" if keys.architecture == "maincoder" else "neox"
     known = (*EXPERT_KEYS, "rope.scaling.alpha", "rope.dimension_sections")
     hp = read_transformer(keys, style, knows=known)

@@ -1,4 +1,4 @@
-"""Hunyuan 3, Ling 2 and Ring 2: Qwen 3 with biased-sigmoid MoE after dense layers, and shared experts."""
+"""Hunyuan 3, Ling 2 and Ring 2: Qwen 3 with dense layers before sigmoid-routed MoE layers, and shared experts."""
 
 from __future__ import annotations
 

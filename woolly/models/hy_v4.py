@@ -25,7 +25,7 @@ class HyV4Params:
     streams: int
     magnitude: float  # scale of layer outputs added to streams
     eps: float  # added to all stream coefficients
-    limits: tuple[float, ...]  # by layer: gate limit of routed experts, 0: none
+    limits: tuple[float, ...]  # per layer: clamp limit of routed experts' gates; 0: no limit
 
 
 def read(keys: Keys) -> HyV4Params:
@@ -86,7 +86,7 @@ def build(p: Tracer, params: HyV4Params) -> None:
 
 
 def _shares(p: Tracer, x: Handle, name: str, params: HyV4Params, width: int) -> Handle:
-    """Sigmoids of logits computed from all streams; each group of logits has its own scale."""
+    """Return the sigmoids of logits computed from all streams. Each group of logits has a separate scale."""
     n, logits = params.streams, p.linear(p.rms_norm(x, eps=params.common.eps), f"{name}_fn", width=width)
     scaled = p.mul_weight(logits, p.vector(f"{name}_scale").weight, run=n)
     return p.unary(scaled + p.vector(f"{name}_base"), "sigmoid")

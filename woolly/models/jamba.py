@@ -1,4 +1,4 @@
-"""Jamba: Mamba, with attention without rope in some layers, and MoE in some layers."""
+"""Jamba: Mamba layers, some attention layers without rope, and MoE in some layers."""
 
 from __future__ import annotations
 

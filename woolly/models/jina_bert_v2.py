@@ -1,4 +1,4 @@
-"""Jina's second embedding models: BERT with ALiBi instead of positions, and GeGLU."""
+"""Jina Embeddings 2: BERT with ALiBi instead of positions, and GeGLU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("jina-bert-v2",)
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. The ALiBi exponent, 8, is from the paper; no key has it."""
+    """Read the parameters. The ALiBi exponent, 8, is from the paper because files do not contain it."""
     hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=("attention.max_alibi_bias",))
     alibi = keys.number("attention.max_alibi_bias", 8.0)
     return replace(hp.without_ropes(), alibi=alibi, separator=keys.token("seperator_token_id", 102))
@@ -26,7 +26,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Gated, with separate or fused matrices, or without a gate."""
+    """MLP with a gate (separate or fused matrices) or without one."""
     if p.has("ffn_gate") or p.rows("ffn_up") != hp.layers[layer].ffn:
         return parts.feed_forward(p, h, hp, layer, act="gelu_erf")
     return parts.plain_feed_forward(p, h, hp, layer, act="gelu_erf")

@@ -1,4 +1,4 @@
-"""Laguna: attention with softplus gates, sliding windows with separate heads and rope, biased-sigmoid MoE."""
+"""Laguna: attention with softplus gates, sliding-window layers with separate heads and rope, sigmoid-routed MoE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Every fourth layer, from the first, has global attention."""
+    """Read the parameters. Every fourth layer, starting with the first, has global attention."""
     base = keys.number("rope.freq_base", 10000.0)
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True, local_base=base)
     return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))

@@ -1,4 +1,4 @@
-"""LFM 2: gated short convolutions, some layers attention with QK norm; optionally MoE."""
+"""LFM 2: gated short convolutions, and attention with QK norm in some layers; optional MoE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(keys: Keys) -> LfmParams:
 
 
 def build(p: Tracer, hp: LfmParams) -> None:
-    """Build the model; the last norm is named after the embedding in files."""
+    """Build the model. Files name the last norm after the embedding."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, SmolLM2, Yi and other models of this architecture; with experts Mixtral."""
+"""Llama 2 and 3, Mistral, SmolLM2, Yi and other models of this architecture; with experts: Mixtral."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 4: three layers with chunked attention per global layer without rope; MoE weighted at the input."""
+"""Llama 4: three layers with chunked attention per global layer without rope; expert weights apply to the input."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TEMPER = ("attention.temperature_scale", "attention.temperature_length")
 
 @dataclass(frozen=True)
 class Llama4Params:
-    """Common parameters, and True if q and k are normed."""
+    """Common parameters, and a flag for QK norm."""
 
     common: TransformerParams
     qk_norm: bool
 
 
 def read(keys: Keys) -> Llama4Params:
-    """Read the parameters. The default chunk is 8192 positions; with 0 all layers are alike."""
+    """Read the parameters. The default chunk is 8192 positions; with 0, all layers are global."""
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_TEMPER), period=4, window=8192)
     if any(layer.window for layer in hp.layers):
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
@@ -47,7 +47,7 @@ def build(p: Tracer, hp: Llama4Params) -> None:
 
 
 def _attention(p: Tracer, h: Handle, hp: Llama4Params, layer: Layer) -> Handle:
-    """Build attention: chunked with rope, then QK norm; or global with temperature scaling of q by position."""
+    """Build attention: chunked with rope, then QK norm; or global, where q is scaled by position (temperature)."""
     q, k, v = parts.projections(p, h, layer)
     attention = partial(p.attention, head_dim=layer.head_dim, scale=layer.scale)
     if layer.rope is None:

@@ -1,4 +1,4 @@
-"""Llama with bidirectional attention, and EuroBERT, which differs from it in the order of rotary pairs."""
+"""Llama with bidirectional attention, and EuroBERT, which differs only in the order of rope pairs."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ ARCHITECTURES = ("mamba", "mamba2")
 
 @dataclass(frozen=True)
 class MambaParams:
-    """Common parameters, and the Mamba version."""
+    """Common parameters and Mamba version."""
 
     common: TransformerParams
     second: bool
-    mixer_eps: float | None  # epsilon of Falcon's weightless norms of dt, B and C; None: no norms
+    mixer_eps: float | None  # epsilon of Falcon Mamba's weightless norms of dt, B and C; None: no norms
 
 
 def read(keys: Keys) -> MambaParams:

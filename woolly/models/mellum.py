@@ -1,4 +1,4 @@
-"""Mellum 2: Qwen 3 MoE with sliding windows in three of four layers, which have a separate rope without scaling."""
+"""Mellum 2: Qwen 3 MoE. Three of four layers have sliding windows and a separate, unscaled rope."""
 
 from __future__ import annotations
 

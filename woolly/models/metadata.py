@@ -1,4 +1,4 @@
-"""Keys: metadata by name and type. A missing or wrong key is one clear error."""
+"""Typed access to metadata. A missing or invalid key raises an error that names it."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ class Keys:
         self._metadata = metadata
         self.architecture = architecture
         self._ctx = ctx
-        self.positions: int | None = None  # maximum supported position; None: not limited
+        self.positions: int | None = None  # maximum supported position; None: no limit
 
     @property
     def context(self) -> int:
-        """Context length in use: the caller's, else the maximum of the file."""
+        """Context length in use: as requested by the caller, else the file's maximum."""
         return self.positive("context_length") if self._ctx is None else self._ctx
 
     def without(self, name: str) -> Keys:
-        """Return the keys without one of them."""
+        """Return a copy without the key `name`."""
         left = f"{self.architecture}.{name}"
         return Keys({k: v for k, v in self._metadata.items() if k != left}, self.architecture, self._ctx)
 
     def bound_context(self, most: int, reason: str) -> None:
-        """Limit the context to `most`; UnsupportedError with the reason if the caller requested a longer one."""
+        """Limit the context to `most`. Raise UnsupportedError with the reason if the caller requested a longer one."""
         if self._ctx is not None and self._ctx > most:
             raise UnsupportedError(reason)
         self.positions = most
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Non-negative integer; required unless there is a default."""
+        """Return a non-negative integer. The key is required if there is no default."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "a whole number", value)
         return value
 
     def positive(self, name: str, default: int | None = None, *, most: int | None = None) -> int:
-        """Positive integer up to `most`."""
+        """Return a positive integer up to `most`."""
         value = self.integer(name, default)
         if value <= 0 or (most is not None and value > most):
             raise self._wrong(
@@ -52,7 +52,7 @@ class Keys:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Finite number; required unless there is a default."""
+        """Return a finite number. The key is required if there is no default."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._wrong(name, "a number", value)
@@ -61,28 +61,28 @@ class Keys:
         return float(value)
 
     def string(self, name: str, default: str | None = None) -> str:
-        """String; required unless there is a default."""
+        """Return a string. The key is required if there is no default."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, "a string", value)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """Boolean."""
+        """Return a boolean."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """Array of strings, empty without the key."""
+        """Return an array of strings, empty if the key is missing."""
         value: Any = self._get(name, ())
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(x, str) for x in value):
             raise self._wrong(name, "an array of strings", value)
         return tuple(value)
 
     def whole_numbers(self, name: str) -> tuple[int, ...]:
-        """Array of integers, or a single one."""
+        """Return an array of integers; a single integer is an array of one."""
         value: Any = self._get(name, None)
         values = [value] if _is_whole(value) else _listed(value)
         if not values or not all(_is_whole(one) for one in values):
@@ -90,7 +90,7 @@ class Keys:
         return tuple(int(one) for one in values)
 
     def listed(self, name: str) -> tuple[Any, ...]:
-        """Values of an array; empty if the key is absent or not an array."""
+        """Return the values of an array, empty if the key is missing or not an array."""
         value: Any = self._metadata.get(f"{self.architecture}.{name}", ())
         return () if _is_whole(value) else tuple(_listed(value))
 
@@ -99,12 +99,12 @@ class Keys:
         return f"{self.architecture}.{name}" in self._metadata
 
     def is_set(self, name: str) -> bool:
-        """Return True if the file has this key, and it is not zero or false."""
+        """Return True if the file has this key and the value is not zero or false."""
         value = self._metadata.get(f"{self.architecture}.{name}")
         return value is not None and bool(np.any(np.asarray(value) != 0))
 
     def per_layer(self, name: str, n: int, default: int | None = None) -> tuple[int, ...]:
-        """Non-negative integer for each of n layers: a scalar for all, or an array."""
+        """Return a non-negative integer for each of n layers. The key is an array, or one integer for all layers."""
         value: Any = self._get(name, default)
         values = [value] * n if _is_whole(value) else _listed(value)
         if len(values) < n or not all(_is_whole(one) and one >= 0 for one in values):
@@ -112,9 +112,10 @@ class Keys:
         return tuple(int(one) for one in values[:n])
 
     def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
-        """Return a flag for each of n layers: False for each p-th if the key is a period p, or as listed by an array.
+        """Return a flag for each of n layers.
 
-        With `dense_first` False for the first of each period.
+        The key is an array of flags or a period p: every p-th layer is False, or with `dense_first` the first of every
+        p.
         """
         value: Any = self._get(name, period)
         if not _is_whole(value):
@@ -127,18 +128,18 @@ class Keys:
         return tuple(value == 0 or i % value < value - 1 for i in range(n))
 
     def token(self, name: str, default: int) -> int:
-        """Id of a special token, whose key has no architecture prefix."""
+        """Return the id of a special token. This key has no architecture prefix."""
         value = self._metadata.get(f"tokenizer.ggml.{name}", default)
         if not _is_whole(value) or value < 0:
             raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}, but a token id was expected")
         return int(value)
 
     def numbers(self, name: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers: a scalar for all, or an array."""
+        """Return a number for each of n layers. The key is an array, or one number for all layers."""
         return self.shared_numbers(f"{self.architecture}.{name}", n)
 
     def shared_numbers(self, key: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers, for a key without architecture prefix: a scalar for all, or an array."""
+        """Return a number for each of n layers, from a key without architecture prefix."""
         value: Any = self._metadata.get(key, ())
         is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
         values = [value] * n if is_one else _listed(value)

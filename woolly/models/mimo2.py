@@ -1,4 +1,4 @@
-"""MiMo V2: sliding windows with separate heads, rope and sinks, V heads smaller than K heads, biased-sigmoid MoE."""
+"""MiMo V2: separate heads, rope and sinks in sliding-window layers; small V heads; sigmoid-routed MoE."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class Mimo2Params:
-    """Common parameters, and the scale of V."""
+    """Common parameters and scale of V."""
 
     common: TransformerParams
     value_scale: float
-    draft: int  # the layer that the MTP block is like
+    draft: int  # layer with the same shape as the MTP block
 
 
 def read(keys: Keys) -> Mimo2Params:

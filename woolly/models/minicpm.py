@@ -1,4 +1,4 @@
-"""MiniCPM and its MoE: Granite's scalars, with default values for files without them."""
+"""MiniCPM and its MoE: Granite's scalars, with defaults for files without them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class MiniCPM3Params:
 
 
 def read(keys: Keys) -> MiniCPM3Params:
-    """Read the parameters. The default width of V heads is the model's width by the number of heads."""
+    """Read the parameters. By default, V heads have the model's width divided by the number of heads."""
     hp = read_divided(keys, ("attention.kv_lora_rank",))
     latent = parts.read_latent(keys, hp.layers[0])
     if not keys.has("attention.value_length"):

@@ -1,4 +1,4 @@
-"""MiniMax 01: lightning attention, softmax attention in each eighth layer; the residual is the scaled normed input."""
+"""MiniMax 01: lightning attention, softmax attention in every eighth layer. The residual is the scaled normed input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARCHITECTURES = ("minimax-01",)
 
 @dataclass(frozen=True)
 class MiniMaxParams:
-    """Common parameters, and the residual scale."""
+    """Common parameters and residual scale."""
 
     common: TransformerParams
     residual_scale: float
@@ -44,7 +44,7 @@ def build(p: Tracer, hp: MiniMaxParams) -> None:
 
 
 def _lightning(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Heads have separate decay rates, slower in later layers."""
+    """Build lightning attention. The decay rate differs per head and is slower in later layers."""
     heads, d = hp.layers[layer].heads, hp.layers[layer].head_dim
     qkv = p.unary(p.linear(h, "attn_qkv", width=3 * heads * d), "silu")
     q, k, v = p.split(qkv, d, d, d, groups=heads)

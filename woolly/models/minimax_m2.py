@@ -1,4 +1,4 @@
-"""MiniMax M2: rope on half of each head, QK norm over all heads, biased-sigmoid MoE."""
+"""MiniMax M2: rope on half of each head, QK norm over all heads, MoE with sigmoid routing and bias."""
 
 from __future__ import annotations
 

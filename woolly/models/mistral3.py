@@ -1,4 +1,4 @@
-"""Ministral 3, Mistral Small 3, Devstral: Llama with temperature scaling of q by the logarithm of its position."""
+"""Ministral 3, Mistral Small 3, Devstral: Llama in which q is scaled with the logarithm of its position."""
 
 from __future__ import annotations
 

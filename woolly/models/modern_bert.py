@@ -1,4 +1,4 @@
-"""ModernBERT: pre-norm, no biases, GeGLU; global attention in each third layer, sliding windows in the others."""
+"""ModernBERT: pre-norm, no biases, GeGLU; global attention in every third layer, sliding windows in the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACTS: dict[str, Gate] = {"gelu": "gelu_erf", "silu": "silu"}
 
 @dataclass(frozen=True)
 class ModernBertParams:
-    """Common parameters, and the gate's activation."""
+    """Common parameters and activation of the gate."""
 
     common: TransformerParams
     act: Gate
@@ -33,7 +33,7 @@ def read(keys: Keys) -> ModernBertParams:
 
 
 def build(p: Tracer, hp: ModernBertParams) -> None:
-    """Build the model. The first layer has no norm, since the embedding is normed."""
+    """Build the model. The first layer has no norm because the embedding is normed."""
     common = hp.common
     x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=common.eps)
     for i in range(common.n_layers):

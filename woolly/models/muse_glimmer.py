@@ -1,4 +1,4 @@
-"""Muse Glimmer: normed embeddings, gated attention with rope only in sliding-window layers, norms around blocks."""
+"""Muse Glimmer: normed embeddings, gated attention, rope only in sliding-window layers, norms around blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
 ARCHITECTURES = ("muse-glimmer",)
-_POST_EPS = 1e-8  # of the norms after attention and MLP; no key has it
+_POST_EPS = 1e-8  # epsilon of the norms after attention and MLP; not in files
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MuseParams:
 
 def read(keys: Keys) -> MuseParams:
     """Read the parameters."""
-    keys.positive("attention.sliding_window")  # without it no layer would have rope
+    keys.positive("attention.sliding_window")  # without this key no layer would have rope
     base, known = keys.number("rope.freq_base", 10000.0), ("logit_scale", "final_logit_softcapping")
     hp = read_transformer(keys, "adjacent", knows=known, period=4, local_base=base)
     hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))

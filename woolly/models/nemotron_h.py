@@ -15,14 +15,14 @@ ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
 
 @dataclass(frozen=True)
 class NemotronParams:
-    """Common parameters, and the norm epsilon of the MTP block."""
+    """Common parameters and norm epsilon of the MTP block."""
 
     common: TransformerParams
     head_eps: float
 
 
 def read(keys: Keys) -> NemotronParams:
-    """Read the parameters; a layer without KV heads and MLP width is recurrent."""
+    """Read the parameters. A layer without KV heads and without MLP width is recurrent."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "nextn_predict_layers")
     hp = read_transformer(keys, "neox", knows=knows, optional_heads=True)
     recurrent = tuple(kv and not layer.ffn for kv, layer in zip(hp.recurrent, hp.layers, strict=True))
@@ -49,7 +49,7 @@ def build(p: Tracer, params: NemotronParams) -> None:
 
 
 def build_draft(p: Tracer, params: NemotronParams) -> None:
-    """Build the MTP block: attention and experts in one, and a layer norm before the head."""
+    """Build the MTP block: a layer with attention and experts, and a layer norm before the head."""
     hp = params.common
     i = max((i for i, layer in enumerate(hp.layers) if layer.kv_heads and not layer.ffn), default=-1)
     if i < 0:
@@ -63,7 +63,7 @@ def build_draft(p: Tracer, params: NemotronParams) -> None:
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Squared ReLU without a gate; experts may read a narrower projection than their router."""
+    """Build an MLP with squared ReLU and no gate. The experts' input may be a narrower projection than the router's."""
     if hp.experts is None or not p.has("ffn_gate_inp"):
         return parts.plain_feed_forward(p, h, hp, layer, act="relu2")
     shared = p.unary(p.linear(h, "ffn_up_shexp", width=p.rows("ffn_up_shexp")), "relu2")

@@ -1,4 +1,4 @@
-"""Nomic's embedding models: BERT with rope and SwiGLU; MoE in some layers of the second version."""
+"""Nomic Embed: BERT with rope and SwiGLU; version 2 has MoE in some layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("nomic-bert", "nomic-bert-moe")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Layers with experts are detected by their tensors."""
+    """Read the parameters. Layers with experts are recognized by their tensors."""
     hp = read_transformer(keys, "neox", norm="layer", causal=False, knows=EXPERT_KEYS)
     experts = read_experts(keys, normalize=False, ffn=hp.ffn)
     return replace(hp, experts=experts, separator=keys.token("seperator_token_id", 102))
@@ -26,7 +26,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Experts without a gate, MLP without a gate, or SwiGLU."""
+    """Build SwiGLU, or experts or an MLP without a gate."""
     if hp.experts is not None and p.has("ffn_gate_inp"):
         return p.moe(
             h,

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: post-norm, QK norm over all heads; sliding-window layers of OLMo 3 have rope without YaRN."""
+"""OLMo 2 and 3: post-norm, QK norm over all heads. In OLMo 3, sliding-window layers have rope without YaRN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(keys: Keys) -> TransformerParams:
     hp = read_transformer(keys, "neox", period=4, local_base=base)
     if not keys.has("rope.scaling.attn_factor"):
         return hp
-    # The file's factor is the complete magnitude: a multiplier of 1 cancels YaRN's own.
+    # The file's factor replaces YaRN's magnitude: a multiplier of 1 cancels the computed one.
     ropes = [layer.rope and replace(layer.rope, log_multiplier=1.0) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
 

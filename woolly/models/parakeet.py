@@ -1,6 +1,6 @@
-"""Parakeet: FastConformer encoder with 80 ms frames, decoded by CTC, RNN-T or TDT.
+"""Parakeet: FastConformer encoder with 80 ms frames, and a CTC, RNN-T or TDT decoder.
 
-The model's plan scores frames without text context; the decoder has separate plans for its networks.
+The model's plan scores single frames. The networks of the decoder have separate plans.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from woolly.multimodal.audio.settings import AudioProjector, conv_length
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
-_MAX_FRAMES = 12000  # per window: two minutes
+_MAX_FRAMES = 12000  # per window; 12,000 frames are two minutes
 _FAMILY = AudioProjector(rows=lambda n, its: conv_length(n, 3), max_frames=_MAX_FRAMES)
 _MAX_LAYERS = 1024
 _MAX_DURATION = 64
@@ -34,11 +34,11 @@ _MAX_DURATION = 64
 
 @dataclass(frozen=True)
 class _AudioSettings(AudioSettings):
-    """Audio settings of an encoder in the model's own file."""
+    """Audio settings of an encoder that is stored in the model's file."""
 
     @property
     def family(self) -> AudioProjector:
-        """Return the number of rows that frames become."""
+        """Projector family of the encoder."""
         return _FAMILY
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from woolly.plan.ops.experts import Scoring
     from woolly.plan.rope import RopeStyle
 
-# Keys that change the computation: rejected if they are set, unless the model reads them, since ignoring one would
-# yield wrong logits.
+# Keys that change the computation. A file that sets one is rejected unless the model reads it: ignoring the key would
+# give wrong logits.
 _ARITHMETIC = (
     "attention.clamp_kqv",
     "attention.key_length_swa",
@@ -48,7 +48,7 @@ _ARITHMETIC = (
     "swiglu_clamp_shexp",
     "use_parallel_residual",
 )
-# Native code counts positions in 32 bits: no context is longer, so a longer window or length has no effect.
+# Native code counts positions in 32 bits. Contexts are shorter than this, so larger windows or lengths have no effect.
 MAX_POSITION = 2**31 - 1
 # Keys read by `read_experts`.
 EXPERT_KEYS = ("expert_count", "leading_dense_block_count")
@@ -65,11 +65,11 @@ class Layer:
     head_dim: int
     v_dim: int  # columns per V head
     ffn: int  # width of the MLP
-    scale: float  # of attention scores
-    window: int  # sliding window in positions, 0: global attention
+    scale: float  # scale of attention scores
+    window: int  # sliding window in positions; 0: global attention
     rope: Rope | None  # None: no rope
-    divisors: str | None = ""  # tensor of rope frequency divisors, None: none; "": rope_freqs, if the file has it
-    clamp: float = 0.0  # clamp limit of q, k and v, 0: none
+    divisors: str | None = ""  # tensor of rope frequency divisors; None: no divisors; "": rope_freqs if the file has it
+    clamp: float = 0.0  # clamp limit of q, k and v; 0: no limit
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Experts:
     scoring: Scoring
     normalize: bool
     scale: float
-    groups: int  # expert groups, 0: none
+    groups: int  # expert groups; 0: no groups
     groups_used: int
-    group_top: int = 2  # number of best scores summed for a group's score
-    weigh: Literal["output", "input"] = "output"  # side of the expert where its weight is applied
-    cap: float = 0.0  # softcap of the router's logits, 0: none
+    group_top: int = 2  # number of best experts whose scores sum to a group's score
+    weigh: Literal["output", "input"] = "output"  # apply an expert's weight to its output or input
+    cap: float = 0.0  # softcap of the router's logits; 0: no softcap
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Recurrence:
     kernel: int  # kernel size of the convolution
     inner: int  # columns of all heads
     state: int  # rows of a head's state
-    heads: int  # for Mamba the rank of dt
+    heads: int  # heads; in Mamba the rank of dt
     groups: int  # key heads, or heads of B and C
 
     @property
@@ -113,36 +113,36 @@ class TransformerParams:
     eps: float
     layers: tuple[Layer, ...]
     experts: Experts | None = None
-    softcap: float = 0.0  # of attention scores, 0: none
+    softcap: float = 0.0  # softcap of attention scores; 0: no softcap
     logit_softcap: float = 0.0
-    temper: float = 0.0  # growth of q with the logarithm of its position (temperature scaling)
+    temper: float = 0.0  # temperature scaling: growth of q with the logarithm of its position
     temper_length: int = 1
     mask: Mask = ""  # "all": bidirectional
     alibi: float = 0.0  # maximum ALiBi exponent, 0: no ALiBi
-    separator: int = 0  # token between the two texts of a pair scored by a reranker
+    separator: int = 0  # token between the two strings that a reranker compares
     recurrence: Recurrence | None = None
     recurrent: tuple[bool, ...] = ()  # layers with a recurrent state instead of K and V
-    n_shared: int = 0  # last layers without K and V (KV sharing)
+    n_shared: int = 0  # number of layers at the end without separate K and V (KV sharing)
     drafts: tuple[str, ...] = ()  # draft (MTP) blocks after the last layer
 
     @property
     def scan(self) -> Recurrence:
-        """Parameters of recurrent layers; the model must have some."""
+        """Parameters of recurrent layers. The model must have recurrent layers."""
         assert self.recurrence is not None
         return self.recurrence
 
     @property
     def n_layers(self) -> int:
-        """Number of layers computed."""
+        """Number of computed layers."""
         return len(self.layers)
 
     @property
     def n_own(self) -> int:
-        """Number of layers with their own K and V."""
+        """Number of layers with separate K and V."""
         return self.n_layers - self.n_shared
 
     def sharing(self, n: int) -> TransformerParams:
-        """Return a copy whose last n layers attend to K and V of the last earlier layer of their kind."""
+        """Return a copy in which the last n layers use K and V of the last earlier layer of the same kind."""
         kinds = {layer.window > 0 for layer in self.layers}
         if not 0 <= n < self.n_layers or {layer.window > 0 for layer in self.layers[: self.n_layers - n]} != kinds:
             raise ModelError(
@@ -178,12 +178,13 @@ def read_transformer(
     optional_heads: bool = False,
     causal: bool = True,
 ) -> TransformerParams:
-    """Read and check the common parameters. `knows` has further keys that the model reads itself.
+    """Read and check the common parameters. `knows` lists further keys that the model reads.
 
-    With a `period`, all layers have the window (default `window`) but each period-th (the first of each with
-    `dense_first`), unless the file lists the layers. With a `local_base`, sliding-window layers have a separate,
-    unscaled rope. Attention is bidirectional if the file says that it is not causal, or has no such key and the model
-    is not `causal`.
+    If the file does not list sliding-window layers and `period` is set, every layer has the window (default `window`)
+    except every period-th layer (with `dense_first` the first of every period). If `local_base` is set, sliding-window
+    layers have a separate, unscaled rope. Attention is bidirectional if the file says so, or if the file does not say
+    and
+    `causal` is False.
     """
     if period is not None:
         knows = (*knows, "attention.sliding_window_pattern", "attention.key_length_swa", "rope.dimension_count_swa")
@@ -215,7 +216,7 @@ def read_transformer(
     heads = keys.per_layer("attention.head_count", n)
     kv_heads = keys.per_layer("attention.head_count_kv", n, heads[0]) if keys.has(_KV) else heads
     ffns = keys.per_layer("feed_forward_length", n, 0 if optional_heads else None)
-    clamp = keys.number("attention.clamp_kqv", 0.0)  # known, or rejected above
+    clamp = keys.number("attention.clamp_kqv", 0.0)  # listed in `knows`, or rejected above
     if not any(heads):
         raise ModelError("no layer has attention heads")
     layers: list[Layer] = []
@@ -235,19 +236,19 @@ def read_transformer(
 
 
 def like_draft(keys: Keys, hp: TransformerParams) -> int:
-    """Return the last layer of the kind of the first draft block, windowed or global, as listed in the file."""
+    """Return the last layer of the same kind, windowed or global, as the first draft block."""
     listed, n = keys.listed("attention.sliding_window_pattern"), hp.n_layers
     has_window = bool(listed[n]) if len(listed) > n else True
     return max((i for i in range(n) if (hp.layers[i].window > 0) == has_window), default=n - 1)
 
 
-_MAX_BLOCKS = 1 << 14  # the maximum number of tensors in a file; lists have an item per block
+_MAX_BLOCKS = 1 << 14  # a file cannot have more tensors, and lists have an item per block
 _EPSILON = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _KV = "attention.head_count_kv"
 
 
 def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[int, int]:
-    """Head sizes of K and V; sliding-window layers may have others."""
+    """Return the head sizes of K and V. Sliding-window layers may have other sizes."""
     if width % n_heads != 0 and not keys.has("attention.key_length"):
         raise ModelError(f"an embedding of {width} cannot be split into {n_heads} heads evenly")
     key, value = (keys.positive(f"attention.{x}_length", width // n_heads) for x in ("key", "value"))
@@ -259,9 +260,9 @@ def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[
 
 
 def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | None = None) -> Rope:
-    """Rope with the file's scaling: none, linear, yarn or, by divisors only, longrope.
+    """Return rope with the scaling in the file: none, linear, yarn, or longrope, which only needs divisors.
 
-    With a `local_base`, the rope of sliding-window layers: its own base, and no scaling.
+    With `local_base`, return the rope of sliding-window layers, which has this base and no scaling.
     """
     scaling = keys.string("rope.scaling.type", "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
@@ -282,7 +283,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         raise ModelError(f"yarn's betas are {beta_fast:g} and {beta_slow:g}; both must be positive")
     whole = keys.number("rope.scaling.yarn_attn_factor", 0.0) if scaling == "yarn" else 0.0
     magnitude = keys.number("rope.scaling.attn_factor", 1.0) * (whole or 1.0)
-    # A factor in the file replaces YaRN's own, as in transformers: a multiplier of 1 cancels that.
+    # A factor in the file replaces YaRN's magnitude, as in transformers: a multiplier of 1 cancels the computed one.
     log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0) or (1.0 if whole else 0.0)
     given = keys.whole_numbers("rope.dimension_sections") if keys.is_set("rope.dimension_sections") else ()
     sections = tuple(n for n in given if n)
@@ -299,7 +300,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         beta_slow=beta_slow,
         original_context=keys.positive("rope.scaling.original_context_length", keys.positive("context_length")),
         log_multiplier=log_multiplier if scaling == "yarn" else 0.0,
-        # Sections that do not cover the head are ignored: text has one position.
+        # Sections that do not cover the head are ignored: text has a single position.
         sections=sections if sum(sections) == n_rot // 2 and min(sections, default=0) > 0 else (),
         order="interleaved" if keys.architecture.startswith("qwen3") else "contiguous",
     )
@@ -321,7 +322,7 @@ def read_recurrence(keys: Keys) -> Recurrence:
 
 
 def check_causal(keys: Keys) -> None:
-    """Raise an error for bidirectional attention, since a recurrence is causal."""
+    """Raise UnsupportedError for bidirectional attention, because recurrent layers are causal."""
     if not keys.flag("attention.causal", True):
         raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
 
@@ -343,7 +344,7 @@ def read_recurrent(
 def read_experts(
     keys: Keys, *, normalize: bool, scoring: Scoring = "softmax", ffn: int | None = None
 ) -> Experts | None:
-    """Read the MoE parameters, None if the file has no experts.
+    """Read the MoE parameters, or return None if the file has no experts.
 
     Keys for scoring, normalization and width override the model's defaults.
     """

@@ -17,12 +17,12 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def read_divided(keys: Keys, knows: Collection[str] = ()) -> TransformerParams:
-    """Read the parameters, with the longrope divisors for the context in use. `knows` has further keys of the model.
+    """Read the parameters, with the longrope divisors for the context in use. `knows` lists further keys of the model.
 
-    The sliding window is not read: files have one that other engines do not use either.
+    The sliding window in the files is ignored, as in other engines.
     """
     hp = read_transformer(keys, "neox", knows=("longrope", *knows))
-    # The long divisors apply to all positions if the context needs them, since cached keys are not rotated again.
+    # If the context needs the long divisors, all positions use them, since cached keys are not rotated again.
     kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", MAX_POSITION) else "short"
     return _with(replace(hp, layers=tuple(replace(x, window=0) for x in hp.layers)), f"/rope_factors_{kind}")
 
@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def divided(p: Tracer, hp: TransformerParams) -> TransformerParams:
-    """Return the tensor of divisors, None if the file has none: converters write no scaling type."""
+    """Return a copy that uses the file's tensor of longrope divisors, if any. Converters write no scaling type."""
     chosen, other = ("long", "short") if hp.layers[0].divisors == "/rope_factors_long" else ("short", "long")
     if p.has(f"rope_factors_{chosen}"):
         p.skip(f"rope_factors_{other}")

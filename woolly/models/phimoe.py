@@ -18,7 +18,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """Build the model. Norms are layer norms with biases, as in training; llama.cpp computes RMS norms."""
+    """Build the model. The norms are layer norms with biases, as in training; llama.cpp uses RMS norms."""
     hp = divided(p, hp)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):

@@ -40,7 +40,7 @@ def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handl
 
 
 def _mamba(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Mamba 2's scan with one group; B, C and dt are projected from the convolution's output, and normed."""
+    """Build Mamba 2 with one group. B, C and dt are projected from the convolution's output, and normed."""
     r = hp.scan
     head, rank = r.inner // r.heads, p.rows("ssm_x") - 2 * r.state
     z, x = p.split(p.linear(h, "ssm_in", width=2 * r.inner), head, head, groups=r.heads)

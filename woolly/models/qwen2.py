@@ -10,5 +10,5 @@ ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
+    """Read the parameters. Text has the same M-RoPE position on all axes, so sections are not needed."""
     return read_transformer(keys, "neox", knows=("rope.dimension_sections",))

@@ -13,7 +13,7 @@ ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "openelm")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
+    """Read the parameters. Text has the same M-RoPE position on all axes, so sections are not needed."""
     hp = read_transformer(keys, "neox", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))
 
@@ -29,6 +29,6 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def layer(p: Tracer, x: Handle, hp: TransformerParams, i: int) -> Handle:
-    """X after one layer."""
+    """Build one layer."""
     x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
     return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)

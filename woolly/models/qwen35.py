@@ -1,4 +1,4 @@
-"""Qwen 3.5, 3.6 and Qwen3-Next: gated delta nets, gated attention in each fourth layer."""
+"""Qwen 3.5, 3.6 and Qwen3-Next: gated delta nets, and gated attention in every fourth layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Text has equal M-RoPE positions on all axes: rope without sections."""
+    """Read the parameters. Text has the same M-RoPE position on all axes, so sections are not needed."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "rope.dimension_sections", "nextn_predict_layers")
     hp = read_transformer(keys, "neox", knows=knows, optional_heads=True)
     period = keys.positive("full_attention_interval", 4)
@@ -37,7 +37,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def build_draft(p: Tracer, hp: TransformerParams) -> None:
-    """Build the MTP block: a layer with attention, like the last one of the model."""
+    """Build the MTP block: a layer with attention, like the model's last layer."""
     like = hp.n_layers - 1 - hp.recurrent[::-1].index(False)
     parts.next_token(p, hp, lambda x: _layer(p, x, hp, like))
 
@@ -49,7 +49,7 @@ def _layer(p: Tracer, x: Handle, hp: TransformerParams, i: int) -> Handle:
 
 
 def _attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Build attention. Each q head comes with its output gate."""
+    """Build attention. The q matrix also contains the output gate of each head."""
     this = hp.layers[layer]
     width, kv_width = this.heads * this.head_dim, this.kv_heads * this.head_dim
     q, gate = p.split(p.linear(h, "attn_q", width=2 * width), this.head_dim, this.head_dim, groups=this.heads)

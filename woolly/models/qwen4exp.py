@@ -19,10 +19,10 @@ _MAX_STREAMS, _MAX_NGRAMS, _MAX_HEADS, _MAX_PERIOD = 16, 16, 256, 64
 
 @dataclass(frozen=True)
 class Ngrams:
-    """Parameters of the n-gram embedding layer, a table indexed by hashes of n-grams."""
+    """Parameters of the n-gram embedding layer. Hashes of n-grams are indices of its table."""
 
     layer: int
-    end: int  # token where n-grams start
+    end: int  # token that ends n-grams
     kernel: int
     factors: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -37,11 +37,11 @@ class Qwen4Params:
     streams: int
     ngrams: Ngrams | None
     index: parts.Index | None  # None: dense attention
-    every: tuple[int, ...]  # by layer: positions per block of the index, 0: none
+    every: tuple[int, ...]  # per layer: positions per block of the index; 0: no index
 
 
 def read(keys: Keys) -> Qwen4Params:
-    """Read the parameters. Text has equal M-RoPE positions on all axes."""
+    """Read the parameters. Text has the same M-RoPE position on all axes."""
     hp = read_transformer(keys, "neox", knows=_KNOWN, optional_heads=True)
     recurrent = keys.pattern("attention.recurrent_layers", hp.n_layers, keys.positive("full_attention_interval", 4))
     hp = replace(
@@ -66,7 +66,7 @@ def _read_every(keys: Keys, n: int) -> tuple[int, ...]:
 
 
 def _read_index(keys: Keys, hp: TransformerParams, every: tuple[int, ...]) -> parts.Index | None:
-    """Read the index; None if all blocks of the context are attended."""
+    """Read the index, or return None if rows attend to all blocks of the context."""
     sizes, rope = {x for x in every if x}, hp.layers[0].rope
     if not sizes:
         return None
@@ -82,7 +82,7 @@ def _read_index(keys: Keys, hp: TransformerParams, every: tuple[int, ...]) -> pa
 
 
 def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
-    """Read the n-gram layer, None if the file has none."""
+    """Read the n-gram layer, or return None if the file has none."""
     if not keys.has("ple.layers") or not (layers := keys.whole_numbers("ple.layers")):
         return None
     n, each = keys.positive("ple.ngram_size"), keys.positive("ple.heads_per_ngram")
@@ -125,12 +125,12 @@ def build(p: Tracer, params: Qwen4Params) -> None:
 
 
 def _normed(p: Tracer, x: Handle, name: str, hp: TransformerParams) -> Handle:
-    """Norm of each stream, with separate weights."""
+    """Apply a norm with separate weights to each stream."""
     return p.rms_norm(x, eps=hp.eps, group=hp.width) * p.vector(name)
 
 
 def _mixed(p: Tracer, x: Handle, name: str, params: Qwen4Params, inject: str = "") -> tuple[Handle, Handle]:
-    """Compute the input of a layer, a gated mean of the streams, and the gates of its output."""
+    """Return the input of a layer, a gated mean of the streams, and the gates of the layer's output."""
     hp, n = params.common, params.streams
     normed = _normed(p, x, f"{name}_norm", hp)
     low = p.unary(p.linear(normed, f"{name}_down", width=p.rows(f"{name}_down")) * (1 / n), "silu")
@@ -143,7 +143,7 @@ def _mixed(p: Tracer, x: Handle, name: str, params: Qwen4Params, inject: str = "
 
 
 def _of_runs(p: Tracer, x: Handle, params: Qwen4Params, own: Ngrams) -> Handle:
-    """N-gram embeddings, gated per stream, and a convolution over them."""
+    """Return n-gram embeddings, gated per stream, and a convolution over them."""
     hp, n = params.common, params.streams
     rows = p.ngrams("/per_layer_token_embd", end=own.end, factors=own.factors, sizes=own.sizes, firsts=own.firsts)
     k = _normed(p, p.linear(rows, "ple_key", width=n * hp.width), "ple_norm_key", hp)
@@ -155,7 +155,7 @@ def _of_runs(p: Tracer, x: Handle, params: Qwen4Params, own: Ngrams) -> Handle:
 
 
 def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
-    """Build attention to the blocks selected by an index. Each q head comes with its output gate."""
+    """Build attention to the blocks selected by an index. The q matrix also contains the output gate of each head."""
     hp, this, every = params.common, params.common.layers[i], params.every[i]
     width, kv_width = this.heads * this.head_dim, this.kv_heads * this.head_dim
     q, gate = p.split(p.linear(h, "attn_q", width=2 * width), this.head_dim, this.head_dim, groups=this.heads)
@@ -172,7 +172,7 @@ def _attention(p: Tracer, h: Handle, params: Qwen4Params, i: int) -> Handle:
 
 
 def _chosen(p: Tracer, h: Handle, index: parts.Index, every: int, eps: float) -> Handle:
-    """Select blocks by the mean of their keys, with rope at the first position of the block."""
+    """Select blocks by the mean of their keys, rotated at the block's first position."""
     heads, head_dim = index.heads, index.rope.head_dim
     with p.scope("indexer"):
         q = p.rms_norm(p.linear(h, "q_proj", width=heads * head_dim), "q_norm", eps=eps)

@@ -1,7 +1,7 @@
-"""Registry of architectures: from a file to its plan.
+"""Registry of architectures: traces a file to a plan.
 
-Every module of this folder with `read` and `build` is an architecture of the module's name. A module whose GGUF name is
-not a Python name, or that serves several, lists them in `ARCHITECTURES`.
+Every module of this folder with `read` and `build` is the architecture of the same name. `ARCHITECTURES` lists the
+names if there are several, or if the name is not a Python identifier.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NEEDS = {
     "images or audio": "clip",
 }
 
-# Draft heads stored in separate files, and their modules: listed here to avoid importing all modules.
+# Draft heads stored in separate files, with their modules; avoids importing all modules.
 _HEADS = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 
-# By the file's `pooling_type`.
+# Indexed by the file's `pooling_type`.
 _POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
 
 
 def architectures() -> tuple[str, ...]:
-    """Supported values of `general.architecture`."""
+    """Return the supported values of `general.architecture`."""
     return tuple(sorted(name for module in _modules() for name in _names(module)))
 
 
@@ -50,8 +50,9 @@ def trace(
 ) -> Plan:
     """Trace the plan of a file's model, for a context of `ctx` positions; None: the file's maximum.
 
-    By default an encoder returns embeddings or scores, a decoder logits, or embeddings and scores if its file has a
-    pooling. `pooling` overrides the file's.
+    By default, encoders return embeddings or scores and decoders return logits; decoders with a pooling in the file
+    return
+    embeddings or scores. `pooling` overrides the file's pooling.
     """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
@@ -92,7 +93,7 @@ def transcribes(architecture: object) -> bool:
     """Return True if models of an architecture only transcribe speech."""
     if not isinstance(architecture, str) or not architecture.isidentifier():
         return False
-    try:  # such a model is in the file of its name, which avoids importing all modules
+    try:  # such models are in a file of the same name, so not all modules are imported
         return _transcribes(importlib.import_module(f"{models.__name__}.{architecture}"))
     except ImportError:
         return False
@@ -103,7 +104,7 @@ def _transcribes(module: Any) -> bool:
 
 
 def is_block(file: ModelDescription) -> bool:
-    """Return True if a file holds draft blocks (MTP) without the layers of the model they draft for."""
+    """Return True if a file contains draft blocks (MTP) without the model's layers."""
     blocks = {".".join(tensor.split(".", 2)[:2]) for tensor in file.tensors if tensor.startswith("blk.")}
     guessing = {tensor.removesuffix(_PROJECTION) for tensor in file.tensors if tensor.endswith(_PROJECTION)}
     return bool(guessing) and "blk.0" not in blocks
@@ -113,10 +114,10 @@ _PROJECTION = ".nextn.eh_proj.weight"  # tensor of each draft block
 
 
 def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFFile | None = None) -> Plan | None:
-    """Trace the draft of a plan from `trace` (`Plan.draft`); None if the file has no draft block.
+    """Trace the draft of a plan from `trace` (`Plan.draft`), or return None if the file has no draft block.
 
-    `other` contains the block instead of the file; shared tensors (table, head, norm) are the model's. UnsupportedError
-    if the architecture does not support drafts, ModelError if the block cannot be built.
+    `other` is a separate file with the block; table, head and norm come from the model. Raises UnsupportedError if the
+    architecture does not support drafts, and ModelError if the block is invalid.
     """
     name, source = plan.architecture, file if other is None else other
     try:
@@ -138,13 +139,13 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
 
 
 def is_head(file: ModelDescription) -> bool:
-    """Return True if a file is a draft head, whose model is in another file."""
+    """Return True if a file is a draft head for a model in another file."""
     name = file.metadata.get("general.architecture")
     return isinstance(name, str) and name in _HEADS
 
 
 def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = None) -> Plan:
-    """Return a plan from `trace` with the head of `other` as its draft, and with the features that the head reads."""
+    """Return a plan from `trace` with the draft head of `other` and the features that the head reads."""
     name = str(other.metadata["general.architecture"])
     try:
         module, tensors = _head(name), {**file.tensors, **draft_tensors(other)}
@@ -166,7 +167,7 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
 
 
 def _mask(other: GGUFFile, n_tokens: int) -> int:
-    """Mask token of a block."""
+    """Return the mask token of a draft block."""
     mask = other.metadata.get("tokenizer.ggml.mask_token_id")
     if not isinstance(mask, int) or not 0 <= mask < n_tokens:
         raise ModelError(f"{other.path}: mask_token_id is {mask}, which is not a token of the vocabulary")
@@ -174,7 +175,7 @@ def _mask(other: GGUFFile, n_tokens: int) -> int:
 
 
 def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor], plan: Plan) -> Plan:
-    """Draft head that attends to K and V of the plan's last sliding-window and last global layer."""
+    """Trace a draft head that attends to K and V of the plan's last sliding-window and last global layer."""
     entries = {s.integer("window") > 0: s.integer("entry") for s in plan.steps if s.op == "attention"}
     if len(entries) != 2:
         raise ModelError(f"the head {name} looks at layers with a window and without one, which this model has not")
@@ -182,15 +183,15 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
     with tracer.scope("head"):
         following = module.build_draft(tracer, params, entries)
     draft = tracer.plan("head")
-    if draft.state != plan.state:  # pages before the model's window may belong to other requests by then
+    if draft.state != plan.state:  # pages before the model's window may already belong to other requests
         raise ModelError(f"the head {name} looks at more positions than the windows of this model keep")
     return replace(draft, borrows=True, features=following.value.id)
 
 
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
-    """Tensors of a draft file that are not shared with the model; tensors of a head have separate names.
+    """Return the tensors of a draft file that are not shared with the model; a head's tensors get the prefix `head.`.
 
-    Only draft blocks are used: no layer of the model comes from another file.
+    Only draft blocks are used, never layers of the model.
     """
     if other is None:
         return {}
@@ -202,7 +203,7 @@ def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
 
 
 def _block(tensor: str) -> int:
-    """Block number of a tensor; -1 outside blocks."""
+    """Return the block number of a tensor, or -1 outside blocks."""
     kind, _, rest = tensor.partition(".")
     number = rest.partition(".")[0]
     return int(number) if kind == "blk" and number.isdecimal() else -1
@@ -210,14 +211,14 @@ def _block(tensor: str) -> int:
 
 @dataclass(frozen=True)
 class TracedEncoder:
-    """Plan of the encoder that reads the prompts of an encoder-decoder (`Plan.has_source`)."""
+    """Plan of an encoder for the prompts of an encoder-decoder model (`Plan.has_source`)."""
 
-    plan: Plan  # a row per token, as the decoder reads it
+    plan: Plan  # returns a row per token for the decoder
     start: int  # start token of the decoder
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Single plan."""
+        """Plans of the encoder: a single one."""
         return (self.plan,)
 
 
@@ -242,7 +243,7 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
 
 
 def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pooling | None:
-    """Return the requested pooling; None: the model's own. Type 0 of a file says nothing about decoders."""
+    """Return the requested pooling, else the model's. For decoders, type 0 in a file means that it is not set."""
     if result == "logits":
         return None
     kind = keys.integer("pooling_type", 0)
@@ -267,16 +268,18 @@ def _labels(keys: Keys, n: int) -> tuple[str, ...]:
 
 
 def _why(name: str) -> str:
-    """Return the end of a sentence about an architecture: missing features, or supported ones with a similar name."""
+    """Return the end of an error about an architecture: missing features, or supported architectures with a similar
+    name.
+    """
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
-    # Similar spelling corrects a mistyped name; for known names it is meaningless.
+    # A similar spelling helps with mistyped names only.
     near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
     runs = f"near it, {near} run; " if near else ""
     return f"{needs}; {runs}`woolly list --architectures` lists all that run"
 
 
 def _modules(first: str = "") -> Iterator[ModuleType]:
-    """Yield the model modules lazily; the module of the given name first, so that usually no other is imported."""
+    """Yield the model modules lazily. The module named `first` comes first, so usually no other one is imported."""
     names = [found.name for found in pkgutil.iter_modules(models.__path__) if not found.ispkg]
     for name in sorted(names, key=lambda name: name != first):
         module = importlib.import_module(f"{models.__name__}.{name}")
@@ -285,12 +288,12 @@ def _modules(first: str = "") -> Iterator[ModuleType]:
 
 
 def _head(name: str) -> Any:
-    """Module of a draft head."""
+    """Return the module of a draft head."""
     return importlib.import_module(f"{models.__name__}.{_HEADS[name]}")
 
 
 def _module(name: str) -> Any:
-    """Module of an architecture, None if there is none.
+    """Return the module of an architecture, or None.
 
     Cached: listing a folder of a hundred files takes as long as tracing a small model.
     """

@@ -1,4 +1,4 @@
-"""RWKV-6: data-dependent token shift; the state decays per row."""
+"""RWKV-6: data-dependent token shift and decay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(keys: Keys) -> RwkvParams:
 
 
 def build(p: Tracer, hp: RwkvParams) -> None:
-    """Build the model. Converters halve weights of later layers, to match the halved hidden rows."""
+    """Build the model. Converters halve the weights of later layers, to match the halved hidden rows."""
     common, eps = hp.common, hp.common.eps
     x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=eps)
     for i in range(common.n_layers):
@@ -39,7 +39,7 @@ def build(p: Tracer, hp: RwkvParams) -> None:
 
 
 def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
-    """Token shift: rows mixed with the previous row, for decay, key, value, receptance and gate."""
+    """Apply token shift: mix rows with the previous row, for decay, key, value, receptance and gate."""
     n, before = h.width, p.token_shift(h)
     low = p.unary(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
     chosen = p.split(p.per_head_linear(low, "time_mix_w2", heads=5, width=n), *(n,) * 5)
@@ -52,16 +52,16 @@ def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
 
 
 def log_decay(p: Tracer, x: Handle) -> Handle:
-    """Log decay of each row of a head's state; negative."""
+    """Return the log decay of each row of a head's state, which is negative."""
     rate = p.unary(p.linear(x, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
     rate = p.linear(rate, "time_mix_decay_w2", width=p.rows("time_mix_decay_w2")) + p.vector("time_mix_decay")
     return p.unary(rate, "exp") * -1.0
 
 
 def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
-    """Time mixing of RWKV-6: the output of the state before each row, plus the row itself with its bonus weights.
+    """Build RWKV-6's time mixing: the output of the state before each row, plus the row with bonus weights.
 
-    Equal to RWKV-7's state after the previous row, without the removal term.
+    This equals RWKV-7's state after the previous row, without the removal term.
     """
     n = h.width
     to_w, to_k, to_v, to_r, to_g = mixed(p, h)

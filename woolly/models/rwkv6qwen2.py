@@ -14,7 +14,7 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class DistilledParams:
-    """Common parameters, and the heads of the state."""
+    """Common parameters and heads of the state."""
 
     common: TransformerParams
     head: int  # columns per head
@@ -45,7 +45,7 @@ def build(p: Tracer, hp: DistilledParams) -> None:
 
 
 def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
-    """Time mixing of RWKV-7 without the removal term: the output of the state after each row.
+    """Build RWKV-7's time mixing without the removal term: the output of the state after each row.
 
     Keys are scaled by 1 - decay.
     """

@@ -1,4 +1,4 @@
-"""RWKV-7: token shift; a state per head with a generalized delta rule."""
+"""RWKV-7: token shift, and a state per head that is updated with a generalized delta rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.plan import Handle, Tracer
 
 @dataclass(frozen=True)
 class RwkvParams:
-    """Common parameters, the width of a head, and the layer interval at which RWKV-6 halves hidden rows, 0: never."""
+    """Common parameters, head width, and the layer interval at which RWKV-6 halves hidden rows (0: never)."""
 
     common: TransformerParams
     head: int
@@ -46,9 +46,9 @@ def build(p: Tracer, hp: RwkvParams) -> None:
 
 
 def time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Handle, Handle]:
-    """Return the output of the state, and v; later layers mix their v with the first layer's.
+    """Return the output of the state, and v. Later layers mix v with the v of the first layer.
 
-    Files of distilled models may lack the gate, and the norm of each head.
+    Files of distilled models may have no gate and no norm per head.
     """
     n, gated = h.width, p.has("time_mix_g1")
     mixed = p.split(p.lerp(h, p.token_shift(h), "time_mix_lerp_fused"), *(n,) * (6 if gated else 5))

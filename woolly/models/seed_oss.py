@@ -1,4 +1,4 @@
-"""Seed-OSS: Qwen 2 that calls the norm before the feed-forward network post_attention_norm."""
+"""Seed-OSS: Qwen 2; files name the norm before the MLP post_attention_norm."""
 
 from __future__ import annotations
 

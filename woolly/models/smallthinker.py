@@ -1,4 +1,4 @@
-"""SmallThinker: a router that reads the layer's input before attention, ReLU-gated experts, rope in windows only."""
+"""SmallThinker: the router reads the layer's input before attention; ReLU-gated experts; rope in windows only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. With windows, every fourth layer, from the first, is global without rope."""
+    """Read the parameters. With windows, every fourth layer, starting with the first, is global without rope."""
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS, period=4, dense_first=True)
     if any(layer.window for layer in hp.layers):
         hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))

@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama without rope in each fourth layer."""
+"""SmolLM 3: Llama without rope in every fourth layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StableLM: layer norms, partial rope; the 12B model has QK norm, and attention and MLP in parallel."""
+"""StableLM: layer norms, partial rope. The 12B model has QK norm, and runs attention and MLP in parallel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. Without a second norm, attention and MLP are in parallel."""
+    """Read the parameters. Without a second norm, attention and MLP run in parallel."""
     return read_transformer(keys, "neox", knows=("use_parallel_residual",), norm="layer")
 
 

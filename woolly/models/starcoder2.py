@@ -22,7 +22,9 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def build_plain(p: Tracer, x: Handle, hp: TransformerParams, *, act: Act = "gelu", parallel: bool = False) -> None:
-    """Build all after the embedding x. With `parallel`, attention and MLP have the same input and separate norms."""
+    """Build everything after the embedding x. With `parallel`, attention and MLP read the same input with separate
+    norms.
+    """
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             a = parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)

@@ -15,16 +15,16 @@ _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
 @dataclass(frozen=True)
 class Step35Params:
-    """Common parameters, and gate limits per layer: of routed and of shared experts."""
+    """Common parameters, and gate limits of routed and shared experts per layer."""
 
     common: TransformerParams
     limits: tuple[float, ...]
     shared_limits: tuple[float, ...]
-    draft: int  # the layer that the MTP block is like
+    draft: int  # layer with the same shape as the MTP block
 
 
 def read(keys: Keys) -> Step35Params:
-    """Read the parameters. Global layers have rope on half of the columns of sliding-window layers."""
+    """Read the parameters. In global layers, rope covers half as many columns as in sliding-window layers."""
     base = keys.number("rope.freq_base", 10000.0)
     known = (*EXPERT_KEYS, *_LIMITS, "nextn_predict_layers")
     if not keys.has("attention.sliding_window_pattern"):

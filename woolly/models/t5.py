@@ -1,7 +1,7 @@
 """T5: encoder-decoder with relative position biases and no other positions.
 
-Encoder rows come first in a sequence, in place of tokens, and provide K and V of each layer's cross-attention; the
-decoder's rows follow, and attend to each other only. Outputs at encoder rows are not read.
+A sequence begins with the encoder's rows in place of tokens. They provide K and V of each layer's cross-attention. The
+decoder's rows follow, and attend to each other only. Outputs at encoder rows are not used.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class T5Params:
 
 
 def read(keys: Keys) -> T5Params:
-    """Read the parameters. Decoder layers have the sizes of encoder layers."""
+    """Read the parameters. Decoder layers have the same sizes as encoder layers."""
     encoder, start = t5encoder.read(keys), keys.integer("decoder_start_token_id")
     n = keys.positive("decoder_block_count", encoder.n_layers)
     return T5Params(encoder, replace(encoder, layers=encoder.layers[:1] * n, mask=""), start)
 
 
 def build(p: Tracer, both: T5Params) -> None:
-    """Build the decoder; the encoder only if embeddings are requested."""
+    """Build the decoder, or only the encoder if embeddings are requested."""
     if p.pooling is not None:
         build_encoder(p, both)
         return
@@ -47,18 +47,18 @@ def build(p: Tracer, both: T5Params) -> None:
             x = x + t5encoder.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
     p.skip("enc")
     h = p.rms_norm(p.output_rows(x), "dec.output_norm", eps=hp.eps)
-    # The embedding is larger than an output matrix would be.
+    # A tied embedding has larger weights than an output matrix, so the rows are scaled down.
     p.output(parts.unembedded(p, h if p.has("output") else p.scale(h, hp.width**-0.5), hp))
 
 
 def build_encoder(p: Tracer, both: T5Params) -> None:
-    """Build the encoder: a row per token of the prompt."""
+    """Build the encoder, which returns a row per token of the prompt."""
     p.skip("dec")
     t5encoder.build(p, both.encoder)
 
 
 def _cross(p: Tracer, h: Handle, source: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Build cross-attention. Some files have a position bias here, which T5 never uses."""
+    """Build cross-attention. Some files have a position bias for it, which T5 does not use."""
     this = hp.layers[layer]
     q = p.linear(h, "cross_attn_q", width=this.heads * this.head_dim)
     k = p.linear(source, "cross_attn_k", width=this.kv_heads * this.head_dim)

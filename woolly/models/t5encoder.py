@@ -1,4 +1,4 @@
-"""The encoder of T5: relative position biases, no other positions, unscaled attention scores."""
+"""T5 encoder: relative position biases, no other positions, unscaled attention scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
-    """Build the model. Layers without a position bias use the first layer's."""
+    """Build the model. Layers without a position bias use the bias of the first layer."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"enc.blk.{i}"):
@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """GeGLU, or ReLU without a gate if the file has no gate."""
+    """Build GeGLU, or an MLP with ReLU if the file has no gate."""
     if p.has("ffn_gate"):
         return parts.feed_forward(p, h, hp, layer, act="gelu")
     return parts.plain_feed_forward(p, h, hp, layer, act="relu")

@@ -1,7 +1,7 @@
 """Whisper: encoder-decoder transformer over 30 s of audio, with learned positions.
 
-Encoder rows come first in a sequence, as with T5. The position table therefore begins with zero rows for them, added by
-the readers of the file formats.
+As in T5, a sequence begins with the encoder's rows. The readers of the file formats therefore put zero rows for them in
+front of the position table.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 
 _FILTERS = "a.mel_filters"
-_FRAMES = 3000  # mel frames per 30 s window
+_FRAMES = 3000  # mel frames per window of 30 s
 
 
 @dataclass(frozen=True)
 class WhisperParams:
-    """Parameters of encoder and decoder, which differ in the number of layers only."""
+    """Parameters of encoder and decoder, which differ only in the number of layers."""
 
     width: int
     heads: int
     n_encoder: int
     n_decoder: int
-    n_source: int  # encoder rows
+    n_source: int  # number of encoder rows
     n_mels: int
     eps: float
-    start: int  # sot token
+    start: int  # start-of-transcript token (sot)
     keys: Keys
 
     @property
@@ -80,7 +80,7 @@ def build(p: Tracer, hp: WhisperParams) -> None:
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower:
-    """Trace the encoder: Ultravox' stages without the projector."""
+    """Trace the encoder: the stages of Ultravox without the projector."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name != _FILTERS}
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T

@@ -8,7 +8,7 @@ from woolly.plan.ops.basic import Act
 
 
 def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, qk_norm: bool = False) -> Handle:
-    """Grouped-query attention with rope; with `qk_norm`, q and k are normed before rope."""
+    """Build grouped-query attention with rope; with `qk_norm`, q and k are normed before rope."""
     q, k, v = projections(p, h, hp.layers[layer])
     if qk_norm:
         q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
@@ -19,9 +19,11 @@ def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, q
 def gated_attention(
     p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Act = "sigmoid", optional: bool = False
 ) -> Handle:
-    """Attention with an output gate per head, or per element, by the shape of the gate's matrix.
+    """Build attention with QK norm per head and an output gate.
 
-    QK norm per head. With `optional` the file may lack norms and gate.
+    The gate's matrix decides whether there is a gate per head or per element. With `optional`, the norms and the gate
+    may
+    be missing.
     """
     this = hp.layers[layer]
     q, k, v = projections(p, h, this)
@@ -38,16 +40,18 @@ def gated_attention(
 
 
 def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, kept: dict[bool, Handle]) -> Handle:
-    """Attention of Gemma: QKV norms; the last layers use K and V of the last layer of their kind, `kept`.
+    """Build Gemma's attention: QKV norms, and KV sharing in the last layers.
 
-    A kind is windowed or global. Without a V matrix, V is K before norm and rope.
+    Sharing layers use `kept`, the K and V of the last layer of the same kind, windowed or global. Without a V matrix, V
+    is
+    K before norm and rope.
     """
     this = hp.layers[layer]
     q = p.rms_norm(p.linear(h, "attn_q", width=this.heads * this.head_dim), "attn_q_norm", eps=hp.eps)
     q = apply_rope(p, q, this)
     if layer >= hp.n_own:
         like = kept[this.window > 0]
-        p.skip("attn_k", "attn_k_norm", "attn_v")  # unused, but present in some files
+        p.skip("attn_k", "attn_k_norm", "attn_v")  # unused, but some files have these tensors
         return p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=this.window)
     k = p.linear(h, "attn_k", width=this.kv_heads * this.head_dim)
     v = p.linear(h, "attn_v", width=this.kv_heads * this.v_dim) if p.has("attn_v") else k
@@ -58,7 +62,7 @@ def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, ke
 
 
 def projections(p: Tracer, h: Handle, layer: Layer) -> tuple[Handle, Handle, Handle]:
-    """Q, k and v of the layer's input, from separate or fused matrices."""
+    """Return q, k and v of the layer's input. The matrices may be fused."""
     widths = [layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.v_dim]
     if p.has("attn_qkv"):
         firsts = (0, widths[0], widths[0] + widths[1])
@@ -71,7 +75,7 @@ def projections(p: Tracer, h: Handle, layer: Layer) -> tuple[Handle, Handle, Han
 
 
 def apply_rope(p: Tracer, x: Handle, layer: Layer) -> Handle:
-    """Q or k with the layer's rope, if it has one."""
+    """Apply the layer's rope, if any, to q or k."""
     if layer.rope is None:
         return x
     default = "/rope_freqs" if p.has("/rope_freqs") else None
@@ -79,7 +83,7 @@ def apply_rope(p: Tracer, x: Handle, layer: Layer) -> Handle:
 
 
 def attend(p: Tracer, q: Handle, k: Handle, v: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """Attention with all parameters of the layer, and sinks if the file has them."""
+    """Build attention with the parameters of the layer, and with sinks if the file has them."""
     this = hp.layers[layer]
     return p.attention(
         q,

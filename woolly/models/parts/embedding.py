@@ -8,7 +8,7 @@ from woolly.plan import Handle, Tracer
 
 
 def typed(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
-    """X plus the token type embedding, if the file has one: the second text of a pair has a type of its own."""
+    """Add the token type embedding to x if the file has one. The second text of a pair has type 1."""
     if not p.has("token_types"):
         return x
     return p.embed_token_type(x, "token_types", hp.separator if pooling_of(p) == "rank" else 0)

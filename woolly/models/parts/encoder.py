@@ -12,7 +12,7 @@ FeedForward = Callable[[Tracer, Handle, TransformerParams, int], Handle]
 
 
 def post_norm_layers(p: Tracer, x: Handle, hp: TransformerParams, feed_forward: FeedForward) -> Handle:
-    """Build all layers; optional: QK norm over all heads, and a second norm after the input is added once more."""
+    """Build all layers. Optional: QK norm over all heads, and a second norm after adding the input again."""
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             q, k, v = projections(p, x, hp.layers[i])

@@ -19,10 +19,11 @@ def experts_or_feed_forward(
     shared_limit: float = 0.0,
     shared_act: Gate | None = None,
 ) -> Handle:
-    """MoE with shared experts if the layer has a router; else a gated MLP.
+    """Build MoE with optional shared experts if the layer has a router, else a gated MLP.
 
-    `limit` clamps the gates of routed experts, `shared_limit` those of shared experts, which may have a separate
-    activation.
+    `limit` clamps the gates of routed experts and `shared_limit` those of shared experts. `shared_act` is the
+    activation
+    of shared experts; None: `act`.
     """
     of_all = act if shared_act is None else shared_act
     if hp.experts is None or not p.has("ffn_gate_inp"):
@@ -41,9 +42,9 @@ def experts(
     gated: bool = True,
     router_x: Handle | None = None,
 ) -> Handle:
-    """Build the routed experts; gate and up may be fused, and the router may have a bias.
+    """Build the routed experts. Gate and up may be fused, and the router may have a bias.
 
-    A table may select the experts by token id instead.
+    If the file has a table of experts by token id, the table selects the experts instead of the router.
     """
     merged = p.has("ffn_gate_up_exps")
     gate = "ffn_gate_up_exps" if merged else "ffn_gate_exps"
@@ -73,7 +74,7 @@ def experts(
 
 
 def _shared(p: Tracer, h: Handle, act: Gate, limit: float) -> Handle:
-    """Build the shared expert, with its sigmoid gate if it has one; gate and up may be fused."""
+    """Build the shared expert, with its sigmoid gate if the file has one. Gate and up may be fused."""
     if p.has("ffn_gate_shexp"):
         ffn = p.rows("ffn_up_shexp")
         gate, up = p.linear(h, "ffn_gate_shexp", width=ffn), p.linear(h, "ffn_up_shexp", width=ffn)

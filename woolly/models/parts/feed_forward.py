@@ -10,7 +10,7 @@ from woolly.plan.ops.basic import Act, Gate
 def feed_forward(
     p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Gate = "silu", limit: float = 0.0
 ) -> Handle:
-    """Gated MLP: SwiGLU by default. Gate and up may be fused, the gate's rows first."""
+    """Build a gated MLP, by default SwiGLU. If gate and up are fused, the gate's rows come first."""
     ffn = hp.layers[layer].ffn
     if p.has("ffn_gate"):
         gate, up = p.linear(h, "ffn_gate", width=ffn), p.linear(h, "ffn_up", width=ffn)
@@ -20,5 +20,5 @@ def feed_forward(
 
 
 def plain_feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Act) -> Handle:
-    """MLP without a gate: down(act(up))."""
+    """Build an MLP without a gate: down(act(up))."""
     return p.linear(p.unary(p.linear(h, "ffn_up", width=hp.layers[layer].ffn), act), "ffn_down", width=hp.width)

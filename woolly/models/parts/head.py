@@ -1,4 +1,4 @@
-"""Output heads: logits, or embeddings and scores of complete texts."""
+"""Output heads: logits, or one embedding or score per text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
 
 
 def pooling_of(p: Tracer) -> Pooling:
-    """Return the pooling of an encoder: as requested; else by its head, if the file has one, or none."""
+    """Return the pooling of an encoder: as requested, else "rank" if the file has a scoring head."""
     return p.pooling or ("rank" if _has_head(p) else "none")
 
 
@@ -30,7 +30,7 @@ def _has_head(p: Tracer) -> bool:
 
 
 def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh", eps: float = 0.0) -> None:
-    """Build the output of an encoder: an embedding per text, or a score if its file has a head.
+    """Build the output of an encoder: an embedding per text, or a score if the file has a head.
 
     `rank` is the pooling before the head, `act` the head's activation.
     """
@@ -58,12 +58,12 @@ def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh"
 
 
 def logits(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
-    """Last norm, output matrix (the embedding's if tied), and softcap."""
+    """Build the last norm, the output matrix (tied: the embedding) and the softcap."""
     return unembedded(p, p.rms_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp)
 
 
 def unembedded(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Output matrix and softcap only, for models with another last norm."""
+    """Build the output matrix and the softcap, for models with a different last norm."""
     if p.pooling is not None or hp.mask:
         raise UnsupportedError("embeddings are not supported for this architecture yet; use its logits")
     y = p.linear(h, "output" if p.has("output") else "token_embd", width=p.rows("token_embd"))

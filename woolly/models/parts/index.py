@@ -15,21 +15,21 @@ class Index:
     """Parameters of the index heads, and of their selection."""
 
     heads: int
-    rope: Rope  # of their keys, on the first columns
+    rope: Rope  # rope of index keys, on the first columns
     n: int  # number of blocks selected
     block: int = 1  # positions per block
-    local: int = 0  # latest blocks, which are always selected
-    own: tuple[bool, ...] = ()  # by layer: False: reuse an earlier selection; empty: by tensors
+    local: int = 0  # latest blocks; always selected
+    own: tuple[bool, ...] = ()  # per layer; False: reuse an earlier selection; empty: decided by tensors
 
     def is_own(self, p: Tracer, layer: int | None) -> bool:
-        """Return True if the layer selects tokens by its own index; a draft block does if it has the tensors."""
+        """Return True if the layer has an index of its own. For draft blocks, the tensors decide."""
         if layer is None or (layer > 0 and not self.own):
             return p.has("indexer.attn_k")
         return layer == 0 or self.own[layer]
 
 
 def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int, *, has_blocks: bool = False) -> Index | None:
-    """Read the index of a file; None if all positions of the context are attended."""
+    """Read the index, or return None if rows attend to all positions of the context."""
     n = keys.positive("attention.indexer.top_k")
     heads, head_dim = keys.positive("attention.indexer.head_count"), keys.positive("attention.indexer.key_length")
     block, local = _read_blocks(keys, n, has_blocks)
@@ -42,7 +42,7 @@ def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int, *, has_b
 
 
 def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
-    """Positions per block, and the latest blocks that are always selected: one position and none without blocks."""
+    """Return positions per block and the number of latest blocks that are always selected (1 and 0 without blocks)."""
     size, latest = "attention.indexer.block_size", "attention.indexer.local_blocks"
     block, local = keys.positive(size, 1), keys.integer(latest, 0)
     if not has_blocks:
@@ -52,16 +52,16 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
                     f"metadata key {keys.architecture}.{name} is {value}, but the index of {keys.architecture} chooses"
                     " single positions"
                 )
-    least = int(block > 1)  # the row's own block, which is incomplete
+    least = int(block > 1)  # the current block, which is incomplete
     if not least <= local <= n:
         raise ModelError(f"metadata key {keys.architecture}.{latest} is {local}, but {least} to {n} was expected")
     return block, local
 
 
 def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-6, is_last: bool = False) -> Handle:
-    """Select positions (DeepSeek V3.2, GLM 5); index q and the layer's q have the same input.
+    """Select positions (DeepSeek V3.2, GLM 5). `low` is the input of both index q and attention q.
 
-    Rope is on the first columns of heads, or on the last ones if `is_last`.
+    Rope is on the first columns of heads, with `is_last` on the last ones.
     """
     heads, head_dim, rope = index.heads, index.rope.head_dim, index.rope
 
@@ -81,7 +81,7 @@ def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-
 
 
 def indexed_blocks(p: Tracer, h: Handle, index: Index, *, eps: float) -> Handle:
-    """Select blocks of positions: index head i selects for KV head i (MiniMax M3)."""
+    """Select blocks of positions. Index head i selects for KV head i (MiniMax M3)."""
     head_dim, made = index.rope.head_dim, {}
     with p.scope("indexer"):
         for x, heads in (("q", index.heads), ("k", 1)):

@@ -17,13 +17,13 @@ class Latent:
     """MLA widths."""
 
     rank: int  # width of the latent (kv_lora_rank)
-    k_dim: int  # columns of a q or k head, including the rope part
+    k_dim: int  # columns of a q or k head, with the rope part
     v_dim: int
     n_rot: int  # rope columns of k, shared by all heads
 
 
 def read_latent(keys: Keys, layer: Layer) -> Latent:
-    """Read the widths; files with a fused K and V matrix have head sizes under the usual keys."""
+    """Read the widths. Files with a fused K and V matrix have the head sizes under the usual keys."""
     rank, n_rot = keys.positive("attention.kv_lora_rank"), keys.positive("rope.dimension_count")
     k_dim = keys.positive("attention.key_length_mla", layer.head_dim)
     v_dim = keys.positive("attention.value_length_mla", layer.v_dim)
@@ -38,11 +38,11 @@ def latent_attention(
     latent: Latent,
     indexer: Callable[[Handle, Handle], Handle | None] = lambda h, low: None,
 ) -> Handle:
-    """MLA over the latent itself (absorbed) if the file splits its matrix, else over expanded K and V.
+    """Build MLA over the latent (absorbed) if the file splits the KV matrix, else over expanded K and V.
 
-    Without rope the rope part is not rotated. Prefill and decode use the same form, for equal bits. Optional: gates per
-    head or column, sinks, and a norm of the rope part. `choose` selects the positions to attend to, from h and the
-    input of q; None: all.
+    Prefill and decode use the same form, so results are bit-identical. Without rope, the rope part is not rotated.
+    Optional: gates per head or column, sinks, and a norm of the rope part. `indexer` selects the positions to attend to
+    from h and the input of q; None: all.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads

@@ -9,7 +9,7 @@ from woolly.plan import Handle, Tracer
 
 
 def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Handle:
-    """Inputs of all layers, concatenated: a row of a second, mapped table and a projection of the embedding."""
+    """Return the per-layer embeddings, concatenated: rows of a second, mapped table plus a projection of x."""
     width = hp.n_layers * extra
     rows = p.embed("per_layer_token_embd", width=width) * math.sqrt(extra)
     part = p.linear(x, "per_layer_model_proj", width=width) * (1 / math.sqrt(x.width))
@@ -17,7 +17,7 @@ def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Han
 
 
 def gated_input(p: Tracer, x: Handle, inputs: Handle, hp: TransformerParams, layer: int) -> Handle:
-    """The layer's own input, gated by x and projected to the width of x."""
+    """Return the layer's embedding, gated by x and projected to the width of x."""
     extra = inputs.width // hp.n_layers
     own = p.slice(inputs, first=layer * extra, width=extra)
     gated = p.unary(p.linear(x, "inp_gate", width=extra), "gelu") * own

@@ -16,11 +16,11 @@ def next_token(
     is_normed: bool = True,
     head_eps: float | None = None,
 ) -> None:
-    """A layer over the next token's embedding and the previous hidden state, and a head: its own or the model's.
+    """Build an MTP block: a layer over the next token's embedding and the hidden state, and an output head.
 
-    Each row has the normed hidden state of its position and the token after it. The input of the head is the hidden
-    state of the next row, for a further draft token. Blocks without `is_normed` were trained on hidden states before
-    the norm. With `head_eps` the norm before the head is a layer norm, with a separate epsilon.
+    The head is the block's or the model's. A row has the normed hidden state of its position and the following token.
+    The head's input is the hidden state for the next draft token. Without `is_normed`, the block reads hidden states
+    before the last norm. With `head_eps`, the norm before the head is a layer norm with this epsilon.
     """
     with p.scope(hp.drafts[0]):
         table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"

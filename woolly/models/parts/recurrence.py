@@ -11,10 +11,11 @@ from woolly.plan import Handle, Tracer
 def gated_delta_net(
     p: Tracer, h: Handle, hp: TransformerParams, *, gate: Literal["silu", "sigmoid"] = "silu"
 ) -> Handle:
-    """Qwen's gated delta net: q, k and v through one convolution, the delta rule, a norm and a gate.
+    """Build Qwen's gated delta net: q, k and v through one convolution, the delta rule, a norm and a gate.
 
-    Files with fused beta and alpha (Qwen3-Next) group the v heads of each k head; the first of these files also have q,
-    k, v and z of each k head in one matrix.
+    Files with fused beta and alpha (Qwen3-Next) group the v heads of each k head. The first of these files also fuse q,
+    k,
+    v and z of each k head in one matrix.
     """
     r, grouped = hp.scan, p.has("ssm_ba")
     if p.has("ssm_in"):
@@ -37,10 +38,11 @@ def gated_delta_net(
 
 
 def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0) -> Handle:
-    """Kimi delta attention: separate convolutions for q, k and v, a decay per channel of k, a gated norm.
+    """Build Kimi delta attention: separate convolutions for q, k and v, a decay per channel of k, a gated norm.
 
-    The decay and the gate may be low-rank. With a `floor`, the log decay is between that and 0, and the file's rates
-    are positive.
+    The decay and the gate may be low-rank. With `floor`, the log decay is between `floor` and 0, and the file has
+    positive
+    rates.
     """
     r = hp.scan
     q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
@@ -63,7 +65,7 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
 
 
 def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | None = None) -> Handle:
-    """Mamba; dt, B and C are normed if the file has weights for that, or with `mixer_eps` without weights."""
+    """Build Mamba. dt, B and C are normed if the file has weights for it; `mixer_eps` norms them without weights."""
     r = hp.scan
     x, z = (p.linear(h, "ssm_in", width=r.inner, first=at) for at in (0, r.inner))
     x = p.causal_conv1d(x, "ssm_conv1d", kernel=r.kernel)
@@ -80,7 +82,7 @@ def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | Non
 
 
 def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Mamba 2: x, B and C through one convolution, the scan, a gate, and a group norm if the file has one."""
+    """Build Mamba 2: x, B and C through one convolution, the scan, a gate, and a group norm if the file has one."""
     r = hp.scan
     widths = r.inner, r.inner + 2 * r.keys, r.heads
     firsts = 0, widths[0], widths[0] + widths[1]
@@ -94,7 +96,7 @@ def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
 
 
 def short_conv(p: Tracer, h: Handle, *, kernel: int) -> Handle:
-    """LFM 2's gated short convolution."""
+    """Build LFM 2's gated short convolution."""
     b, c, x = (p.linear(h, "shortconv.in_proj", width=h.width, first=i * h.width) for i in range(3))
     return p.linear(
         c * p.causal_conv1d(b * x, "shortconv.conv", kernel=kernel, act=""), "shortconv.out_proj", width=h.width

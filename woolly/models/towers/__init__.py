@@ -1,4 +1,4 @@
-"""Vision and audio encoders: from image patches or audio frames to rows of a prompt. One file per family."""
+"""Vision and audio encoders: turn image patches or audio frames into rows of a prompt. One file per family."""
 
 from typing import TYPE_CHECKING
 

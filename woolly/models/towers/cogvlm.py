@@ -11,7 +11,7 @@ from woolly.plan import Handle, Tracer
 PROJECTORS = ("cogvlm",)
 CONSTANTS = ("v.boi", "v.eoi")  # rows before and after an image
 
-_EPS = 1e-5  # of the projector's norm; not in files
+_EPS = 1e-5  # epsilon of the projector's norm; not in files
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
-    """Build attention and MLP, each normed before its residual."""
+    """Build attention and MLP, each with a norm before its residual."""
     q, k, v = (p.linear(x, "attn_qkv", width=hp.width, first=i * hp.width) for i in range(3))
     a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask="all")
     x = x + p.layer_norm(p.linear(a, "attn_out", width=hp.width), "ln1", eps=hp.eps)
@@ -37,5 +37,5 @@ def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return the class row, then the patches."""
+    """Return the layout: the class row, then the patches."""
     return square(hp, grid, has_class=True)

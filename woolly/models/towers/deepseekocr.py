@@ -1,6 +1,6 @@
-"""DeepSeek-OCR: SAM, 4 x 4 downsampling by convolutions, CLIP on its output; the features of both are concatenated.
+"""DeepSeek-OCR: SAM, 4 x 4 downsampling by convolutions, then CLIP; the features of SAM and CLIP are concatenated.
 
-The overview has the trained size. Tiles are smaller: position tables are resized for them when the file is opened.
+The overview image has the trained size. Tiles are smaller, so position tables are resized when the file is opened.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
 PROJECTORS = ("deepseekocr",)
-CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, and of the image
+CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, end of the image
 
-_CLIP_EPS = 1e-5  # files have the value of SAM
-# Each convolution reads squares of the previous output.
+_CLIP_EPS = 1e-5  # files contain SAM's value
+# Inputs of each convolution: squares of the previous output.
 _FILTERS = {"v.sam.neck.0": 1, "v.sam.neck.2": 3, "v.sam.net_2": 3, "v.sam.net_3": 3}
 
 
@@ -71,18 +71,18 @@ def _rows(p: Tracer, hp: TowerParams) -> None:
     x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
     for i in range(hp.n_layers):
         x = layer(p, x, clip, i, act="gelu_quick")
-    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # CLIP patches, or rows of prompts
+    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # read by CLIP's patch embedding, or used as prompt rows
     y = p.concat(p.output_rows(x), p.output_rows(given))
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of the overview, with the window padding."""
+    """Return the number of patches of the overview, with window padding."""
     return _sam(hp).padded(hp.side) ** 2
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Split SAM's tensors, reshape convolutions to matrices, and resize CLIP's position table to both sizes."""
+    """Split SAM's tensors, reshape convolutions to matrices, and resize CLIP's position table to both image sizes."""
     sam = _sam(hp)
     out = sam.remake(dict(hp.tensors))
     n_before = sam.width
@@ -106,7 +106,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return patches by windows; convolution inputs; and the class row before the rows of CLIP."""
+    """Return the layouts: patches by windows, convolution inputs, and CLIP's rows after the class row."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
         raise ValueError(f"the tower reads square images, not {grid[1]} x {grid[2]} patches")

@@ -1,4 +1,4 @@
-"""dots.ocr: Qwen 2.5 VL without windows, with a norm after the patch embedding and after the last layer."""
+"""dots.ocr: Qwen 2.5 VL without windows, and with norms after the patch embedding and the last layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NORM = 1e-6  # epsilon of the projector's norm
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. The projector's norm is per patch."""
+    """Build the encoder. The projector norms each patch."""
     x = p.rms_norm(p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
     rope = vision_rope(hp)
     for i in range(hp.n_layers):

@@ -1,6 +1,6 @@
-"""FastConformer encoder: 8x subsampling, conformer layers with relative positions; of LFM2 Audio and Parakeet.
+"""FastConformer encoder of LFM2 Audio and Parakeet: 8x subsampling, conformer layers with relative positions.
 
-Tensor names are those of GGUF projectors.
+Tensor names follow GGUF projectors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Rope, Tracer
 
 _TAPS = 9
-_EACH = ((2, 3), (5, 6))  # depthwise and pointwise convolution
-_BATCH_EPS = 1e-5  # of batch norm
+_EACH = ((2, 3), (5, 6))  # depthwise and pointwise convolution of each block
+_BATCH_EPS = 1e-5  # epsilon of batch norm
 
 
 def _first_conv(p: Tracer, hp: AudioParams) -> None:
@@ -74,7 +74,7 @@ def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
 def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) -> Handle:
     """Build attention with relative positions (Transformer-XL).
 
-    A sinusoid of the distance is a product of sinusoids of two positions: rope rotates the coefficients of q, and
+    A sinusoid of a distance is a product of sinusoids of two positions, so rope rotates the coefficients of q and
     `keys`.
     """
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
@@ -97,7 +97,7 @@ def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
 
 
 def remake_conformer(hp: AudioParams) -> dict[str, Tensor]:
-    """Reorder filters, fold batch norm into them, and transform position matrices into rope coefficients."""
+    """Reorder filters, fold batch norm into them, and convert position matrices to rope coefficients."""
     out = {}
     for each, _ in _EACH:
         name = f"a.conv1d.{each}.weight"
@@ -124,14 +124,14 @@ def remake_conformer(hp: AudioParams) -> dict[str, Tensor]:
 
 
 def _check_heads(hp: AudioParams, name: str) -> None:
-    """Raise ModelError for a wrong shape; a single head may be a vector."""
+    """Raise ModelError for a wrong shape. With a single head, the tensor may be a vector."""
     tensor, want = hp.tensors.get(name), (hp.heads, hp.head_dim)
     if tensor is not None and (1, *tensor.shape)[-2:] != want:
         raise ModelError(f"tensor {name} has shape {tensor.shape}; {want} was expected")
 
 
 def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """Return gain and bias of a batch norm; mean and variance are folded in if the file has them."""
+    """Return gain and bias of a batch norm, with mean and variance folded in if the file has them."""
     weight, bias = (_array(hp, f"{name}.{part}") for part in ("weight", "bias"))
     if f"{name}.var" not in hp.tensors:
         return weight, bias
@@ -141,7 +141,7 @@ def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], n
 
 
 def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArray[np.float32]:
-    """Return a tensor of the file, with a check of its columns."""
+    """Return a tensor of the file and check its number of columns."""
     if name not in hp.tensors:
         raise ModelError(f"tensor {name} is missing, which the {hp.settings.projector} model needs")
     shape = hp.tensors[name].shape

@@ -1,6 +1,6 @@
 """Bit-reproducible sines, cosines, powers and products: each sum has a fixed order.
 
-NumPy's own use the machine's vector units and BLAS, so their last bits differ.
+NumPy uses the CPU's vector units and BLAS, so the last bits of its results depend on the CPU.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 Float64 = npt.NDArray[np.float64]
 
-# Pi / 2 in three parts; the first two have 33 bits, so that their product with an integer is exact.
+# Pi / 2 in three parts. The first two have 33 bits, so products with integers are exact.
 _QUARTER = (float.fromhex("0x1.921fb544p+0"), float.fromhex("0x1.0b4611a6p-34"), float.fromhex("0x1.3198a2e037073p-69"))
-_TERMS = 9  # of each series: up to an eighth of a turn the next term is below 1e-19
+_TERMS = 9  # terms per series; up to an eighth of a turn, the next term is below 1e-19
 
 
 def sines(angles: Float64) -> tuple[Float64, Float64]:
@@ -35,7 +35,7 @@ def sines(angles: Float64) -> tuple[Float64, Float64]:
 
 
 def product(a: Float64, b: Float64) -> Float64:
-    """Return a @ b, [n, k] and [k, ...], summed in the order of k."""
+    """Return a @ b for [n, k] and [k, ...], summed in the order of k."""
     out = np.zeros((len(a), *b.shape[1:]))
     for column, row in zip(a.T, b, strict=True):
         out += np.multiply.outer(column, row)

@@ -9,7 +9,7 @@ from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
 
 PROJECTORS = ("gemma3",)
-# Files store it as transformers does: a row per input column.
+# Files store it as in transformers: one row per input column.
 TRANSPOSED = ("mm.input_projection.weight",)
 
 
@@ -24,5 +24,5 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in the order of pooling blocks."""
+    """Return the patches in the order of pooling blocks."""
     return square(hp, grid)

@@ -1,4 +1,4 @@
-"""Audio encoder of Gemma 3n: two convolutions with cumulative group norm, a conformer, every fourth row kept."""
+"""Audio encoder of Gemma 3n: two convolutions with cumulative group norm, then a conformer with output stride 4."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from woolly.plan.exact import exact_log, exact_softplus
 
 PROJECTORS = ("gemma3na",)
 
-_EPS = 1e-6  # of all RMS norms: files have another value
-_RUNNING_EPS = 1e-3  # of cumulative group norms
-_REACH = 13  # attention window: the row and those before it
+_EPS = 1e-6  # epsilon of all RMS norms; files have another value
+_RUNNING_EPS = 1e-3  # epsilon of cumulative group norms
+_REACH = 13  # attention window: the row and the 12 rows before it
 _KEPT = 4  # output stride
 _CAP = 50.0  # logit softcap
 _PADDING, _END = -1, 0  # rows of the hard embedding table: padding, end of audio
@@ -62,7 +62,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
             x = p.rms_norm(feed_forward(p, x, hp, i, "_1"), "layer_pre_norm", eps=_EPS)
     y = p.rms_norm(p.output_rows(x), "mm.a.soft_emb_norm", eps=_EPS)
     y = p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection"))
-    p.skip("mm.a.embedding", "mm.a.hard_emb_norm")  # read by `constants`
+    p.skip("mm.a.embedding", "mm.a.hard_emb_norm")  # used by `constants`
     p.output(p.rms_norm(y, eps=_EPS), "embeddings", "none")
 
 
@@ -86,7 +86,7 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 
 
 def remake(hp: AudioParams) -> dict[str, Tensor]:
-    """Transform relative positions into rope coefficients, filters into matrices, and apply softplus to q scales."""
+    """Convert relative positions to rope coefficients and filters to matrices, and apply softplus to q scales."""
     out = relative_position_tensors(hp, _REACH, "linear_pos")
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
@@ -128,12 +128,12 @@ def _array(tensors: Mapping[str, Tensor], name: str) -> npt.NDArray[np.float32]:
 
 
 def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the gather indices of both convolutions and norms; attention covers the latest rows."""
+    """Return the gather indices of convolutions and norms. Attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
         raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
     out = []
-    for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers of a place that filters read
+    for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers per filter input
         taps = subsampling_filters(times, n_freqs, ahead=1)
         out.append(PatchLayout(taps, np.arange(len(taps), dtype=np.int32), unit=unit))
         times, n_freqs = conv_length(times), conv_length(n_freqs)

@@ -1,8 +1,8 @@
-"""Vision encoder of Gemma 3n: MobileNet-V5, down to rows of 32 x 32 pixels, and fusion of resolutions 16 and 32.
+"""Vision encoder of Gemma 3n: MobileNet-V5 and multi-scale fusion of resolutions 16 and 32.
 
-A row is an image position with all its channels, so 1 x 1 convolutions are matrices and norms are row norms.
-Dense k x k convolutions are matrices, too: rows of the previous stage are concatenated. Depthwise convolutions gather
-rows by `Batch.gather_rows`.
+A row is an image position with all channels, so 1 x 1 convolutions are matrix products and norms are row norms. The
+last resolution has rows of 32 x 32 pixels. Dense k x k convolutions are also matrix products, over concatenated rows of
+the previous stage. Depthwise convolutions gather rows by `Batch.gather_rows`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from woolly.plan import Handle, Tracer
 PROJECTORS = ("gemma3nv",)
 
 _EPS = 1e-6
-_SIDE = 16  # prompt rows per side of an image of any size
-_END = 0  # index in the embedding table of image tokens: the end of an image
+_SIDE = 16  # prompt rows per side; independent of the image size
+_END = 0  # index of the end of an image in the embedding table of image tokens
 # Columns of `gather_rows`: 3 x 3 and 5 x 5 filters around each position, then the strided filters.
 _FILTERS = ((3, 1), (5, 1), (3, 2), (5, 2))
 _FIRST = {one: sum(side**2 for side, _ in _FILTERS[:i]) for i, one in enumerate(_FILTERS)}
 
 
 def _blocks(hp: TowerParams, group: int) -> list[str]:
-    """Names of the blocks of one resolution."""
+    """Return the block names of one resolution."""
     out = list[str]()
     while any(name.startswith(f"v.blk.{group}.{len(out)}.") for name in hp.tensors):
         out.append(f"v.blk.{group}.{len(out)}")
@@ -44,7 +44,7 @@ def _blocks(hp: TowerParams, group: int) -> list[str]:
 
 
 def _conv(p: Tracer, x: Handle, name: str, norm: str) -> Handle:
-    """Build a convolution as a matrix, and its norm."""
+    """Build a convolution as a matrix product, and its norm."""
     return p.rms_norm(p.linear(x, name, width=p.rows(name)), norm, eps=_EPS)
 
 
@@ -63,7 +63,7 @@ def _stem(p: Tracer, hp: TowerParams) -> None:
 
 
 def _edge(p: Tracer, hp: TowerParams, name: str) -> None:
-    """Build an edge residual block (fused inverted bottleneck): a dense 3 x 3 convolution; tap 5 is the row itself."""
+    """Build an edge residual (fused inverted bottleneck): a dense 3 x 3 convolution, with the row itself as tap 5."""
     with p.scope(name):
         x = p.input(width=(n := p.columns_of("conv_exp")))
         y = _conv(p, p.unary(_conv(p, x, "conv_exp", "bn1"), "gelu"), "conv_pwl", "bn2")
@@ -90,7 +90,7 @@ def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _attention(p: Tracer, x: Handle, name: str) -> Handle:
-    """Build multi-query attention: one key and value head, from every position or every second one."""
+    """Build multi-query attention: one KV head, over every position or every second position."""
     with p.scope(name):
         h = p.rms_norm(x, "norm", eps=_EPS)
         q = p.linear(h, "attn.query.proj", width=p.rows("attn.query.proj"))
@@ -107,7 +107,7 @@ def _attention(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _shared(p: Tracer, h: Handle, name: str) -> Handle:
-    """Build keys or values. Rows that the downsampling skips have some, too, but they are masked."""
+    """Build keys or values. Rows skipped by the downsampling are masked."""
     with p.scope(name):
         if p.has("down_conv"):
             h = p.rms_norm(_around(p, h, "down_conv", 2), "norm", eps=_EPS)
@@ -115,7 +115,7 @@ def _shared(p: Tracer, h: Handle, name: str) -> Handle:
 
 
 def _scaled(p: Tracer, y: Handle) -> Handle:
-    p.skip("layer_scale.gamma")  # read under another name
+    p.skip("layer_scale.gamma")  # used under another name
     return y * p.vector("layer_scale") if p.has("layer_scale") else y
 
 
@@ -124,7 +124,7 @@ def _block(p: Tracer, x: Handle, name: str) -> Handle:
 
 
 def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
-    """Build the blocks of one resolution, and the downsampling block of the next if this is the last."""
+    """Build the blocks of one resolution; after the last, also the downsampling block of the next resolution."""
     x = p.input(width=width)
     for name in names:
         x = _block(p, x, name)
@@ -132,7 +132,7 @@ def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
 
 
 def _fewer(p: Tracer, hp: TowerParams, name: str, width: int) -> None:
-    """Build the downsampling block of the last resolution; its rows keep their four source rows as extra columns."""
+    """Build the downsampling block of the last resolution. Its rows keep their four source rows as extra columns."""
     x = p.input(width=width)
     p.output(p.concat(_inverted(p, x, name), p.merge_patches(x, rows=4, kind="concat")), "embeddings", "none")
 
@@ -146,7 +146,7 @@ def _last(p: Tracer, hp: TowerParams, names: list[str], width: int, kept: int) -
 
 
 def _fusion(p: Tracer, hp: TowerParams) -> None:
-    """Build the multi-scale fusion of two resolutions, pooled to rows of the prompt."""
+    """Build the multi-scale fusion of two resolutions and pool it to prompt rows."""
     with p.scope("v.msfa"):
         x = p.input(width=p.columns_of("ffn.pw_exp.conv"))
         x = p.unary(_conv(p, x, "ffn.pw_exp.conv", "ffn.pw_exp.bn"), "gelu")
@@ -154,12 +154,12 @@ def _fusion(p: Tracer, hp: TowerParams) -> None:
         x = p.rms_norm(p.merge_patches(x, rows=_pooled(hp) ** 2, kind="mean"), "norm", eps=_EPS)
     y = p.rms_norm(p.scale(x, x.width**0.5), "mm.soft_emb_norm", eps=_EPS)
     y = p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection"))
-    p.skip("mm.embedding", "mm.hard_emb_norm")  # read by `constants`
+    p.skip("mm.embedding", "mm.hard_emb_norm")  # used by `constants`
     p.output(p.rms_norm(y, eps=_EPS), "embeddings", "none")
 
 
 def _pooled(hp: TowerParams) -> int:
-    """Positions of 16 pixels per side that one row of the prompt covers."""
+    """Return the number of 16-pixel positions per side that one prompt row covers."""
     if hp.settings.image_size % (16 * _SIDE):
         raise ModelError(
             f"metadata key clip.vision.image_size is {hp.settings.image_size}; a multiple of {16 * _SIDE} was expected"
@@ -168,7 +168,7 @@ def _pooled(hp: TowerParams) -> int:
 
 
 def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
-    """Build the stem, then a stage per resolution, each on the rows of the previous one."""
+    """Build the stem, then one stage per resolution."""
     _pooled(hp)
     edges, (one, *ones), (two, *twos), (last, *lasts) = (_blocks(hp, group) for group in range(4))
     widths = [_out(hp, f"{edges[-1]}.conv_pwl"), *(_out(hp, f"{name}.pw_proj.conv") for name in (one, two, last))]
@@ -185,19 +185,19 @@ def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
 
 
 def _out(hp: TowerParams, name: str) -> int:
-    """Output channels of a convolution."""
+    """Return the output channels of a convolution."""
     if f"{name}.weight" not in hp.tensors:
         raise ModelError(f"tensor {name}.weight is missing")
     return hp.tensors[f"{name}.weight"].shape[0]
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Rows of the largest stage with attention: positions of 4 pixels."""
+    """Return the rows of the largest stage with attention, whose positions have 4 pixels."""
     return (hp.settings.image_size // 4) ** 2
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Reshape convolutions to matrices, columns tap by tap with all channels, and rename layer scales to weights."""
+    """Reshape convolutions to matrices (columns ordered by tap, then channel) and rename layer scales to weights."""
     out = {}
     for name, tensor in hp.tensors.items():
         if not name.startswith(("v.conv_stem.", "v.blk.", "v.msfa.")):
@@ -216,12 +216,12 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[1, width]: the row at the end of an image."""
+    """Return the row at the end of an image, [1, width]."""
     return hard_embeddings(hp.tensors, "mm", [_END])
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the positions of each resolution in raster order, and the positions whose keys and values are kept."""
+    """Return the positions of each resolution in raster order, and the positions with keys and values."""
     size = hp.settings.image_size
     if grid != (1, _SIDE, _SIDE):
         raise ValueError(f"the tower reads images of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
@@ -244,7 +244,7 @@ def _all(order: Int32, unit: int = 0) -> PatchLayout:
 
 
 def _pixels(size: int) -> Int32:
-    """[n, 27]: input numbers of the first convolution, line by line of its filter."""
+    """Return the input numbers of the first convolution, [n, 27], filter line by filter line."""
     patch = size // _SIDE
     numbers = np.arange(3 * size**2, dtype=np.int32).reshape(_SIDE, _SIDE, 3, patch, patch)
     lines = numbers.transpose(0, 3, 1, 4, 2).reshape(size**2, 3)
@@ -253,9 +253,9 @@ def _pixels(size: int) -> Int32:
 
 
 def _taps(side: int, filter: int, stride: int) -> Int32:
-    """[n, filter ** 2]: inputs of a filter over side x side positions, stride 1 or 2; -1 is outside.
+    """Return the inputs of a filter over side x side positions, [n, filter ** 2]; -1 is padding.
 
-    "same" padding: an odd remainder is at the end.
+    The stride is 1 or 2. As with "same" padding, an odd remainder is at the end.
     """
     before = (filter - stride) // 2
     along = np.arange(0, side, stride)[:, None] + np.arange(filter) - before
@@ -266,18 +266,18 @@ def _taps(side: int, filter: int, stride: int) -> Int32:
 
 
 def _seconds(side: int) -> Int32:
-    """Every second position of every second line."""
+    """Return every second position of every second line."""
     return (np.arange(0, side, 2)[:, None] * side + np.arange(0, side, 2)).reshape(-1).astype(np.int32)
 
 
 def _seconds_first(side: int) -> Int32:
-    """All positions, ordered so that positions with visible keys are first."""
+    """Return all positions, those with visible keys first."""
     seen = _seconds(side)
     return np.concatenate([seen, np.setdiff1d(np.arange(side**2, dtype=np.int32), seen)]).astype(np.int32)
 
 
 def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
-    """Return rows in this order, with the filter inputs of each; results line by line."""
+    """Return a layout with rows in this order and the filter inputs of each row. Results are in raster order."""
     row_of = np.argsort(order).astype(np.int32)
     seen = _seconds(side)
     gather_rows = np.full((side**2, sum(n**2 for n, _ in _FILTERS)), -1, np.int32)
@@ -300,7 +300,7 @@ def _reading(order: Int32, side: int, *, fewer: bool = False) -> PatchLayout:
 
 
 def _fused(hp: TowerParams, side: int) -> PatchLayout:
-    """Return each position with its own channels and those of its 2 x 2 block, in the order of pooling blocks."""
+    """Return each position with its channels and those of its 2 x 2 block, in the order of pooling blocks."""
     wide, own = (_out(hp, f"v.blk.{group}.0.pw_proj.conv") for group in (3, 2))
     unit = math.gcd(wide, own)
     order = merge_order((1, side, side), _pooled(hp))

@@ -23,8 +23,8 @@ from woolly.plan.exact import exact_log
 
 PROJECTORS = ("gemma4a",)
 
-_EPS = 1e-6  # of all norms: some files have another value
-_REACH = 12  # attention window: the row and those before it
+_EPS = 1e-6  # epsilon of all norms; some files have another value
+_REACH = 12  # attention window: the row and the 11 rows before it
 _TAPS = 9
 _CAP = 50.0  # logit softcap
 _K_SCALE = exact_log(1 + math.e) / exact_log(2)
@@ -90,13 +90,13 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 
 
 def remake(hp: AudioParams) -> dict[str, Tensor]:
-    """Transform relative positions into rope coefficients."""
+    """Convert relative positions to rope coefficients."""
     return relative_position_tensors(hp, _REACH, "attn_k_rel")
 
 
 def relative_position_tensors(hp: AudioParams, reach: int, matrix: str) -> dict[str, Tensor]:
     """Return the rope coefficients of each layer's relative positions, for an attention window of `reach` rows."""
-    # Check tensor sizes first: the width alone comes from the file and is not trusted.
+    # Check sizes before allocating: the width in the file is untrusted.
     names = [f"a.blk.{i}.{matrix}.weight" for i in range(hp.n_layers)]
     for name in names:
         if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
@@ -115,7 +115,7 @@ def relative_position_tensors(hp: AudioParams, reach: int, matrix: str) -> dict[
 
 
 def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the gather indices of the convolutions; attention covers the latest rows."""
+    """Return the gather indices of the convolutions. Attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
         raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
@@ -131,9 +131,9 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 
 def subsampling_filters(times: int, n_freqs: int, ahead: int = 0) -> npt.NDArray[np.int32]:
-    """Return the input positions under each 3 x 3 filter of stride 2, [n, 9], time-major; -1 is padding.
+    """Return the input positions of each 3 x 3 filter of stride 2, [n, 9], time-major; -1 is padding.
 
-    Filters are centered on every second frame, or `ahead` of it.
+    Filters are centered on every second frame, shifted by `ahead`.
     """
     by_time = filter_rows(range(ahead, times + ahead, 2), 0, times)[:, None, :, None]
     by_freq = filter_rows(range(0, n_freqs, 2), 0, n_freqs)[None, :, None, :]

@@ -21,7 +21,7 @@ _F32_MAX = float(np.finfo(np.float32).max)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. Pixels are mapped from 0..1 to -1..1 here; attention scores are not scaled."""
+    """Build the encoder. It maps pixels from 0..1 to -1..1; attention scores are not scaled."""
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 100.0, "neox", sections=(quarter, quarter), spectrum="each")
     x = p.linear(p.input(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
@@ -50,7 +50,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:
-    """Build a matrix product with input and output clamped to the limits of the file."""
+    """Build a matrix product with input and output clamped to limits from the file."""
     low, high, least, most = (
         float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _F32_MAX
         for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
@@ -64,7 +64,7 @@ def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> H
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Join both position tables; reorder head columns so that rope pairs of the column come first in each half."""
+    """Join both position tables, and reorder head columns so that the column's rope pairs come first in each half."""
     table = hp.tensors[_TABLE]
     out = {_TABLE: replace(table, shape=(table.n_elements // hp.width, hp.width))}
     out["made.minus_one"] = f32_tensor("made.minus_one", np.full(hp.patch, -1.0))
@@ -82,7 +82,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in the order of pooling blocks."""
+    """Return the patches in the order of pooling blocks."""
     order = merge_order(grid, hp.merge)
     lines, columns = position_ids(grid, order)
     n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
@@ -101,5 +101,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of the processor's maximum number of rows."""
+    """Return the patches for the processor's maximum number of rows."""
     return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2

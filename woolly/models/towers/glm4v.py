@@ -1,4 +1,4 @@
-"""GLM 4.1V, 4.5V, GLM-OCR: Qwen 2 VL with RMS norms, SwiGLU and interpolated positions; 2 x 2 convolution, MLP."""
+"""GLM 4.1V, 4.5V, GLM-OCR: Qwen 2 VL with RMS norms, SwiGLU, interpolated positions, 2 x 2 convolution and an MLP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order."""
+    """Return the patches in merge order."""
     order = merge_order(grid, hp.merge)
     outputs, rope_positions = np.arange(0, len(order), hp.merge**2, dtype=np.int32), position_ids(grid, order)
     if not hp.table_side:

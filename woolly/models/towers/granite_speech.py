@@ -1,4 +1,4 @@
-"""Audio encoder of Granite Speech: conformer with block attention (4 s), Q-Former over windows of 15 rows."""
+"""Audio encoder of Granite Speech: conformer with block attention (4 s), and a Q-Former over windows of 15 rows."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _conv_module(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
 
 
 def _ctc_feedback(p: Tracer, hp: AudioParams) -> None:
-    """Build the self-conditioned CTC feedback: rows plus the projected CTC posterior.
+    """Build the self-conditioned CTC feedback: add the projected CTC posterior to the rows.
 
-    Softmax over CTC tokens times a matrix is attention over extra rows, one per token.
+    Softmax over CTC tokens times a matrix is computed as attention over extra rows, one per token.
     """
     x, n = p.input(width=hp.width), p.rows("a.enc_ctc_out")
     scores = p.linear(x, "a.enc_ctc_out", width=n)
@@ -72,7 +72,7 @@ def _ctc_feedback(p: Tracer, hp: AudioParams) -> None:
 def _projector(p: Tracer, hp: AudioParams) -> None:
     """Build the Q-Former: self-attention of the queries, then cross-attention to the rows of their window.
 
-    Attention blocks contain queries and rows; an extra key column masks the rows that a step must ignore.
+    Attention blocks contain queries and rows. An extra key column masks the rows that a step must ignore.
     """
     x = p.input(width=hp.width)
     width, heads = p.columns_of("a.proj_query"), hp.keys.positive("audio.projector.head_count")
@@ -110,7 +110,7 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 
 
 def remake(hp: AudioParams) -> dict[str, Tensor]:
-    """Transform relative positions into rope coefficients, fold batch norm, add CTC rows and masks."""
+    """Convert relative positions to rope coefficients, fold batch norm, add CTC rows and masks."""
     if hp.n_layers < 2:
         raise ModelError(f"the tower has {hp.n_layers} block; at least 2 were expected")
     if hp.keys.has("audio.feature_layer"):
@@ -174,7 +174,7 @@ def _projector_layers(hp: AudioParams) -> int:
 
 
 def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the gather indices: blocks, rows with CTC rows, blocks, windows with queries."""
+    """Return the gather indices of blocks, of rows with CTC rows, of blocks, and of windows with queries."""
     n, block, settings = grid[2], _block(hp), hp.settings
     if not 0 < n <= settings.family.max_frames:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {settings.family.max_frames}")
@@ -194,7 +194,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 
 def _windows(n: int, window: int, n_queries: int) -> PatchLayout:
-    """Return the gather indices of windows: rows, then queries. The last window is zero-padded and not masked."""
+    """Return the gather indices of windows: rows, then queries. The zero padding of the last window is not masked."""
     each, n_windows = window + n_queries, -(-n // window)
     order = np.full((n_windows, each), -1, np.int32)
     order[:, :window] = np.arange(n_windows * window).reshape(-1, window)

@@ -1,7 +1,8 @@
-"""Hunyuan VL and HunyuanOCR: a ViT, 2 x 2 convolutions and a matrix with norms before and after.
+"""Hunyuan VL and HunyuanOCR: a ViT, 2 x 2 convolutions, and a matrix with norms before and after it.
 
-Positions and rope follow the original implementation, which the weights were trained with. transformers resizes the
-position table to the exact size, and rotates the halves of a pair by two different positions.
+Positions and rope follow the original implementation, with which the weights were trained. In transformers, the
+position
+table is resized to the exact size, and the halves of a pair rotate by two different positions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("hunyuanvl",)
 
-_MARGIN = 0.1  # added to the side by the original implementation when it computes the scale
+_MARGIN = 0.1  # the original implementation adds it to the side when it computes the scale
 _ROWS = ("v.image_newline", "mm.image_begin", "mm.image_end")
 
 
@@ -32,12 +33,12 @@ def build(p: Tracer, hp: TowerParams) -> None:
         x = layer(p, x, hp, i, act="gelu_erf")
     x = p.merge_patches(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="concat")
     y = p.linear(mlp(p, x, "mm.0", "mm.2"), "mm.model.fc", width=p.rows("mm.model.fc"))
-    p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or by videos
+    p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or only used for videos
     p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "embeddings", "none")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order."""
+    """Return the patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
     return PatchLayout(
@@ -49,7 +50,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Reshape convolutions to matrices, columns tap by tap with all channels."""
+    """Reshape convolutions to matrices, with columns ordered by tap, then channel."""
     out = {}
     for name in ("mm.0.weight", "mm.2.weight"):
         tensor = hp.tensors.get(name)
@@ -60,7 +61,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[3, width]: the rows at the end of a line, at the begin of an image and at its end."""
+    """Return the rows at the end of a line, the start of an image and the end of an image, [3, width]."""
     names = (*_ROWS, "mm.model.fc.weight", "mm.model.fc.bias", "mm.post_norm.weight")
     if missing := [name for name in names if name not in hp.tensors]:
         raise ModelError(f"tensor {missing[0]} is missing")

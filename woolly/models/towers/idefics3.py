@@ -21,5 +21,5 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches of a tile in merge order."""
+    """Return the patches of a tile in merge order."""
     return square(hp, grid)

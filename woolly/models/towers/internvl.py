@@ -12,7 +12,7 @@ PROJECTORS = ("internvl",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. GELU is exact."""
+    """Build the encoder. GELU is the exact form."""
     x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
     x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
@@ -27,5 +27,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _is_rms(p: Tracer) -> bool:
-    """True if norms are RMS norms, as in the largest encoder: norm weights without bias."""
+    """True if norms are RMS norms (weights without bias), as in the largest encoder."""
     return not p.has("v.blk.0.ln1.bias")

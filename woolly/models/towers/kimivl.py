@@ -20,7 +20,7 @@ _NORM = 1e-5  # epsilon of the projector's norm
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. The projector's norm is per patch."""
+    """Build the encoder. The projector norms each patch."""
     x = p.embedding_bag(
         p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd", taps=_TAPS
     )
@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
     """Reorder head columns from interleaved pairs (columns and lines alternating) to split halves."""
-    fours = np.arange(hp.head_dim).reshape(-1, 4)  # a pair for the column, then one for the line
+    fours = np.arange(hp.head_dim).reshape(-1, 4)  # one pair for the column, then one for the line
     head = fours[:, [2, 0, 3, 1]].T.reshape(-1)
     rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
     names = (f"v.blk.{i}.attn_{one}.{part}" for i in range(hp.n_layers) for one in "qk" for part in ("weight", "bias"))
@@ -41,7 +41,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order."""
+    """Return the patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bicubic", _TAPS)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
@@ -51,7 +51,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of the largest image, with the padding of a line and a column."""
+    """Return the patches of the largest image, including a line and a column of padding."""
     pixels = hp.settings.max_pixels
     n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
     return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4

@@ -26,7 +26,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order."""
+    """Return the patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "antialiased", _taps(hp))
     return PatchLayout(
@@ -38,10 +38,10 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _taps(hp: TowerParams) -> int:
-    """Number of interpolation taps of the thinnest image: a complete line or column, two wide."""
+    """Return the number of interpolation taps of the thinnest image: one complete axis of the table, two wide."""
     return 2 * hp.table_side + 2
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a 512-pixel tile, or of the maximum number of rows."""
+    """Return the patches of a 512-pixel tile, or of the maximum number of rows."""
     return max(hp.table_side**2, 1024)

@@ -10,7 +10,7 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("lfm2a",)
 
-_OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # audio output, unused
+_OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # audio output, not supported
 
 remake = remake_conformer
 patch_layout = arrange_subsampled

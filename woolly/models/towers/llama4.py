@@ -14,7 +14,7 @@ PROJECTORS = ("llama4",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. GELU is exact."""
+    """Build the encoder. GELU is the exact form."""
     quarter = hp.head_dim // 4
     rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="each")
     x = with_class(p, p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width))
@@ -27,7 +27,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order, with rope positions from 1; then the class row, which is not rotated."""
+    """Return the patches in merge order, with rope positions from 1, then the class row, which is not rotated."""
     patches = square(hp, grid)
     n = len(patches.order)
     order = np.append(patches.order, np.int32(-1))

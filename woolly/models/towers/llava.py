@@ -1,4 +1,4 @@
-"""LLaVA and Granite Vision: features of CLIP or SigLIP layers, without the class row, and two matrices."""
+"""LLaVA and Granite Vision: features of CLIP or SigLIP layers without the class row, and two matrices."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
 
 PROJECTORS = ("mlp",)
-CONSTANTS = ("v.image_newline",)  # end of each line in 1.6
+CONSTANTS = ("v.image_newline",)  # end of each line in LLaVA 1.6
 
-# Layer counts of complete CLIP encoders. Files without `feature_layer` contain all layers, of which the last is not
-# used, or one layer less.
+# Layer counts of complete CLIP encoders. Files without `feature_layer` contain either all layers, of which the last is
+# unused, or one layer less.
 _WHOLE = (12, 24, 32)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. Features of several layers are concatenated (Granite Vision)."""
+    """Build the encoder. For several feature layers (Granite Vision), features are concatenated."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(with_class(p, x) if _has_class(hp) else x, "v.position_embd")
     if p.has("v.pre_ln"):
@@ -40,7 +40,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return the class row of CLIP, then the patches."""
+    """Return the patches, after the class row for CLIP."""
     return square(hp, grid, has_class=_has_class(hp))
 
 
@@ -50,7 +50,7 @@ def _has_class(hp: TowerParams) -> bool:
 
 
 def _chosen(hp: TowerParams) -> tuple[int, ...]:
-    """Layers whose output is used as features; 0: the input of the first layer."""
+    """Return the layers whose outputs are features; 0 is the input of the first layer."""
     if not hp.keys.has("vision.feature_layer"):
         return (hp.n_layers - (hp.n_layers in _WHOLE),)
     chosen = hp.keys.whole_numbers("vision.feature_layer")

@@ -17,12 +17,12 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("resampler",)
 
-_HEAD = 128  # columns of a head of the resampler
-_MAX_SIDE = 70  # lines and columns with sinusoidal positions
+_HEAD = 128  # columns per head of the resampler
+_MAX_SIDE = 70  # maximum lines and columns with sinusoidal positions
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. Query rows pass through the layers with the patches; no row attends to them."""
+    """Build the encoder. Query rows run through the layers with the patches, but no row attends to them."""
     x = p.linear(p.input(width=hp.patch), "v.patch_embd", width=hp.width)
     x = p.embedding_bag(x, "v.position_embd")
     for i in range(hp.n_layers):
@@ -53,7 +53,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return the patches in raster order, then the queries, whose rows are the result. All attend to the patches."""
+    """Return the patches in raster order, then the queries, which are the outputs. All rows attend to the patches."""
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
     if max(grid[1:]) > _MAX_SIDE:
         raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
@@ -75,12 +75,12 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
-    """Map lines or columns of an input to indices of the position table."""
+    """Map lines or columns of an image to indices of the position table."""
     edges = np.arange(1, side, dtype=np.float32) * np.float32(1 / side)
     gather_weights = at.astype(np.float32) * np.float32(1 / length)
     return np.asarray(np.searchsorted(edges, gather_weights, side="right"), np.intp)
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a slice, whose sides are rounded to complete patches."""
+    """Return the patches of a slice, whose sides are rounded to multiples of a patch."""
     return 2 * hp.side**2

@@ -1,6 +1,6 @@
-"""MiniCPM-V 4.6: SigLIP with a 2 x 2 merger between two layers, and a second 2 x 2 merger at the end.
+"""MiniCPM-V 4.6: SigLIP with a 2 x 2 merger between two layers and another 2 x 2 merger at the end.
 
-Files with more rows per image (one per 2 x 2 patches) have no merger between layers.
+Files that keep one row per 2 x 2 patches have no merger between layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 4  # patches per merged row, at each merger
 
 
 def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
-    """Build the stages before and after the inner merger; one stage without it."""
+    """Build the stages before and after the inner merger, or one stage without it."""
     if hp.merge not in (2, 4):
         raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; 2 or 4 was expected")
     if hp.merge == 2:
@@ -33,7 +33,7 @@ def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
 
 
 def _first(p: Tracer, hp: TowerParams) -> None:
-    """Build the layers over patches; then attention within each block, and its merger."""
+    """Build the layers over patches, then attention within each block and the inner merger."""
     x = _patches(p, hp)
     for i in range(_inserted(hp) + 1):
         x = layer(p, x, hp, i, act="gelu")
@@ -48,7 +48,7 @@ def _first(p: Tracer, hp: TowerParams) -> None:
 
 
 def _last(p: Tracer, hp: TowerParams, first: int) -> None:
-    """Build the layers over merged rows, or over patches, and the projector."""
+    """Build the layers over merged rows (or patches without the inner merger) and the projector."""
     x = p.input(width=hp.width) if first else _patches(p, hp)
     for i in range(first, hp.n_layers):
         x = layer(p, x, hp, i, act="gelu")
@@ -61,7 +61,7 @@ def _patches(p: Tracer, hp: TowerParams) -> Handle:
 
 
 def _inserted(hp: TowerParams) -> int:
-    """Return the layer before the inner merger."""
+    """Return the index of the layer before the inner merger."""
     found = hp.keys.whole_numbers("vision.wa_layer_indexes")
     if len(found) != 1 or not 0 <= found[0] < hp.n_layers - 1:
         raise ModelError(
@@ -72,7 +72,7 @@ def _inserted(hp: TowerParams) -> int:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return patches by 2 x 2 blocks, and merged rows by 2 x 2 blocks."""
+    """Return the patches by 2 x 2 blocks, and the merged rows by 2 x 2 blocks."""
     order, side = merge_order(grid, 2), hp.table_side
     lines, columns = position_ids(grid, order)
     gather_rows = lines * side // grid[1] * side + columns * side // grid[2]
@@ -92,5 +92,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a slice, whose sides are rounded to complete rows."""
+    """Return the patches of a slice, whose sides are rounded to multiples of a row."""
     return 2 * hp.side**2

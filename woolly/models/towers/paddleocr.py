@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: SigLIP with 2D rope and an interpolated position table; a norm, two matrices."""
+"""PaddleOCR-VL: SigLIP with 2D rope and an interpolated position table; a norm and two matrices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order."""
+    """Return the patches in merge order."""
     order = merge_order(grid, hp.merge)
     gather_rows, gather_weights = interpolate_pos_embed(grid, order, hp.table_side, "bilinear", 4)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)

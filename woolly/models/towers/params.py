@@ -53,7 +53,7 @@ class AudioParams:
 
     @property
     def patch(self) -> int:
-        """Mel bins of a frame."""
+        """Mel bins per frame."""
         return self.settings.n_mels
 
 
@@ -66,7 +66,7 @@ class TowerParams:
     n_layers: int
     heads: int
     eps: float
-    act: Act | None  # in the file: "gelu", "silu", or None
+    act: Act | None  # activation in the file: "gelu" or "silu"; None: neither
     keys: Keys  # family-specific keys, under "vision."
     tensors: Mapping[str, Tensor]  # of the file
 
@@ -77,7 +77,7 @@ class TowerParams:
 
     @property
     def patch(self) -> int:
-        """Numbers of a patch."""
+        """Numbers in a patch."""
         return 3 * self.settings.patch_size**2
 
     @property
@@ -87,13 +87,13 @@ class TowerParams:
 
     @property
     def table_side(self) -> int:
-        """Lines and columns of the position table, if image_size is not the trained size; 0: none."""
+        """Lines (and columns) of the position table, which may differ from the trained image size; 0: no table."""
         table = self.tensors.get("v.position_embd.weight")
         return 0 if table is None else math.isqrt(table.n_elements // self.width)
 
     @property
     def merge(self) -> int:
-        """Patches per side of one row."""
+        """Patches per side that one row merges."""
         return self.settings.merge_size
 
 
@@ -111,7 +111,7 @@ def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str,
 
 
 def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:
-    """Return width, layers, heads and norm epsilon."""
+    """Return width, number of layers, number of heads and norm epsilon."""
     width, heads = keys.positive(f"{kind}.embedding_length"), keys.positive(f"{kind}.attention.head_count")
     n_layers = keys.positive(f"{kind}.block_count")
     if n_layers > _MAX_BLOCKS or width % heads != 0:

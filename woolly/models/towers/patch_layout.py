@@ -1,4 +1,4 @@
-"""Patch order of one grid: the data of a plan that is independent of the grid."""
+"""PatchLayout: order of the patches of one grid, the input of an encoder plan."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ Kernel = Literal["bilinear", "bicubic", "antialiased"]
 
 @dataclass(frozen=True, eq=False)
 class PatchLayout:
-    """Rows of an encoder batch, and their results.
+    """Rows of an encoder batch and their results.
 
-    An encoder of several stages has one layout per stage: inputs are patches in the first stage and results of the
-    previous stage in the others.
+    An encoder with several stages has one layout per stage. The first stage reads patches, later stages read results of
+    the
+    previous stage.
     """
 
-    # [n_rows]: the patch of each row, in raster order; -1: a row without a patch. [n_rows, n]: concatenated patches,
-    # as a convolution reads them; -1: zeros.
+    # [n_rows]: patch of each row, indexed in raster order; -1: no patch. [n_rows, n]: several patches per row,
+    # concatenated
+    # as input of a convolution; -1: zeros.
     order: Int32
-    outputs: Int32  # rows with results, ascending
-    results: Int32 | None = None  # result index of each prompt row in raster order; None: in order
-    # As in `Batch`, in the order of rows.
+    outputs: Int32  # indices of rows with results, ascending
+    results: Int32 | None = None  # result of each prompt row in raster order; None: in order
+    # Same fields as in `Batch`, per row.
     rope_positions: Int32 | None = None
     attn_ranges: Int32 | None = None
     gather_rows: Int32 | None = None
     gather_weights: npt.NDArray[np.float32] | None = None
-    unit: int = 0  # numbers per index of `order`; 0: a patch
-    is_text: bool = False  # rows read tokens
+    unit: int = 0  # numbers per index of `order`; 0: a complete patch
+    is_text: bool = False  # True if rows read tokens
 
     def gather(self, values: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
-        """Gather the input of rows `first` to `last` from patches, or from results of the previous stage."""
+        """Gather the inputs of rows `first` to `last` from patches or from results of the previous stage."""
         units = values.reshape(-1, self.unit) if self.unit else values
         order = self.order[first:last]
         out = units[np.maximum(order, 0)]
@@ -44,7 +46,7 @@ class PatchLayout:
 
 
 def merge_order(grid: Grid, side: int) -> Int32:
-    """Return patches by blocks of side x side: blocks in raster order, patches in raster order within a block."""
+    """Return the patches by side x side blocks: blocks in raster order, patches in raster order within a block."""
     frames, height, width = grid
     patches = np.arange(frames * height * width, dtype=np.int32)
     blocks = patches.reshape(frames, height // side, side, width // side, side).transpose(0, 1, 3, 2, 4)
@@ -52,13 +54,13 @@ def merge_order(grid: Grid, side: int) -> Int32:
 
 
 def position_ids(grid: Grid, order: Int32) -> Int32:
-    """[2, n_rows]: the line and the column of each row's patch."""
+    """Return the line and the column of each row's patch, [2, n_rows]."""
     _, height, width = grid
     return np.stack([order // width % height, order % width]).astype(np.int32)
 
 
 def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
-    """Bilinear interpolation of a side x side position table, corners aligned: indices and weights, [n_rows, 4]."""
+    """Return indices and weights, [n_rows, 4], to interpolate a side x side position table with aligned corners."""
     gather_rows: list[npt.NDArray[np.int64]] = []
     gather_weights: list[npt.NDArray[np.float32]] = []
     near: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
@@ -77,10 +79,11 @@ def bilinear_pos_embed(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.
 def interpolate_pos_embed(
     grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int, margin: float = 0.0
 ) -> tuple[Int32, npt.NDArray[np.float32]]:
-    """Interpolation of a side x side position table: indices and weights, [n_rows, taps].
+    """Return indices and weights, [n_rows, taps], to interpolate a side x side position table.
 
-    As torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel that widens as it shrinks.
-    `margin` is added to each side when the scale factor is computed, as some models do against rounding.
+    Equals torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel, which widens when it
+    shrinks.
+    `margin` is added to each side when the scale factor is computed, as some models do to avoid rounding errors.
     """
     gather_rows = np.full((len(order), taps), -1, np.int32)
     gather_weights = np.zeros((len(order), taps), np.float32)
@@ -97,7 +100,7 @@ def interpolate_pos_embed(
 def _axis(
     length: int, side: int, kernel: Kernel, margin: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """[length, taps] each: indices along an axis of the table, and their weights."""
+    """Return indices along an axis of the table and their weights, [length, taps] each."""
     scale = side / (length + margin)
     wide = max(scale, 1.0) if kernel == "antialiased" else 1.0
     centre = (np.arange(length) + 0.5) * scale - 0.5

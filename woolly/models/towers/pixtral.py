@@ -24,18 +24,18 @@ def build(p: Tracer, hp: TowerParams) -> None:
         y = p.linear(y, "mm.patch_merger", width=hp.width)
     else:
         y = p.output_rows(x)
-    p.skip("v.token_embd.img_break")  # duplicated in the text model
+    p.skip("v.token_embd.img_break")  # also in the text model
     p.output(mlp(p, y, "mm.1", "mm.2"), "embeddings", "none")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order; blocks are single patches unless the file merges patches."""
+    """Return the patches in merge order. A block is a single patch unless the file merges patches."""
     order = merge_order(grid, hp.merge)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     return PatchLayout(order, outputs, rope_positions=position_ids(grid, order))
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of an image within the maximum side, with sides rounded up to complete rows."""
+    """Return the patches of the largest image, with sides rounded up to multiples of a row."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2

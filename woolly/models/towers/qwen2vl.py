@@ -1,6 +1,6 @@
 """Qwen 2 VL, 2.5 VL and 2.5 Omni: any image size, 2D rope, 2 x 2 patches per row.
 
-2.5 has RMS norms, SwiGLU, and window attention in all layers but each n-th.
+2.5 has RMS norms and SwiGLU. Every n-th layer has full attention, the others window attention.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
-    """Build the patch embedding of two frames. A still image is used for both."""
+    """Build the patch embedding of two frames; a still image is both frames."""
     given = p.input(width=hp.patch * hp.settings.family.temporal_patch_size)
     first, second = (
         p.split(given, hp.patch, hp.patch) if hp.settings.family.temporal_patch_size == 2 else (given, given)
@@ -40,13 +40,13 @@ def patches(p: Tracer, hp: TowerParams) -> Handle:
 
 
 def vision_rope(hp: TowerParams) -> Rope:
-    """Build 2D rope: half of the pairs rotate by the line, half by the column, with the same frequencies."""
+    """Return 2D rope: half of the pairs rotate by the line, half by the column, with the same frequencies."""
     quarter = hp.head_dim // 4
     return Rope(hp.head_dim, hp.head_dim, 10000.0, "neox", sections=(quarter, quarter), spectrum="each")
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order; with windows, window by window."""
+    """Return the patches in merge order, with windows window by window."""
     n_rows = hp.merge**2
     blocks = merge_order((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
     if not _is_windowed(hp):
@@ -71,7 +71,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
-    """[n_rows, frames of a patch]: patches of both frames; a still image is used for both."""
+    """Return the patches of both frames, [n_rows, frames of a patch]; a still image is both frames."""
     frames, height, width = grid
     depth = hp.settings.family.temporal_patch_size
     if frames > depth:

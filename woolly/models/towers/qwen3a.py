@@ -1,6 +1,6 @@
-"""Audio encoder of Qwen 3 Omni and Qwen 3 ASR: three 2D convolutions in chunks of 1 s, a transformer over 8 s.
+"""Audio encoder of Qwen 3 Omni and Qwen 3 ASR: three 2D convolutions over chunks of 1 s, a transformer over 8 s.
 
-Rows of the convolutions are (time, frequency) positions, columns are channels.
+Rows of the convolutions are (time, frequency) positions; columns are channels.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 
 
 def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the gather indices per chunk. The last chunk is zero-padded; padded frames are dropped."""
+    """Return the gather indices per chunk. The last chunk is zero-padded, and its padded frames are dropped."""
     n, n_mels = grid[2], hp.settings.n_mels
     if not 0 < n <= hp.settings.family.max_frames:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
@@ -84,7 +84,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 
 def _filters(n_chunks: int, times: int, n_freqs: int) -> Int32:
-    """Return the input positions under each 3 x 3 filter of stride 2, [n, 9], frequency-major; -1 is padding."""
+    """Return the input positions of each 3 x 3 filter of stride 2, [n, 9], frequency-major; -1 is padding."""
     by_time = filter_rows(range(0, times, 2), 0, times)  # [times', 3]
     by_freq = filter_rows(range(0, n_freqs, 2), 0, n_freqs)
     at = by_time[:, None, None, :] * n_freqs + by_freq[None, :, :, None]  # [times', n_freqs', freq, time]

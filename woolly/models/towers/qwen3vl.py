@@ -1,4 +1,4 @@
-"""Qwen 3 VL: Qwen 2 VL with an interpolated position table, and DeepStack features for the decoder's layers."""
+"""Qwen 3 VL: Qwen 2 VL with an interpolated position table, and DeepStack features for decoder layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECTORS = ("qwen3vl_merger",)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. DeepStack rows are concatenated to the rows of the last layer, in order."""
+    """Build the encoder. DeepStack features are concatenated to the rows of the last layer, in order."""
     x, rope = p.embedding_bag(patches(p, hp), "v.position_embd", taps=4), vision_rope(hp)
     deep: list[Handle] = []
     for i in range(hp.n_layers):
@@ -31,7 +31,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return patches in merge order, both frames concatenated."""
+    """Return the patches in merge order, with both frames concatenated."""
     order = merge_order((1, *grid[1:]), hp.merge)
     gather_rows, gather_weights = bilinear_pos_embed(grid, order, hp.side)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)

@@ -1,9 +1,9 @@
-"""Registry of encoder families: from a projector's file to the plans of its encoders.
+"""Registry of encoder families: traces a projector file to plans of its encoders.
 
-Every module of this folder with `PROJECTORS`, its `clip.projector_type`s, is a family. `build` returns the plan of a
-vision encoder, or `vision_stages` several; `stages` those of an audio encoder; `patch_layout` the order of patches or
-frames. Optional: `remake` derives tensors, and `constants` computes constant prompt rows from the file. For vision
-encoders also: `CONSTANTS`, names of constant rows stored in the file, and `max_patches`, the largest input.
+Every module of this folder with `PROJECTORS`, a tuple of `clip.projector_type`s, is a family. A vision family has
+`build` (one plan) or `vision_stages` (several plans), an audio family has `stages`. `patch_layout` returns the order of
+patches or frames. Optional: `remake` derives tensors, `constants` computes constant prompt rows, `CONSTANTS` names
+constant rows stored in the file, and `max_patches` returns the size of the largest image.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 _AUDIO = ("a.", "mm.a.")  # name prefixes of an audio encoder
 _MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # maximum rows per run of an image
-_MAX_ROWS = 2048  # per run of a stage without attention: 35 MB for the widest convolutions
+_MAX_ROWS = 2048  # maximum rows per run of a stage without attention; 35 MB for the widest convolutions
 
 
 @dataclass(frozen=True, eq=False)
 class TracedTower:
-    """Plans of an encoder, and the other data of its runs."""
+    """Plans of an encoder, and the data needed to run them."""
 
     stages: tuple[TowerStage, ...]
     settings: VisionSettings | AudioSettings
-    tensors: Mapping[str, Tensor]  # of the file, in the shapes that the plans read
+    tensors: Mapping[str, Tensor]  # tensors of the file, in the shapes that the plans read
     params: TowerParams | AudioParams
     patch_layout: Callable[[Grid], tuple[PatchLayout, ...]]
-    # [n, width]: constant rows of the file, such as the end of a line; they follow the rows of every input.
+    # [n, width]: constant rows of the file, such as the end of a line, placed after the rows of every input.
     constants: npt.NDArray[np.float32] | None = None
     decoder: TracedTransducer | None = None  # of CTC and transducer models
 
@@ -110,12 +110,14 @@ def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> Trace
 
 
 def _is_whole(plan: Plan) -> bool:
-    """True if rows attend to each other, so that all rows must be in one run."""
+    """True if rows attend to each other, so that one run must contain all rows."""
     return bool(plan.paged) or any(step.kind.whole for step in plan.steps)
 
 
 def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
-    """Return a layout; ValueError for indices outside a table, which mean inconsistent sizes in the file."""
+    """Return the layout. Raise ValueError for indices outside a table, which mean that sizes in the file are
+    inconsistent.
+    """
     if arranged.gather_rows is not None and arranged.gather_rows.size:
         highest = arranged.gather_rows.max(axis=0)
         for step in (one for one in plan.steps if one.op == "embedding_bag"):
@@ -126,7 +128,7 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
 
 
 def _max_patches(module: ModuleType, hp: TowerParams) -> int:
-    """Patches of the largest input: from the family, else from the maximum pixels of the file, within a bound."""
+    """Return the patches of the largest input: from the family, else from the file's maximum pixels, within a bound."""
     if hasattr(module, "max_patches"):
         return int(module.max_patches(hp))
     pixels = hp.settings.max_pixels
@@ -134,7 +136,7 @@ def _max_patches(module: ModuleType, hp: TowerParams) -> int:
 
 
 def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArray[np.float32] | None:
-    """Return the constant prompt rows stored in the file; None if it has none."""
+    """Return the constant prompt rows stored in the file, or None if there are none."""
     found = [file.tensors[name].dequantize().reshape(-1) for name in names if name in file.tensors]
     for row in found:
         if len(row) != width:
@@ -160,7 +162,7 @@ def trace_audio_tower(
     patch_layout: Callable[[Grid], tuple[PatchLayout, ...]],
     remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
-    """Trace the audio encoder of a model's own file; `remake` derives tensors."""
+    """Trace an audio encoder that is stored in the model's file; `remake` derives tensors."""
     shaped = _filters_shaped(tensors)
     if remake is not None:
         shaped |= remake(replace(params, tensors=shaped))
@@ -181,7 +183,7 @@ def _staged(
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
         plan, n_rows = tracer.plan(), len(arranged.order)
-        _within_tables(plan, arranged)  # shorter clips have no other indices
+        _within_tables(plan, arranged)  # shorter clips use no other indices
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
@@ -190,7 +192,7 @@ def _staged(
 
 
 def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return the tensors with patch convolutions as matrices, and some matrices transposed."""
+    """Return the tensors with patch convolutions reshaped to matrices and `transposed_names` transposed."""
     out = dict(file.tensors)
     for name, tensor in file.tensors.items():
         if name.startswith("v.patch_embd.weight") and len(tensor.shape) > 2 and tensor.type.block_size == 1:
@@ -201,7 +203,7 @@ def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tens
 
 
 def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with convolutions as matrices, columns tap by tap with all channels."""
+    """Return the tensors with convolutions reshaped to matrices, columns ordered by tap, then channel."""
     out = dict(tensors)
     for name, tensor in tensors.items():
         if not name.startswith(("a.conv1d.", "a.conv2d.")):
@@ -212,7 +214,7 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             array = np.moveaxis(tensor.dequantize().reshape(tensor.shape), 1, -1)
             out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if "a.conv_out.weight" in out and "a.conv2d.3.weight" in out:
-        # Files order columns by channel, then mel bin; rows by mel bin, then channel.
+        # Files order columns by channel, then mel bin, but rows by mel bin, then channel.
         weight = out["a.conv_out.weight"].dequantize()
         channels = out["a.conv2d.3.weight"].shape[0]
         swapped = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)

@@ -1,7 +1,7 @@
 """SAM's encoder: window or global attention with decomposed relative positions (lines and columns).
 
-As in `relative.py`: sinusoids of a distance are products of sinusoids of two positions, here of lines and of columns.
-Windows extend beyond the image: keys and values of the padding are the biases. Global layers mask the padding.
+As in `relative.py`, sinusoids of a distance are products of sinusoids of two positions, here of lines and of columns.
+Windows extend beyond the image. In the padding, keys and values are the biases; global layers mask the padding.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _POSITION, _IS_PLACE, _KEY, _SIZES = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Sam:
-    """Parameters of the encoder. Images have the side of the position table, or one of `sides`."""
+    """Parameters of the encoder. The sides of an image have the length of the position table, or one of `sides`."""
 
     width: int
     n_layers: int
     heads: int
     window: int
-    sides: tuple[int, ...]  # positions per side of each image size, the trained size first
+    sides: tuple[int, ...]  # positions per side for each image size; the trained size is first
 
     @property
     def head_dim(self) -> int:
@@ -52,15 +52,15 @@ class Sam:
         return self.width // self.heads
 
     def reach(self, layer: int) -> int:
-        """Distances of a layer's relative positions, per direction."""
+        """Return the number of distances per direction in a layer's relative positions."""
         return self.sides[0] if layer in _GLOBAL else self.window
 
     def padded(self, side: int) -> int:
-        """Positions per side, with the window padding."""
+        """Return the positions per side, including window padding."""
         return -(-side // self.window) * self.window
 
     def build(self, p: Tracer, hp: TowerParams) -> Handle:
-        """Build the encoder; return the rows of the last layer."""
+        """Build the encoder and return the rows of the last layer."""
         x = p.linear(p.input(width=hp.patch), "v.sam.patch_embd", width=self.width)
         nothing = x * 0.0
         is_place = p.embedding_bag(nothing, "v.sam.ones", first=_IS_PLACE)
@@ -77,9 +77,9 @@ class Sam:
     def _attention(self, p: Tracer, h: Handle, layer: int, sizes: list[Handle], keys: dict[bool, Handle]) -> Handle:
         heads, reach, is_global = self.heads, self.reach(layer), layer in _GLOBAL
         q, k, v = (p.linear(h, "attn.qkv", width=self.width, first=i * self.width) for i in range(3))
-        p.skip("attn.pos_h", "attn.pos_w")  # read as sinusoids
+        p.skip("attn.pos_h", "attn.pos_w")  # converted to sinusoids
         read = q
-        if is_global:  # each image size has its own distances
+        if is_global:  # distances differ by image size
             read = q * sizes[0]
             for one in sizes[1:]:
                 read = p.concat(read, q * one, heads=heads)
@@ -123,14 +123,17 @@ class Sam:
         return out
 
     def _waves(self, by_axis: list[Float64], side: int, reach: int) -> Float64:
-        """[4 * reach, head_dim]: from q to rotary coefficients, for images of a side: lines then columns, twice."""
+        """Return the matrix from q to rotary coefficients, [4 * reach, head_dim], for images with this side.
+
+        Rows are coefficients of lines, then of columns, twice.
+        """
         halves = []
         for table in by_axis:
-            # Distances outside such an image have no effect: zeros.
+            # Images with this side do not use larger distances, so their vectors are zeros.
             by_distance = np.zeros((2 * reach - 1, self.head_dim))
             by_distance[reach - side : reach + side - 1] = _stretched(table, 2 * side - 1)
             waves = fourier_tensors("waves", by_distance[None], 1)["waves.weight"].dequantize()
-            # Attention scales scores, but relative positions are not scaled.
+            # Attention scales all scores, so cancel the scale for relative positions.
             halves.append(waves.reshape(2, reach, self.head_dim).astype(np.float64) * self.head_dim**0.5)
         return np.concatenate(halves, axis=1).reshape(4 * reach, self.head_dim)
 
@@ -142,7 +145,7 @@ class Sam:
         out = {f"{name}.divisors": f32_tensor(f"{name}.divisors", divisors)}
         if name != "v.sam.all":
             return out | {f"{name}.weight": f32_tensor(f"{name}.weight", begun)}
-        # The sine of the constant term has no coefficient: its pair carries the mask.
+        # The sine of the constant term has no coefficient, so its pair carries the mask.
         still = 2 * reach
         beyond, seeing = begun.copy(), np.zeros(4 * reach)
         beyond[still], seeing[still] = _UNSEEN, 1.0
@@ -152,7 +155,7 @@ class Sam:
         }
 
     def patch_layout(self, side: int) -> PatchLayout:
-        """Return positions by windows, padding included; results line by line."""
+        """Return the positions by windows, including padding. Results are in raster order."""
         if side not in self.sides:
             known = " or ".join(f"{one} x {one}" for one in self.sides)
             raise ValueError(f"the tower reads images of {known} patches, not {side} x {side}")
@@ -184,7 +187,7 @@ class Sam:
 
 
 def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
-    """Read the parameters from the file, for images of the trained side and of `sides` in positions."""
+    """Read the parameters from the file. `others` has further sides, in positions, besides the trained one."""
     width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
     if width % heads or n_layers > _MAX_LAYERS or window > hp.side:
@@ -211,7 +214,7 @@ def resized(table: Float64, side: int) -> Float64:
 
 
 def _bicubic(n: int, side: int) -> Float64:
-    """[side, n]: weights of bicubic resampling. The kernel widens as the table shrinks."""
+    """Return the weights of bicubic resampling, [side, n]. The kernel widens when the table shrinks."""
     scale = n / side
     wide = max(scale, 1.0)
     apart = np.abs(np.arange(n)[None] + 0.5 - (np.arange(side)[:, None] + 0.5) * scale) / wide
@@ -234,7 +237,7 @@ def _stretched(table: Float64, n: int) -> Float64:
 
 
 def around(side: int, stride: int) -> Int32:
-    """[n, 9]: inputs of a 3 x 3 filter over side x side positions, stride 1 or 2; -1 is outside."""
+    """Return the inputs of a 3 x 3 filter over side x side positions, [n, 9], with stride 1 or 2; -1 is padding."""
     along = np.arange(0, side, stride)[:, None] + np.array([-1, 0, 1])
     along = np.where((along < 0) | (along >= side), -1, along)
     lines, columns = along[:, None, :, None], along[None, :, None, :]

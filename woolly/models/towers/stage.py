@@ -1,4 +1,4 @@
-"""TowerStage: one of the plans that a tower runs in sequence."""
+"""TowerStage: a plan of an encoder, which runs several plans in sequence."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class StageBuilder:
-    """Builder of a stage, and the prefixes of its tensors; a tensor belongs to the first matching stage."""
+    """Builder of a stage, with prefixes of tensor names. A tensor belongs to the first stage whose prefix matches."""
 
     build: Callable[[Tracer, Any], None]
     names: tuple[str, ...]
-    patches: int = 1  # of an image that are one row of the stage
+    patches: int = 1  # image patches per row of the stage
 
 
 @dataclass(frozen=True, eq=False)
 class TowerStage:
-    """Plan and its maximum rows per run. Rows without attention between them are computed in several runs."""
+    """Plan, and the maximum rows per run. If rows do not attend to each other, several runs compute them."""
 
     plan: Plan
     max_rows: int
 
 
 def filter_rows(centers: Sequence[int] | npt.NDArray[Any], low: int, high: int) -> Int32:
-    """Return the three positions under a filter at each center, [n, 3]; -1, padding, outside `low` to `high`."""
+    """Return the three positions under a filter at each center, [n, 3]. Positions outside `low` to `high` are padding
+    (-1).
+    """
     taps = np.asarray(centers)[:, None] + np.array([-1, 0, 1])
     return np.where((taps < low) | (taps >= high), -1, taps).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Derived tensors of towers: transposed, reshaped, computed."""
+"""Derived tensors of encoders: transposed, reshaped or computed."""
 
 from __future__ import annotations
 

@@ -18,15 +18,16 @@ DecoderType = Literal["ctc", "rnnt", "tdt"]
 class TracedTransducer:
     """Plans that decode encoder frames.
 
-    CTC scores each frame alone. A transducer adds the output of its prediction network (LSTM) to the frame; the joint
-    network of TDT also scores durations, in the columns after the tokens.
+    CTC scores each frame separately. A transducer adds the output of its prediction network (LSTM) to the frame. In
+    TDT, the
+    joint network also scores durations, in the columns after the tokens.
     """
 
     kind: DecoderType
     tensors: Mapping[str, Tensor]
-    joint: Plan  # CTC head or joint network: [n, tokens + durations] of frames (+ prediction)
-    n_tokens: int  # blank, the last token, included
-    predictor: Plan | None = None  # (token, state) -> prediction and new state, side by side
+    joint: Plan  # CTC head or joint network: frames (+ prediction) to [n, tokens + durations]
+    n_tokens: int  # including the blank, the last token
+    predictor: Plan | None = None  # (token, state) to prediction and new state, concatenated
     n_state: int = 0  # width of the LSTM state
     durations: tuple[int, ...] = ()  # frames per duration class (TDT)
     max_symbols: int = 10  # maximum tokens per frame

@@ -1,4 +1,4 @@
-"""The transformer layer shared by vision encoders, and the patch layout of a square image."""
+"""Transformer layer shared by vision encoders, and patch layout of a square image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Norm = Literal["layer", "rms"]
 
 
 def normed(p: Tracer, x: Handle, name: str, hp: Encoder, norm: Norm = "layer") -> Handle:
-    """X after a norm."""
+    """Apply a norm."""
     return p.rms_norm(x, name, eps=hp.eps) if norm == "rms" else p.layer_norm(x, name, eps=hp.eps)
 
 
@@ -33,7 +33,7 @@ def layer(
     mask: Mask = "all",
     tower: str = "v",
 ) -> Handle:
-    """Build pre-norm attention and MLP, each with layer scale if the file has it."""
+    """Build pre-norm attention and MLP, with layer scale if the file has it."""
     with p.scope(f"{tower}.blk.{index}"):
         h = normed(p, x, "ln1", hp, norm)
         if p.has("attn_qkv"):
@@ -58,33 +58,34 @@ def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
         return p.linear(p.unary(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
     if act not in ("silu", "gelu_erf"):
         raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
-    # The gate first: one step then computes both products and the activation.
+    # The gate comes first, so one step computes both products and the activation.
     gate, y = p.linear(h, "ffn_gate", width=p.rows(up)), p.linear(h, up, width=p.rows(up))
     return p.linear(p.glu(gate, y, act), down, width=hp.width)
 
 
 def mlp(p: Tracer, x: Handle, first: str, second: str, act: Act = "gelu_erf") -> Handle:
-    """Build an MLP: two matrices with an activation between them."""
+    """Build an MLP: two matrices with an activation in between."""
     return p.linear(p.unary(p.linear(x, first, width=p.rows(first)), act), second, width=p.rows(second))
 
 
 def with_class(p: Tracer, x: Handle) -> Handle:
-    """X with the class row, in the layout of `square`."""
+    """Add the class row to x, in the layout of `square`."""
     if p.has("v.patch_embd.bias"):
         x = p.embedding_bag(x, "v.patch_embd.bias", first=2)
     return p.embedding_bag(x, "v.class_embd", first=1)
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of an input, for families whose inputs have at most the trained size."""
+    """Return the maximum patches of an input, for families whose images are never larger than the trained size."""
     return hp.side**2
 
 
 def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayout:
-    """Patches of an image of the trained size in merge order; a class row may come first.
+    """Return the patches of an image of the trained size in merge order, optionally after a class row.
 
     Columns of `gather_rows`: index in the position table, index of the class row, and an index that cancels the patch
-    bias for the class row, which has no patch.
+    bias
+    for the class row.
     """
     if grid != (1, hp.side, hp.side):
         raise ValueError(f"the tower reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")

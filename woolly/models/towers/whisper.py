@@ -1,7 +1,6 @@
-"""Whisper encoder: two convolutions and a transformer; also of Ultravox, Qwen 2 Audio and Voxtral.
+"""Whisper encoder, also of Ultravox, Qwen 2 Audio and Voxtral: two convolutions and a transformer.
 
-Each convolution is a stage whose rows gather the rows under its filter. Qwen 2.5 Omni runs the encoder over chunks of
-2 s; neither convolutions nor attention cross chunk borders.
+Each convolution is a stage whose rows gather the rows under its filter. Qwen 2.5 Omni encodes chunks of 2 s separately.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from woolly.plan import Tracer
 
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
 
-_CHUNK = 200  # mel frames of Qwen 2.5 Omni
-_NORM = 1e-6  # epsilon of Ultravox' projector norms
+_CHUNK = 200  # mel frames per chunk of Qwen 2.5 Omni
+_NORM = 1e-6  # epsilon of the norms in Ultravox' projector
 _TAPS = 3
 
 
@@ -64,14 +63,14 @@ _FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))
 
 
 def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
-    """Return the stages of a family."""
+    """Return the stages of the audio encoder's family."""
     if hp.settings.projector == "ultravox":
         return _FIRST, StageBuilder(_encoder, ("a.",)), StageBuilder(_projector, ("mm.a.",))
     return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
 def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the gather indices of each stage, per chunk. Only Qwen 2.5 Omni has several chunks."""
+    """Return the gather indices of each stage, per chunk. Only Qwen 2.5 Omni uses several chunks."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
     if not 0 < n <= hp.settings.family.max_frames:
         raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
@@ -80,7 +79,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     n_filtered = n_rows = 0
     for first in range(0, n, size):
         end = min(first + size, n)
-        # The last frame of an odd number is padding, covered by the first filter only.
+        # If the number of frames is odd, the last frame is padding, and only the first convolution reads it.
         own = (end - first) // 2 * 2 if kind in ("qwen2a", "voxtral") else end - first
         filters.append(filter_rows(range(first, first + own), first, end))
         rows = conv_length(own)
