@@ -5,7 +5,7 @@ import pytest
 from tests.store.hub import Hub
 from woolly.errors import StoreError
 from woolly.store import download, resolve
-from woolly.store.checkpoints import pull_checkpoint
+from woolly.store.hub_download import pull_checkpoint
 
 REPO = "sheep/wool"
 FILES = {

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from woolly.store import find_projectors
-from woolly.store.companions import best_projector, is_projector
+from woolly.store.companions import best_projector
+from woolly.store.file_formats import is_projector
 
 
 @pytest.fixture

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         models_for,
         read_catalogue,
     )
-    from woolly.store.companions import find_draft, find_projectors, is_companion
+    from woolly.store.companions import find_draft, find_projectors
     from woolly.store.derived import find_derived, list_derived, remove_derived, write_derived
     from woolly.store.download import Remote, open_url
     from woolly.store.fetch import pull
+    from woolly.store.file_formats import is_companion
     from woolly.store.folder import models_folder
-    from woolly.store.hub import HubName, hub_remotes, quant_of
+    from woolly.store.hub import HubName, quant_of
+    from woolly.store.hub_download import hub_remotes
     from woolly.store.inventory import find_stored, list_models, own_names, remove_model
     from woolly.store.names import (
         CatalogueEntry,
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
         find_in_catalogue,
         is_in_catalogue,
         is_path,
+        is_url,
         remote_name,
     )
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
     from woolly.store.stored_model import StoredModel
-    from woolly.store.urls import is_url
     from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel
 
 __all__ = [
@@ -89,18 +91,20 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "urls": "is_url",
-        "companions": "find_draft find_projectors is_companion",
+        "companions": "find_draft find_projectors",
+        "file_formats": "is_companion",
         "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel",
         "download": "Remote open_url",
         "stored_model": "StoredModel",
         "fetch": "pull",
         "folder": "models_folder",
-        "hub": "HubName hub_remotes quant_of",
+        "hub": "HubName quant_of",
+        "hub_download": "hub_remotes",
         "inventory": "find_stored list_models own_names remove_model",
         "catalogue.families": "Catalogue Family Purpose Tag all_families models_for read_catalogue",
         "derived": "find_derived list_derived remove_derived write_derived",
-        "names": "CatalogueEntry expand_home find_in_catalogue is_in_catalogue is_path catalogue_names remote_name",
+        "names": "CatalogueEntry catalogue_names expand_home find_in_catalogue is_in_catalogue is_path is_url"
+        " remote_name",
         "presets": "NO_PRESET PRESETS_FILE Preset find_preset preset_files read_presets",
     },
 )

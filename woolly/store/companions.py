@@ -7,27 +7,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from woolly.store.file_formats import is_projector, plain_name, types_of
 from woolly.store.folder import models_folder
+from woolly.store.other_programs import ollama_projector
 
-_ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
-_TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
 _WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
-# Prefixes and suffixes of draft heads, which cannot be run alone.
-_HEAD = re.compile(r"(?:mtp|eagle3|dflash|dspark)-|.*-eagle3$")
 
 # The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
 _PREFERRED = ("F16", "FP16", "BF16", "Q8_0", "F32", "FP32")
-
-
-def is_projector(name: str) -> bool:
-    """Returns whether a file is named as projectors are; `mmproj` stands before or after the name of the model."""
-    return "mmproj" in name.rpartition("/")[2].lower()
-
-
-def is_companion(name: str) -> bool:
-    """Returns whether a file is named as those are that cannot be run alone: projectors and draft heads."""
-    plain = _TYPE.sub("", _ENDING.sub("", name.rpartition("/")[2])).lower()
-    return is_projector(name) or _HEAD.match(plain) is not None
 
 
 def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
@@ -83,8 +70,6 @@ def find_projectors(model: Path) -> list[Path]:
         if name is not None:
             found.append(folder / name)
     if not found and re.fullmatch(r"sha256-[0-9a-f]{64}", model.name):
-        from woolly.store.other_programs import ollama_projector
-
         own = ollama_projector(model)
         found += [] if own is None else [own]
     return found
@@ -120,10 +105,10 @@ def _is_repository(folder: Path) -> bool:
 
 def _stem(name: str) -> str:
     """Returns the letters and digits of a name without its type and the words that projectors have."""
-    plain = _TYPE.sub("", _ENDING.sub("", name.rpartition("/")[2]))
+    plain = plain_name(name)
     return re.sub(r"[^a-z0-9]", "", _WORDS.sub("", plain).lower())
 
 
 def _rank(name: str) -> int:
-    types = [found.upper() for found in _TYPE.findall(_ENDING.sub("", name.rpartition("/")[2]))]
+    types = [found.upper() for found in types_of(name)]
     return next((_PREFERRED.index(one) for one in reversed(types) if one in _PREFERRED), len(_PREFERRED))

@@ -1,7 +1,7 @@
 """Downloads one file over HTTP, with retries; a cut connection or a killed process resumes where it stopped.
 
-huggingface_hub lists repositories (hub.py) but does not download: its 2.4 removes the bytes of a download that fails,
-retries no connection that was reset, follows redirects to plain HTTP, and takes no address outside of a hub.
+huggingface_hub lists repositories (hub_download.py) but does not download: its 2.4 removes the bytes of a download that
+fails, retries no connection that was reset, follows redirects to plain HTTP, and takes no address outside of a hub.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from woolly.errors import StoreError
 from woolly.machine.file_lock import file_lock
 from woolly.store.checksum import CHUNK, sha256_of
 from woolly.store.file_formats import magic_error
+from woolly.store.inventory import list_models
 from woolly.store.safe_files import fsync_and_rename
 
 if TYPE_CHECKING:
@@ -263,8 +264,6 @@ def check_online(url: str, name: str) -> None:
 
 
 def _models_here() -> str:
-    from woolly.store.inventory import list_models  # it imports this module
-
     names = [model.name for model in list_models()]
     return f"use a model that is here: {', '.join(names)}" if names else "no model is here"
 
@@ -274,8 +273,6 @@ def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> 
     if n_bytes:
         rest = f"; {n_bytes // 10**6} MB are kept, and `woolly pull {name}` goes on from there"
     else:
-        from woolly.store.inventory import list_models  # it imports this module
-
         rest = f"; models here: {', '.join(model.name for model in list_models()) or 'none'}"
     return f"cannot reach {urlsplit(url).netloc or url} for {name} ({_in_words(error)}): check the network{rest}"
 

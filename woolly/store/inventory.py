@@ -12,8 +12,7 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.store import wheel_models
-from woolly.store.companions import is_companion
-from woolly.store.file_formats import find_files
+from woolly.store.file_formats import find_files, is_companion
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, quant_of, shards_of
 from woolly.store.names import is_path, names_in_catalogue, remote_name

@@ -14,7 +14,6 @@ from woolly.store import wheel_models
 from woolly.store.catalogue.families import Tag, all_families
 from woolly.store.file_formats import FILE, is_model_file
 from woolly.store.hub import HubName, quant_of
-from woolly.store.urls import is_url
 from woolly.store.wheel_models import find_wheel_model
 
 _REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"
@@ -95,6 +94,11 @@ def is_in_catalogue(name: str) -> bool:
 def is_bare_repo(spec: str) -> bool:
     """Returns whether `spec` has the form org/repo or org/repo:TYPE, which may be a path too."""
     return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not is_model_file(spec)
+
+
+def is_url(spec: str) -> bool:
+    """Returns whether `spec` is an address rather than a name or a path."""
+    return re.match(r"https?://\S+$", spec) is not None
 
 
 def expand_home(spec: str) -> str:

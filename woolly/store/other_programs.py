@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from woolly.store.companions import is_companion
-from woolly.store.file_formats import find_files
+from woolly.store.file_formats import find_files, is_companion
 from woolly.store.hub import hub_cache
 from woolly.store.stored_model import StoredModel, describe, is_later_shard
 

@@ -24,11 +24,12 @@ from woolly.store.names import (
     is_bare_repo,
     is_in_catalogue,
     is_path,
+    is_url,
     names_in_catalogue,
     remote_name,
 )
 from woolly.store.presets import Preset
-from woolly.store.urls import find_downloaded, is_url
+from woolly.store.urls import find_downloaded
 from woolly.store.wheel_models import find_wheel_model
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from woolly.errors import StoreError
+from woolly.store.checksum import sha256_of
 from woolly.store.download import Remote, check_source, download
 from woolly.store.file_formats import is_model_file
 from woolly.store.folder import models_folder
-
-
-def is_url(spec: str) -> bool:
-    """Returns whether `spec` is an address rather than a name or a path."""
-    return re.match(r"https?://\S+$", spec) is not None
 
 
 def local_path(url: str) -> Path:
@@ -42,8 +37,6 @@ def pull_url(url: str, *, sha256: str | None = None, progress: Callable[[int, in
     """Downloads a file unless it is here; with a checksum, a file that is here is checked too."""
     target = local_path(url)
     if target.exists() and sha256 is not None:
-        from woolly.store.checksum import sha256_of
-
         if sha256_of(target) != sha256.lower():
             raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
         return target  # the right bytes, from whatever address

@@ -158,7 +158,7 @@ def _folder(source: str) -> tuple[Path, dict[str, Any]]:
             f"there is no folder {source}; expected one with config.json and safetensors files, or the name of a"
             " repository, org/repo"
         )
-    from woolly.store.checkpoints import pull_checkpoint
+    from woolly.store.hub_download import pull_checkpoint
 
     repo = re.sub("^hf:", "", source, flags=re.IGNORECASE)
     with bytes_bar(f"fetching {repo}") as report:
