@@ -138,7 +138,7 @@ def test_missing_folder_is_not_looked_up_on_the_hub(name, tmp_path, monkeypatch)
 def test_run_converts_a_folder_once(whole, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
     said = []
-    monkeypatch.setattr("woolly.cli.commands.convert.print_status", said.append)
+    monkeypatch.setattr("woolly.cli.first_run.checkpoint.print_status", said.append)
     answers = [woolly("run", whole, "the", "-n", "2", "--raw", "--temperature", "0") for _ in range(2)]
     assert len(said) == 1 and "it is converted once" in said[0]
     assert answers[0] == answers[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.commands.quantize_size import report_missing
-from woolly.cli.first_run.checkpoint import check_archive
+from woolly.cli.first_run.checkpoint import check_archive, write_converted
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
@@ -23,7 +22,7 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.convert import ConversionPlan, Written
-    from woolly.quantize import ImportanceMatrix, Recipe
+    from woolly.quantize import Recipe
 
 _LIMIT = 1024  # threads
 
@@ -109,7 +108,7 @@ def convert(
     plan = plan_conversion(open_checkpoint(folder), about, ignored=ignored or ())
     recipe = choose_types(plan, type_name, has_imatrix=imatrix is not None)
     report_missing(imatrix, recipe)
-    written = None if dry_run else _write(plan, recipe, target, threads, imatrix)
+    written = None if dry_run else write_converted(plan, recipe, target, threads, imatrix)
     if as_json:
         click.echo(json.dumps(_facts(plan, recipe, target, written), indent=2))
     else:
@@ -130,22 +129,6 @@ def _convert_lora(
     return {"path": str(target), "type": "F32", "tensors": n}
 
 
-def converted(folder: Path) -> Path:
-    """Returns the GGUF file of a checkpoint's folder in the models folder; it is written once, and says so."""
-    from woolly.convert import choose_types, open_checkpoint, plan_conversion
-    from woolly.store import models_folder
-
-    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
-    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
-    target = models_folder() / "converted" / f"{folder.resolve().name}-{digest}.gguf"
-    if not target.exists():
-        print_status(f"woolly: {folder} is a checkpoint: it is converted once, to {target}")
-        plan = plan_conversion(open_checkpoint(folder))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _write(plan, choose_types(plan, None), target, None)
-    return target
-
-
 def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     """Returns the folder that is meant, and what is known about it; a repository of the hub is fetched first."""
     check_archive(source)
@@ -164,17 +147,6 @@ def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     with bytes_bar(f"fetching {repo}") as report:
         folder = pull_checkpoint(repo, report)
     return folder, {"general.source.huggingface.repository": repo}
-
-
-def _write(
-    plan: ConversionPlan, recipe: Recipe, target: Path, threads: int | None, imatrix: ImportanceMatrix | None = None
-) -> Written:
-    from woolly.convert import write_draft
-    from woolly.machine.cores import default_threads
-
-    with bytes_bar(f"{plan.path.name} to {target.name}") as report:
-        n = threads or default_threads()
-        return write_draft(plan, recipe, target, threads=n, progress=report, imatrix=imatrix)
 
 
 def _facts(plan: ConversionPlan, recipe: Recipe, target: Path, written: Written | None) -> dict[str, Any]:
