@@ -211,3 +211,27 @@ def test_template_is_probed_once_for_its_roles():
     )
     assert template.takes("user") and template.takes("system") and not template.takes("user", "user")
     assert template._taken == {("user",): True, ("system",): True, ("user", "user"): False}
+
+
+def test_template_may_append_to_its_own_lists_only():
+    own = "{% set ns = namespace(ids=[]) %}{% for m in messages %}{% set _ = ns.ids.append(m.role) %}{% endfor %}"
+    assert ChatTemplate(own + "{{ ns.ids|join(',') }}").render([HELLO, HELLO]) == "user,user"
+    with pytest.raises(TemplateError, match="append"):
+        ChatTemplate("{{ messages.append(1) }}").render([HELLO])
+    shown = "{{ tools|length }}{% for part in messages[0].content %}{{ part.text }}{% endfor %}"
+    parts = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    for given in ("tools", "messages[0].content"):
+        with pytest.raises(TemplateError, match="append"):
+            ChatTemplate(f"{shown}{{{{ {given}.append(1) }}}}").render([parts], **TOOLS)
+    endless = "{% set ns = namespace(ids=[1]) %}{% for i in ns.ids %}{% set _ = ns.ids.append(i) %}{% endfor %}"
+    with pytest.raises(TemplateError, match="stopped"):
+        ChatTemplate(endless).render([HELLO])
+
+
+def test_iterators_become_json_lists():
+    source = "{{ tools|map(attribute='function')|tojson }}{{ {'a': [tools|map(attribute='type')]}|tojson(indent=1) }}"
+    tool = {"type": "function", "function": {"name": "é"}}
+    assert (
+        ChatTemplate(source).render([HELLO], tools=[tool])
+        == '[{"name": "é"}]{\n "a": [\n  [\n   "function"\n  ]\n ]\n}'
+    )

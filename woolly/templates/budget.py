@@ -43,9 +43,11 @@ _SCALARS = frozenset({int, float, bool, type(None)})
 class Budget:
     """Remaining cost of one render; `work` and `memory` only decrease."""
 
-    __slots__ = ("_deadline", "_mark", "depth", "memory", "work")
+    __slots__ = ("_deadline", "_mark", "depth", "given", "memory", "work")
 
-    def __init__(self, work: int, memory: int, seconds: float) -> None:
+    def __init__(self, work: int, memory: int, seconds: float, given: frozenset[int] = frozenset()) -> None:
+        """`given` are the ids of the lists of the conversation, which a template cannot change."""
+        self.given = given
         self.work = work
         self.memory = memory
         self.depth = 0

@@ -22,6 +22,7 @@ from jinja2.utils import Namespace
 
 from woolly.errors import TemplateError
 from woolly.templates.budget import (
+    MAX_DEPTH,
     NUMBERS,
     ListIterator,
     check_key,
@@ -64,6 +65,7 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
+    value = _listed(value)
     n_values, n_bytes = weigh(value)
     step = len(indent) if isinstance(indent, str) else indent or 0
     if step > 32:
@@ -76,6 +78,21 @@ def _tojson(
     return json.dumps(
         value, ensure_ascii=bool(ensure_ascii), indent=indent, separators=separators, sort_keys=bool(sort_keys)
     )
+
+
+def _listed(value: Any, depth: int = 0) -> Any:
+    """Return `value` with its iterators as lists: `map` and `select` return iterators, which JSON does not have."""
+    if type(value) is ListIterator:
+        value = paid_list(value)
+    if depth < MAX_DEPTH and type(value) in (list, tuple, dict):
+        items = value.values() if type(value) is dict else value
+        spend(len(value))
+        if any(type(item) is ListIterator or type(item) in (list, tuple, dict) for item in items):
+            hold(80 * len(value))
+            if type(value) is dict:
+                return {key: _listed(item, depth + 1) for key, item in value.items()}
+            return [_listed(item, depth + 1) for item in value]
+    return value
 
 
 def _from_json(value: Any) -> Any:

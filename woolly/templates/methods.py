@@ -194,6 +194,13 @@ def _get(target: dict[Any, Any], /, key: Any, default: Any = None) -> Any:
     return target.get(check_key(key), default)
 
 
+def _append(target: list[Any], /, value: Any) -> None:
+    """`list.append`: the lists of a template are its own, and each render copies those of the conversation."""
+    spend(4)
+    hold(16)
+    target.append(value)
+
+
 _STRING: dict[str, Function] = {
     **{name: _same_size(name) for name in ("strip", "lstrip", "rstrip", "removeprefix", "removesuffix")},
     # Case mapping makes up to three characters of one.
@@ -208,6 +215,7 @@ _STRING: dict[str, Function] = {
 
 METHODS: dict[type, dict[str, Function]] = {
     str: _STRING,
+    list: {"append": _append},
     dict: {"get": _get, "keys": dict.keys, "values": dict.values, "items": dict.items},
 }
 

@@ -97,7 +97,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """`obj.attribute`: an allowed method or property, else an item."""
         cls = type(obj)
         method = METHODS.get(cls, {}).get(attribute)
-        if method is not None:
+        if method is not None and (cls is not list or id(obj) not in ACTIVE.get().given):
             return Bound(method, obj)
         if cls is dict and attribute in obj:
             return obj[attribute]

@@ -165,7 +165,8 @@ class ChatTemplate:
             "documents": intake.copy(documents, "documents"),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        return self._run(plain, intake.size)
+        given = frozenset([*intake.lists, id(plain["messages"])])
+        return self._run(plain, intake.size, given=given)
 
     def _functions(self, tools: Any) -> dict[str, str]:
         """Returns the tools as text. Firefunction's template reads it without a question whether it is there."""
@@ -191,23 +192,35 @@ class ChatTemplate:
                 remedy = f"did you mean {near[0]!r}?" if near else f"those that it takes: {hint}"
                 raise TemplateError(f"{whose} takes no variable {name[:40]!r}; {remedy}")
 
-    def _run(self, plain: dict[str, Any], size: int, share: int = 1) -> str:
+    def _run(self, plain: dict[str, Any], size: int, share: int = 1, given: frozenset[int] = frozenset()) -> str:
         from woolly.templates.budget import Budget
 
         n_messages = len(plain["messages"])
         work = (WORK + WORK_PER_CHARACTER * size + WORK_PER_PAIR * n_messages**2) // share
         memory = (MEMORY + (MEMORY_PER_CHARACTER + MEMORY_PER_PAIR * n_messages) * size) // share
-        return self._compiled.render(plain, Budget(work, memory, SECONDS / share + work / WORK_PER_SECOND))
+        return self._compiled.render(plain, Budget(work, memory, SECONDS / share + work / WORK_PER_SECOND, given))
 
-    def _probe(self, messages: list[dict[str, Any]]) -> str:
-        """Returns the prompt for a tiny conversation, or "" if the template rejects it."""
+    def probe(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, begins_answer: bool
+    ) -> str:
+        """Return the prompt for a tiny conversation, or "" if the template rejects it; costs little."""
+        plain = [_Intake().copy(message, "message") for message in messages]
+        try:
+            fitted = [self._fit(message, 1) for message in plain]
+        except TemplateError:
+            return ""
+        return self._probe(fitted, tools, begins_answer=begins_answer)
+
+    def _probe(self, messages: list[dict[str, Any]], tools: Any = None, *, begins_answer: bool = True) -> str:
+        """Return the prompt for a tiny conversation, or "" if the template rejects it."""
         plain = {
             **self._tokens,
             **_defaults(),
+            **self._functions(tools),
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": begins_answer,
         }
         try:
             return self._run(plain, 0, _PROBE_SHARE)
@@ -267,6 +280,7 @@ class _Intake:
 
     def __init__(self) -> None:
         self.size = 0
+        self.lists: list[int] = []  # ids of the copies that are lists
         self._n_values = 0
 
     def copy(self, value: Any, where: str, depth: int = 0) -> Any:
@@ -284,7 +298,9 @@ class _Intake:
         if isinstance(value, int) and value.bit_length() <= _MAX_BITS:
             return int(value)
         if isinstance(value, (list, tuple)):
-            return [self.copy(item, where, depth + 1) for item in value]
+            items = [self.copy(item, where, depth + 1) for item in value]
+            self.lists.append(id(items))
+            return items
         if isinstance(value, Mapping):
             self.size += len(value)
             return {self._key(key, where): self.copy(item, where, depth + 1) for key, item in value.items()}
