@@ -1,4 +1,4 @@
-"""WHAT to compute: a model traced once into a linear list of steps."""
+"""Plans: a model traced once into a linear list of steps."""
 
 from woolly.plan.ops import OPS, Cost, Load, Op
 from woolly.plan.plan import Plan, Pooling, Result, Step, Value, Weight

@@ -1,6 +1,6 @@
 """Correctly rounded log, power and softplus, for constants of a plan that affect result bits.
 
-Uses decimals of 40 digits, because the C library and NumPy differ in the last bit between systems.
+Computed with 40 decimal digits, because C libraries and NumPy differ in the last bit between systems.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 from decimal import Decimal, localcontext
 
 _DIGITS = 40
-_MAX_DIGITS = 400  # 1 plus the smallest f64 has 324
+_MAX_DIGITS = 400  # 1 plus the smallest f64 has 324 digits
 
 
 def exact_log(x: float) -> float:
     """Return the natural logarithm of a positive number."""
     if not 0.0 < x < math.inf:
-        return math.log(x)  # whatever such a file asks for
+        return math.log(x)  # infinity or NaN, if a file has such a value
     with localcontext() as context:
         context.prec = _DIGITS
         return float(Decimal(x).ln())
@@ -33,7 +33,7 @@ def exact_softplus(x: float) -> float:
     if not math.isfinite(x):
         return max(x, 0.0)
     with localcontext() as context:
-        # 1 + e^x needs one more digit for each 2.3 that x is below 0.
+        # 1 + e^x needs one more digit for every 2.3 that x is below 0.
         context.prec = min(_DIGITS + int(max(0.0, -x) / 2.3), _MAX_DIGITS)
         above = (1 + Decimal(-abs(x)).exp()).ln()
         return float(max(Decimal(x), Decimal(0)) + above)

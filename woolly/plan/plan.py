@@ -1,4 +1,4 @@
-"""The Plan: the computation of a model as immutable, comparable, printable data."""
+"""Plan: the computation of a model as immutable, comparable, printable data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from woolly.quant import GGMLType
 
 Rows = Literal["batch", "output"]
-# Result of the last step: logits per output row, or embeddings or scores of complete texts.
+# Result of the last step: logits per output row, or embeddings or scores of complete sequences.
 Result = Literal["logits", "embeddings", "scores"]
-# Pooling of a text's rows; "rank": a vector that a classifier head maps to scores.
+# Pooling of a sequence's rows; "rank": a vector that a classifier head maps to scores.
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Attribute = int | float | str | Rope
 
@@ -30,12 +30,12 @@ class Value:
 
     id: int
     width: int
-    rows: Rows  # "batch": every token; "output": only the rows whose logits are wanted
+    rows: Rows  # "batch": every token; "output": only the rows with requested logits
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file that a step reads, or a range of its rows: then its name ends in "[first:last]"."""
+    """Tensor of the file that a step reads, or a range of its rows if the name ends in "[first:last]"."""
 
     name: str
     type: GGMLType
@@ -58,14 +58,14 @@ class Step:
 
     op: str
     inputs: tuple[int, ...]  # ids of values, () for the step that reads the batch's tokens
-    outputs: tuple[int, ...]  # ids of the values it makes: one, or several of a fused step
+    outputs: tuple[int, ...]  # ids of the computed values: several only in fused steps
     weights: tuple[Weight, ...]
     attributes: tuple[tuple[str, Attribute], ...]
-    source: str  # "file.py:line" of the model's own line
+    source: str  # "file.py:line" of the line in the model file
 
     @property
     def output(self) -> int:
-        """The output of a step with a single output."""
+        """Output of a step with a single output."""
         (value,) = self.outputs
         return value
 
@@ -88,18 +88,18 @@ class Step:
         return float(value)
 
     def rope(self) -> Rope | None:
-        """The rotary parameters; None for a step without rope."""
+        """Return the rotary parameters, or None for a step without rope."""
         value = dict(self.attributes).get("rope")
         return value if isinstance(value, Rope) else None
 
     @property
     def kind(self) -> Op:
-        """The row of the op table."""
+        """Row of the op table."""
         return OPS[self.op]
 
     @property
     def roles(self) -> list[str]:
-        """The role of each weight."""
+        """Role of each weight."""
         if listed := dict(self.attributes).get("roles"):
             return str(listed).split()
         return [role.rstrip("?") for role in self.kind.weights[: len(self.weights)]]
@@ -115,7 +115,7 @@ class Step:
 
     @property
     def part(self) -> str:
-        """The part of a model that the step belongs to."""
+        """Part of a model that the step belongs to."""
         part = self.kind.part
         return part if isinstance(part, str) else part(self)
 
@@ -126,7 +126,7 @@ class Step:
 
     @property
     def writes(self) -> set[str]:
-        """State that the step changes, and scratch memory that it shares with other steps."""
+        """State and shared scratch memory that the step changes."""
         return {name.format_map(dict(self.attributes)) for name in self.kind.writes + self.kind.scratch}
 
     def cost(self, plan: Plan, load: Load) -> Cost:
@@ -134,45 +134,45 @@ class Step:
         return self.kind.cost(plan, self, load)
 
     def used_share(self, weight: Weight) -> float:
-        """Share of a weight that a token's row is multiplied with: n_used experts of a tensor of experts, else all."""
+        """Return the share of a weight that one row uses: the selected experts of an expert tensor, else all of it."""
         if weight in self.by_role(*self.kind.rare):
             return 0.0
         is_chosen = len(weight.shape) == 3 and "n_used" in self.kind.attributes
         return min(1.0, self.integer("n_used") / weight.shape[0]) if is_chosen else 1.0
 
     def row_bytes(self) -> int:
-        """Bytes of weights read for one row; of experts, only the selected ones."""
+        """Bytes of weights read for one row, counting only selected experts."""
         return round(sum(weight.n_bytes * self.used_share(weight) for weight in self.weights))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A straight list of steps over values and GGUF weight names; the last step makes the result."""
+    """Linear list of steps over values and GGUF weight names. The last step computes the result."""
 
     architecture: str
     steps: tuple[Step, ...]
     values: tuple[Value, ...]
     state: tuple[Paged | Slot, ...]  # state between runs, indexed by the attribute "entry" of steps
     result: Result = "logits"
-    pooling: Pooling | None = None  # None of logits; "none": a vector for each row that the batch asks for
+    pooling: Pooling | None = None  # None for logits; "none": a vector for each output row
     labels: tuple[str, ...] = ()  # names of the score columns, if the file has them
     positions: int | None = None  # positions up to which the plan equals the model; None: all
-    # Plan of the multi-token-prediction blocks: maps the value `features` and the token after each row to the logits
-    # of the token after that. Its state is separate.
+    # Plan of the multi-token-prediction blocks: from the value `features` and the token after each row, it computes the
+    # logits of the following token. Its state is separate.
     draft: Plan | None = None
-    borrows: bool = False  # draft that reads the state of the main model and has no state itself
-    # Drafts that predict several tokens in parallel: the mask token, and the maximum number of masks.
+    borrows: bool = False  # whether the draft reads the state of the main model and has none itself
+    # For drafts that predict several tokens in parallel: the mask token, and the maximum number of masks.
     mask: int | None = None
     n_masks: int = 0
-    features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
+    features: int | None = None  # value that a draft reads; None: the input of `output_rows`
     transcribes: bool = False  # speech-to-text model
-    is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
+    is_part: bool = False  # part of a larger plan; values have the same rows as in that plan
 
     def __repr__(self) -> str:
         return f"Plan({self.architecture!r}, {len(self.steps)} steps, {self.n_layers} layers; print shows them)"
 
     def __str__(self) -> str:
-        from woolly.plan.show import show  # it reads plans
+        from woolly.plan.show import show  # imports this module
 
         return show(self, fold=True)
 
@@ -193,7 +193,7 @@ class Plan:
 
     @property
     def is_causal(self) -> bool:
-        """True if attention is causal. Otherwise a text must be complete in one batch, and nothing is cached."""
+        """True if attention is causal. Otherwise a sequence must be complete in one batch, and nothing is cached."""
         return not any(dict(step.attributes).get("mask") in ("all", "block") for step in self.steps)
 
     @property
@@ -205,7 +205,7 @@ class Plan:
     def layers(self) -> tuple[str, ...]:
         """The layer ("blk.3") of each step, "" outside of layers.
 
-        A step without weights belongs to the layer of the step before it, unless it picks the rows of the head.
+        A step without weights belongs to the layer of the previous step, unless it selects the rows of the head.
         """
         out: list[str] = []
         for step in self.steps:
@@ -216,7 +216,7 @@ class Plan:
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """Every weight that a step reads, in order of first use."""
+        """Weights of all steps, in order of first use."""
         return {weight.name: weight for step in self.steps for weight in step.weights}
 
     @cached_property
@@ -243,7 +243,7 @@ class Plan:
         return sum(entry.width * bytes_per_element for entry in self.paged.values() if not entry.window)
 
     def context_bytes(self, n_tokens: int, bytes_per_element: float, n_rows: int = 512) -> float:
-        """Return the cache size of a sequence; an entry with a window keeps the window and the rows of one step."""
+        """Return the cache size of a sequence. An entry with a window stores the window and the rows of one step."""
         kept = (min(n_tokens, e.window + n_rows) if e.window else n_tokens for e in self.paged.values())
         pages = sum(n * e.width * bytes_per_element for n, e in zip(kept, self.paged.values(), strict=True))
         return pages + self.bytes_per_sequence

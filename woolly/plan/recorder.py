@@ -1,4 +1,4 @@
-"""The Recorder: values, weights and steps of a model while it is traced. Ops are methods that call `_step`."""
+"""Recorder: values, weights and steps of a model while it is traced. Ops are methods that call `_step`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from woolly.plan.tracer import Tracer
     from woolly.quant import GGMLType
 
-# Tensors that no text model reads: vision and audio encoders in the same file, and scales for int8 hardware.
+# Tensors that text models do not read: vision and audio encoders in the same file, and scales for int8 hardware.
 _TOWERS = ("v.", "mm.", "a.")
 _AUDIO = ("a.", "mm.a.")  # the audio encoder next to a vision encoder
 _SIDECAR = ".input_scale"
-# Frames of this folder are not the model's.
+# Frames of this folder are not part of a model file.
 _HERE = str(Path(__file__).parent)
 
 
@@ -49,7 +49,7 @@ class Vector:
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """A value in a model file. `a + b` and `x * 0.22` are steps too."""
+    """Value in a model file. `a + b` and `x * 0.22` add steps, too."""
 
     value: Value
     tracer: Tracer
@@ -74,7 +74,7 @@ class Handle:
 
 
 class Recorder:
-    """The steps of one model over the tensors of one file, as far as they are traced."""
+    """Steps of one model traced so far, over the tensors of one file."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Recorder:
     ) -> None:
         """`is_tower`: trace a vision or audio encoder, whose tensors a text model skips.
 
-        `ignored` are name prefixes that no step reads; None: those of encoders, or of the audio encoder.
-        `state` is the state of the main model, for drafts that read it.
+        `ignored` lists name prefixes of tensors that need not be read; None: tensors of the encoders, or of the audio
+        encoder. `state` is the state of the main model, for drafts that read it.
         """
         self._ignored = ignored if ignored is not None else _AUDIO if is_tower else _TOWERS
-        self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
+        self.pooling = pooling  # requested pooling of embeddings; None: default of the model, or logits
         self._architecture = architecture
         self._tensors = tensors
         self._scope: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Recorder:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Weight names inside are prefixed with `name.`."""
+        """Prefix weight names in the block with `name.`."""
         outer = self._scope
         self._scope = (*outer, name)
         try:
@@ -113,11 +113,11 @@ class Recorder:
             self._scope = outer
 
     def rows(self, name: str) -> int:
-        """Rows of the matrix `name`; a vector is one."""
+        """Return the rows of the matrix `name`, 1 for a vector."""
         return self._row(name).shape[0]
 
     def columns_of(self, name: str) -> int:
-        """Columns of the matrix `name`."""
+        """Return the columns of the matrix `name`."""
         return self._row(name).shape[1]
 
     def has(self, name: str) -> bool:
@@ -125,7 +125,7 @@ class Recorder:
         return self._full(name) in self._tensors
 
     def skip(self, *names: str) -> None:
-        """Names tensors, or blocks of them ("blk.47"), that this model knows and never reads."""
+        """Declare tensors, or blocks such as "blk.47", that this model never reads."""
         self._skipped += tuple(".".join((*self._scope, name)) for name in names)
 
     def output(self, value: Handle, result: Result = "logits", pooling: Pooling | None = None) -> None:
@@ -138,9 +138,9 @@ class Recorder:
         self._result = (result, pooling)
 
     def plan(self, block: str = "") -> Plan:
-        """The finished plan. A tensor of the file that no step reads is an error: nothing is silently ignored.
+        """Return the finished plan. A tensor of the file that no step reads is an error; none is silently ignored.
 
-        With a `block` ("blk.47") the plan is that of a draft, and only the tensors of that block must be read.
+        With a `block` ("blk.47"), the plan is for a draft, and only the tensors of that block must be read.
         """
         if self._output is None:
             raise PlanError(f"the {self._architecture} model file names no output")
@@ -195,7 +195,7 @@ class Recorder:
         return Handle(value, cast("Tracer", self))
 
     def _full(self, name: str) -> str:
-        """The tensor's name in the file: `name.weight`, or `name` if only that is there. "/name" is outside scopes."""
+        """Return the tensor's name in the file: `name.weight`, else `name`. A leading "/" ignores scopes."""
         full = name[1:] if name.startswith("/") else ".".join((*self._scope, name))
         return full if full in self._tensors and f"{full}.weight" not in self._tensors else f"{full}.weight"
 
@@ -231,7 +231,7 @@ class Recorder:
         return Weight(weight.name, weight.type, (math.prod(weight.shape),))
 
     def _bias(self, name: str, weight: Weight) -> tuple[Weight, ...]:
-        """`name.bias`, if the file has one for the matrix or the experts' matrices."""
+        """Return `name.bias`, if the file has one for the matrix or the experts' matrices."""
         if not self.has(f"{name}.bias"):
             return ()
         bias = self._weight(f"{name}.bias")
@@ -241,7 +241,7 @@ class Recorder:
         return (bias,)
 
     def _view(self, weight: Weight, first: int, n: int, axis: int) -> Weight:
-        """Rows [first, first + n) of a weight; `axis` is that of the rows."""
+        """Return rows [first, first + n) of a weight; `axis` is the axis of the rows."""
         if first + n > weight.shape[axis]:
             self._fail(f"{weight.name} has {weight.shape[axis]} rows, but rows {first} to {first + n} were expected")
         shape = list(weight.shape)
@@ -272,5 +272,5 @@ class Recorder:
 
 @functools.cache
 def _file_name(path: str) -> str:
-    """The name of one of a few files, of which a model has a thousand lines: half of the time of tracing went here."""
+    """Return the name of a source file. Cached, because it took half of the time to trace a model."""
     return Path(path).name

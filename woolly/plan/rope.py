@@ -1,4 +1,4 @@
-"""Rotary position embedding: its parameters, and the frequencies that follow from them."""
+"""Rotary position embedding: parameters and frequencies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from woolly.plan.exact import exact_log, exact_power
 
-# Pairs of elements that rotate together: "neox" is (i, i + n_rot / 2), "adjacent" is (2i, 2i + 1), llama.cpp's norm.
+# Pairs of elements that rotate together: "neox" is (i, i + n_rot / 2), "adjacent" is (2i, 2i + 1), called "norm" in
+# llama.cpp.
 RopeStyle = Literal["adjacent", "neox"]
-# Pairs of the sections of a rope with several positions: "contiguous", one run of pairs for each section;
-# "interleaved", one pair of each section in turn as long as it has some left, the rest to the first.
+# Order of pairs in a rope with sections: "contiguous" has one run of pairs per section, "interleaved" takes one pair of
+# each section in turn until they run out; remaining pairs belong to the first section.
 SectionOrder = Literal["contiguous", "interleaved"]
-# The frequencies of a rope with sections: "one" descending row over all pairs; "each" section its own row; "every" the
-# row over all pairs, of which section s of n has each n-th from the s-th on.
+# Frequencies of a rope with sections: "one" descending series over all pairs; "each" section has a separate series;
+# "every": one series over all pairs, of which section s of n takes every n-th from the s-th on.
 Spectrum = Literal["one", "each", "every"]
 
 
@@ -43,8 +44,8 @@ class Rope:
     original_context: int = 0
     log_multiplier: float = 0.0  # YaRN's divisor of the magnitude; 0: none
     truncate: bool = True  # YaRN's range of blended pairs is rounded outwards
-    # Pairs that turn by each of a row's positions (M-RoPE: time, line, column; a tower: line, column). A batch that
-    # gives one position alone turns all pairs by it.
+    # Number of pairs rotated by each of a row's positions (M-RoPE: time, line, column; a tower: line, column). If a
+    # batch has only one position per row, it rotates all pairs.
     sections: tuple[int, ...] = ()
     order: SectionOrder = "contiguous"
     spectrum: Spectrum = "one"
@@ -61,10 +62,10 @@ class Rope:
 def rope_frequencies(
     rope: Rope, divisors: npt.NDArray[np.float32] | None = None
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Radians per position of each pair, and the magnitude that multiplies cos and sin.
+    """Return the radians per position of each pair, and the magnitude that multiplies cos and sin.
 
-    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor. Those of pairs that stay
-    may follow.
+    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor. It may have further ones
+    for pairs that are not rotated.
     """
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
     frequencies = -_spectrum(rope) if rope.inverse else _spectrum(rope)
@@ -100,7 +101,7 @@ def rope_axes(rope: Rope) -> npt.NDArray[np.intp]:
 
 
 def _spectrum(rope: Rope) -> npt.NDArray[np.float64]:
-    """Radians per position of each pair, before any scaling."""
+    """Return the radians per position of each pair, before any scaling."""
     if rope.spectrum == "one":
         return _powers(rope.base, rope.n_rot)
     n = len(rope.sections)
@@ -112,18 +113,18 @@ def _spectrum(rope: Rope) -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _powers(base: float, n_rot: int) -> npt.NDArray[np.float64]:
-    """base ** (-2 i / n_rot) of each pair i, rounded correctly.
+    """Return base ** (-2 i / n_rot) for each pair i, correctly rounded.
 
-    Not by NumPy, whose power differs in the last bit from CPU to CPU: the angle at position 100,000 would then differ
-    in its 36th bit, and about one of 5,000 entries of the table in its last one.
+    Not NumPy's power, which differs between CPUs in the last bit: the angle at position 100,000 would then differ in
+    its 36th bit, and about one of 5,000 table entries in its last bit.
     """
     if not 0.0 < base < math.inf:
-        return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)  # whatever such a file asks for
+        return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)  # NaN or infinity, as in the file
     powers = np.array([exact_power(base, -2.0 * i / n_rot) for i in range(n_rot // 2)], np.float64)
     powers.flags.writeable = False
     return powers
 
 
 def _correction_dim(rope: Rope, rotations: float) -> float:
-    """Index of the pair that makes `rotations` over the original context."""
+    """Return the index of the pair that makes `rotations` over the original context."""
     return rope.n_rot * exact_log(rope.original_context / (rotations * 2.0 * math.pi)) / (2.0 * exact_log(rope.base))

@@ -1,4 +1,4 @@
-"""The printed table of a plan: one line per step, stable enough to be compared as text."""
+"""Printed table of a plan: one line per step, stable enough to be compared as a string."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = ("step", "op", "inputs", "output", "weight", "type", "source", "attri
 
 
 def show(plan: Plan, *, fold: bool = False) -> str:
-    """The table as plain text with aligned columns. `fold` shows the first of equal layers and counts the rest."""
+    """Return the table as plain text with aligned columns. `fold` shows only the first of equal layers."""
     rows = [_row(plan, index, step) for index, step in enumerate(plan.steps)]
     table = [_COLUMNS, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
@@ -41,7 +41,7 @@ def _row(plan: Plan, index: int, step: Step) -> tuple[str, ...]:
 
 
 def _folded(layers: tuple[str, ...], rows: list[tuple[str, ...]], lines: list[str]) -> list[str]:
-    """Layers that differ only in their number are counted instead of shown."""
+    """Return the lines, with a count in place of layers that differ only in their number."""
     out: list[str] = []
     before, alike = "", 0
     for layer, run in groupby(range(len(rows)), key=lambda i: layers[i]):

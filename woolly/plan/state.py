@@ -13,7 +13,7 @@ class Paged:
     k_dim: int  # columns of a head of K
     v_dim: int
     v_in_k: bool = False  # V is the first v_dim columns of K and is not stored
-    window: int = 0  # latest positions that some step reads; 0: all
+    window: int = 0  # latest positions that a step may read; 0: all
 
     @property
     def width(self) -> int:

@@ -1,4 +1,4 @@
-"""The Tracer: the API of model files. Its methods are the rows of the op table."""
+"""Tracer: the API of model files. Its methods are the rows of the op table."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ from woolly.plan.ops import (
 class Tracer(
     BasicOps, AttentionOps, ChoosingOps, CompressingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps
 ):
-    """Writes down the steps of one model over the tensors of one file, and checks shapes as it goes."""
+    """Records the steps of one model over the tensors of one file, and checks their shapes."""

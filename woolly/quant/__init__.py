@@ -1,4 +1,4 @@
-"""BYTES OF WEIGHTS: the type table, decoding and encoding of rows."""
+"""Quantization: the type table, and decoding and encoding of rows."""
 
 from typing import TYPE_CHECKING
 

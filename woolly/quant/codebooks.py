@@ -12,50 +12,50 @@ from woolly import _native
 from woolly.quant.types import GGMLType
 
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
-Floats = NDArray[np.float32]  # (n_blocks, 256) unless said otherwise
+Floats = NDArray[np.float32]  # (n_blocks, 256) unless noted otherwise
 Whole = NDArray[np.uint32]
 
 _EIGHTH, _QUARTER = np.float32(0.125), np.float32(0.25)
-# The signs of eight columns: the number of negative ones is even, so that seven bits give the eighth.
+# Signs of eight columns. The number of negative signs is even, so seven bits determine the eighth.
 _EIGHT_SIGNS = np.array([bits | bits.bit_count() % 2 << 7 for bits in range(128)], dtype=np.uint8)
 
 
 @cache
 def _points(name: str, width: int) -> Floats:
-    """The points of a codebook, shape (n_points, width)."""
+    """Return the points of a codebook, shape (n_points, width)."""
     return np.frombuffer(_native.codebooks()[name], np.int8).reshape(-1, width).astype(np.float32)
 
 
 def _whole(part: Bytes, dtype: str = "u1") -> Whole:
-    """Little-endian numbers of a part of each block."""
+    """Return little-endian integers from a part of each block."""
     return np.ascontiguousarray(part).view(dtype).astype(np.uint32)
 
 
 def _fields(numbers: Whole, n_fields: int, width: int) -> Whole:
-    """Fields of `width` bits from the lowest one on: shape (n_blocks, n), n_fields from each number in order."""
+    """Return fields of `width` bits, lowest first, n_fields from each number in order: (n_blocks, n)."""
     shifts = np.arange(0, n_fields * width, width, dtype=np.uint32)
     fields: Whole = (numbers[:, :, None] >> shifts) & np.uint32((1 << width) - 1)
     return fields.reshape(len(numbers), -1)
 
 
 def _half(blocks: Bytes) -> Floats:
-    """The float16 that begins each block, shape (n_blocks, 1)."""
+    """Return the float16 that begins each block, shape (n_blocks, 1)."""
     return np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
 
 
 def _odd(factors: Whole) -> Floats:
-    """1, 3, 5, ..."""
+    """Return the odd factors 1, 3, 5, ..."""
     return (2 * factors + 1).astype(np.float32)
 
 
 def _scale(values: Floats, unit: Floats, factors: Whole, out: Floats) -> None:
-    """Values times the odd factor of their group times the unit of their block. Every product is exact."""
+    """Write values times the odd factor of their group times the unit of their block. Every product is exact."""
     groups = values.reshape(len(out), factors.shape[1], -1)
     np.multiply(groups, (unit * _odd(factors))[:, :, None], out=out.reshape(groups.shape))
 
 
 def _signed(values: Floats, signs: Bytes) -> Floats:
-    """Values negated if their bit is set; signs is (n_blocks, 32), a bit for each column."""
+    """Return the values, negated where the sign bit is set. `signs` is (n_blocks, 32), one bit per column."""
     negative = np.unpackbits(np.ascontiguousarray(signs), axis=1, bitorder="little").astype(bool)
     flat = values.reshape(len(signs), 256)
     return np.where(negative, -flat, flat)
@@ -93,7 +93,7 @@ def _iq3_s(blocks: Bytes, out: Floats) -> None:
 
 
 def _iq1(ranks: Whole, down: Whole) -> Floats:
-    """Eight times the points, plus 1 or minus 1, shape (n_blocks, 32, 8); both arguments are (n_blocks, 32)."""
+    """Return eight times the points, plus or minus 1: (n_blocks, 32, 8). Both arguments are (n_blocks, 32)."""
     values: Floats = _points("IQ1", 8)[ranks] + (1 - 2 * down.astype(np.float32))[:, :, None]
     return values
 
@@ -107,14 +107,14 @@ def _iq1_s(blocks: Bytes, out: Floats) -> None:
 
 def _iq1_m(blocks: Bytes, out: Floats) -> None:
     nibbles, scales = _fields(_whole(blocks[:, 32:48]), 2, 4), _whole(blocks[:, 48:], "<u2")
-    # The float16 is spread over the top nibbles of four half words.
+    # The float16 is spread over the top nibbles of four 16-bit words.
     bits = (scales >> np.uint32(12)) << np.array([0, 4, 8, 12], dtype=np.uint32)
     unit = np.bitwise_or.reduce(bits, axis=1, keepdims=True).astype("<u2").view("<f2").astype(np.float32)
     values = _iq1(blocks[:, :32] | (nibbles & np.uint32(7)) << np.uint32(8), nibbles >> np.uint32(3))
     _scale(values, unit * _EIGHTH, _fields(scales, 4, 3), out)
 
 
-# The codebook of each type, as `_native.codebooks()` calls it, and its decoder.
+# Codebook name of each type in `_native.codebooks()`, and its decoder.
 CODEBOOK_TYPES: dict[GGMLType, tuple[str, Callable[[Bytes, Floats], None]]] = {
     GGMLType.IQ2_XXS: ("IQ2_XXS", _iq2_xxs),
     GGMLType.IQ2_XS: ("IQ2_XS", _iq2_xs),
@@ -127,5 +127,5 @@ CODEBOOK_TYPES: dict[GGMLType, tuple[str, Callable[[Bytes, Floats], None]]] = {
 
 
 def codebook_of(type: GGMLType) -> str:
-    """The name of a type's codebook in `_native.codebooks()`; empty if it has none."""
+    """Return the name of a type's codebook in `_native.codebooks()`; empty if it has none."""
     return CODEBOOK_TYPES[type][0] if type in CODEBOOK_TYPES else ""

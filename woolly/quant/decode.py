@@ -1,4 +1,4 @@
-"""Dequantization of each tensor type in NumPy: the oracle of every kernel."""
+"""Dequantization of each tensor type in NumPy, the reference for every kernel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from woolly.quant.codebooks import CODEBOOK_TYPES
 from woolly.quant.types import GGMLType
 
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
-Floats = NDArray[np.float32]  # (n_blocks, block_size) unless said otherwise
+Floats = NDArray[np.float32]  # (n_blocks, block_size) unless noted otherwise
 
-# Elements decoded at a time: the temporaries of a chunk stay within a second-level cache.
+# Elements decoded at a time, so that the temporaries of a chunk fit in a second-level cache.
 _CHUNK = 1 << 16
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
-# Twice the values of E2M1, so that they are whole; the exponent below is halved in turn.
+# Twice the values of E2M1, so that they are integers. The exponent below is halved to compensate.
 _E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 
 
@@ -28,7 +28,7 @@ def can_dequantize(type: GGMLType) -> bool:
 
 
 def dequantize(data: NDArray[np.uint8], type: GGMLType) -> NDArray[np.float32]:
-    """Rows of bytes, shape (..., bytes per row), to their values, shape (..., elements per row)."""
+    """Dequantize rows of bytes, shape (..., bytes per row), to values, shape (..., elements per row)."""
     decode = _DECODERS.get(type)
     if decode is None:
         supported = ", ".join(known.name for known in GGMLType if can_dequantize(known))
@@ -43,7 +43,7 @@ def dequantize(data: NDArray[np.uint8], type: GGMLType) -> NDArray[np.float32]:
     blocks = np.ascontiguousarray(data).reshape(-1, type.type_size)
     values = out.reshape(-1, type.block_size)
     step = max(1, _CHUNK // type.block_size)
-    # Scales may hold any bits: infinities and NaN come out as the format says, without a warning.
+    # Scales may have any bits. Infinities and NaN are returned as the format defines, without a warning.
     with np.errstate(all="ignore"):
         for start in range(0, len(blocks), step):
             decode(blocks[start : start + step], values[start : start + step])
@@ -62,12 +62,12 @@ def _bf16(blocks: Bytes, out: Floats) -> None:
 
 
 def _half(blocks: Bytes, start: int) -> Floats:
-    """The float16 at a byte of each block, shape (n_blocks, 1)."""
+    """Return the float16 at a byte of each block, shape (n_blocks, 1)."""
     return np.ascontiguousarray(blocks[:, start : start + 2]).view("<f2").astype(np.float32)
 
 
 def _nibbles(packed: Bytes, out: Floats, run: int) -> None:
-    """Low nibbles of each run of bytes, then their high nibbles: the common order of 4-bit types."""
+    """Unpack the low nibbles of each run of bytes, then the high nibbles: the common order of 4-bit types."""
     n_blocks = len(packed)
     halves = out.reshape(n_blocks, -1, 2, run)
     runs = packed.reshape(n_blocks, -1, run)
@@ -76,7 +76,7 @@ def _nibbles(packed: Bytes, out: Floats, run: int) -> None:
 
 
 def _fifth_bits(blocks: Bytes, start: int) -> Floats:
-    """16 for every set bit of the 32 at a byte of each block, shape (n_blocks, 32)."""
+    """Return 16 for every set bit of the 32 bits at a byte of each block, shape (n_blocks, 32)."""
     bits = np.unpackbits(blocks[:, start : start + 4], axis=1, bitorder="little")
     values: Floats = (bits << np.uint8(4)).astype(np.float32)
     return values
@@ -113,7 +113,7 @@ def _q8_0(blocks: Bytes, out: Floats) -> None:
 
 
 def _pairs(packed: Bytes) -> Bytes:
-    """Two-bit fields of runs of 32 bytes, lowest bits of the run first; shape (n_blocks, n_runs, 4, 32)."""
+    """Return two-bit fields of runs of 32 bytes, lowest bits of the run first: (n_blocks, n_runs, 4, 32)."""
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
     fields: Bytes = (packed.reshape(len(packed), -1, 1, 32) >> shifts) & np.uint8(3)
     return fields
@@ -140,7 +140,7 @@ def _q3_k(blocks: Bytes, out: Floats) -> None:
     factors = (scales.astype(np.float32) - np.float32(32)) * _half(blocks, 108)
     groups = out.reshape(n_blocks, 16, 16)
     shifts = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
-    # A set high bit means that nothing is subtracted.
+    # If the high bit is set, nothing is subtracted.
     third = ((blocks[:, None, :32] >> shifts) & np.uint8(1)) << np.uint8(2)
     groups[:] = (_pairs(blocks[:, 32:96]).reshape(n_blocks, 8, 32) | third).reshape(groups.shape)
     groups -= 4
@@ -148,7 +148,7 @@ def _q3_k(blocks: Bytes, out: Floats) -> None:
 
 
 def unpack_scales_k4(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """The eight 6-bit scales and eight 6-bit mins in the 12 bytes of Q4_K and Q5_K, each (n_blocks, 8)."""
+    """Return the eight 6-bit scales and eight 6-bit mins in the 12 bytes of Q4_K and Q5_K, each (n_blocks, 8)."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     low, top = np.uint8(0x3F), np.uint8(0x30)
     scales = np.concatenate([first & low, (third & np.uint8(15)) | ((first >> np.uint8(2)) & top)], axis=1)
@@ -186,7 +186,7 @@ def _q6_k(blocks: Bytes, out: Floats) -> None:
 
 
 def _look_up(packed: Bytes, table: Floats, out: Floats) -> None:
-    """Nibbles of runs of 16 bytes, low then high, through a table of 16 values."""
+    """Look up nibbles of runs of 16 bytes, low then high, in a table of 16 values."""
     n_blocks = len(packed)
     runs = packed.reshape(n_blocks, -1, 1, 16)
     indices = np.concatenate([runs & np.uint8(15), runs >> np.uint8(4)], axis=2)
@@ -213,7 +213,7 @@ def _iq4_xs(blocks: Bytes, out: Floats) -> None:
 
 def _mxfp4(blocks: Bytes, out: Floats) -> None:
     exponent = blocks[:, :1].astype(np.uint32)
-    # Half of 2**(exponent - 127); the two smallest are subnormal.
+    # Half of 2**(exponent - 127). The two smallest values are subnormal.
     bits = np.where(exponent < 2, np.uint32(0x00200000) << exponent, (exponent - np.uint32(1)) << np.uint32(23))
     _look_up(blocks[:, 1:], _E2M1_VALUES, out)
     out *= bits.view(np.float32)
@@ -221,7 +221,7 @@ def _mxfp4(blocks: Bytes, out: Floats) -> None:
 
 def _nvfp4(blocks: Bytes, out: Floats) -> None:
     n_blocks, codes = len(blocks), blocks[:, :4].astype(np.int32)
-    # Half of an E4M3 number; its top bit has no meaning, and ggml reads the code 127 as 0.
+    # Half of an E4M3 number. The top bit is unused, and ggml reads the code 127 as 0.
     exponent, mantissa = (codes >> 3) & 15, (codes & 7).astype(np.float32)
     fraction = np.where(exponent == 0, mantissa, mantissa + np.float32(8))
     scales = np.where(codes == 127, np.float32(0), np.ldexp(fraction, np.maximum(exponent, 1) - 11))
@@ -234,7 +234,7 @@ def _nvfp4(blocks: Bytes, out: Floats) -> None:
 def _tq1_0(blocks: Bytes, out: Floats) -> None:
     powers = np.array([1, 3, 9, 27, 81], dtype=np.uint8)[:, None]
     column = 0
-    # A byte is a fraction of 256 in base 3: 3 times its rest carries the next digit.
+    # A byte encodes a base-3 fraction of 256: multiplying the remainder by 3 carries the next digit.
     for start, end, n_digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
         rest = (blocks[:, None, start:end] * powers[:n_digits]).reshape(len(blocks), -1)
         out[:, column : column + rest.shape[1]] = (rest.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)

@@ -1,4 +1,4 @@
-"""Values to the bytes of each tensor type, in NumPy."""
+"""Quantization of values to each tensor type in NumPy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from woolly.quant.types import GGMLType
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
 Floats = NDArray[np.float32]  # (n_blocks, block_size)
 
-# Elements encoded at a time: bounds the temporaries of the searches to a few megabytes.
+# Elements encoded at a time, which limits the temporaries of the searches to a few megabytes.
 _CHUNK = 1 << 16
 
 
 def quantize(x: NDArray[np.floating], type: GGMLType) -> NDArray[np.uint8]:
-    """Values, shape (..., n), to rows of bytes, shape (..., type.row_bytes(n)).
+    """Quantize values, shape (..., n), to rows of bytes, shape (..., type.row_bytes(n)).
 
-    GGUFError when a value is not finite, or so large that the type cannot hold it.
+    GGUFError if a value is not finite, or too large for the type.
     """
     encode = _ENCODERS.get(type)
     if encode is None:
@@ -43,7 +43,7 @@ def quantize(x: NDArray[np.floating], type: GGMLType) -> NDArray[np.uint8]:
                 f"expected finite values to quantize to {type.name}, "
                 f"found {values.reshape(-1, x.shape[-1])[row, column]} in row {row}, column {column}"
             )
-        # Tiny blocks have reciprocals beyond float32, handled where they occur.
+        # Reciprocals of tiny blocks overflow float32, and are handled where they occur.
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             encode(chunk, encoded[start : start + step])
         if not _scales_are_finite(encoded[start : start + step], type):
@@ -79,7 +79,7 @@ def _halves(scales: Floats) -> Bytes:
 
 
 def _reciprocal(scales: Floats) -> Floats:
-    """1/scale, or 0 if that is infinite or NaN."""
+    """Return 1/scale, or 0 if that is infinite or NaN."""
     inverse = np.float32(1) / scales
     finite: Floats = np.where(np.isfinite(inverse), inverse, np.float32(0))
     return finite
@@ -90,7 +90,7 @@ def _pack(levels: Bytes, out: Bytes) -> None:
 
 
 def _symmetric(blocks: Floats, half_range: int) -> tuple[Floats, Bytes]:
-    """Scale and levels 0..2*half_range-1 such that the largest magnitude becomes level 0 exactly."""
+    """Return scale and levels 0..2*half_range-1, such that the largest magnitude becomes level 0 exactly."""
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
     scales = largest / np.float32(-half_range)
     levels = np.trunc(blocks * _reciprocal(scales) + np.float32(half_range + 0.5))
@@ -98,7 +98,7 @@ def _symmetric(blocks: Floats, half_range: int) -> tuple[Floats, Bytes]:
 
 
 def _affine(blocks: Floats, n_levels: int) -> tuple[Floats, Floats, Bytes]:
-    """Scale, minimum and levels 0..n_levels-1 that span each block from its minimum to its maximum."""
+    """Return scale, minimum and levels 0..n_levels-1 that span each block from its minimum to its maximum."""
     low = blocks.min(axis=1, keepdims=True)
     scales = (blocks.max(axis=1, keepdims=True) - low) / np.float32(n_levels - 1)
     levels = np.trunc((blocks - low) * _reciprocal(scales) + np.float32(0.5))
@@ -156,7 +156,7 @@ _ENCODERS: dict[GGMLType, Callable[[Floats, Bytes], None]] = {
     GGMLType.Q6_K: encode_q6_k,
 }
 
-# Where each type keeps numbers narrower than float32, which a large input can push to infinity.
+# Fields of each type that are narrower than float32, which large inputs may overflow to infinity.
 _SCALES: dict[GGMLType, tuple[str, tuple[int, ...]]] = {
     GGMLType.F16: ("<f2", (0,)),
     GGMLType.BF16: ("<u2", (0,)),

@@ -1,4 +1,4 @@
-"""The searches behind Q4_K and Q6_K: scales that fit their group in the least-squares sense."""
+"""Search for the scales of Q4_K and Q6_K, which fit their group in the least-squares sense."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-# Groups whose largest magnitude is below this are zero: their scale would vanish in float16 anyway.
+# Groups with a smaller largest magnitude become zero: their scale would be zero in float16 anyway.
 _TINY = np.float32(1e-15)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator / denominator; 0 for a denominator of 0."""
+    """Return numerator / denominator; 0 for a denominator of 0."""
     out = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape), dtype=np.float32)
     np.divide(numerator, denominator, out=out, where=denominator != 0)
     return out
 
 
 def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
-    """Scale and offset (at least 0) per group such that scale * level - offset is near x.
+    """Return scale and offset (at least 0) per group, such that scale * level - offset approximates x.
 
-    Tries 21 ranges around the group's own, solves the weighted least-squares line through the levels of each,
-    and keeps the best. Large values weigh more, as they do in a dot product. x is (n_groups, size).
+    Tries 21 ranges around the group's range, computes the weighted least-squares line through the levels of each, and
+    returns the best. Large values have more weight, as in a dot product. x is (n_groups, size).
     """
     top = np.float32(n_levels - 1)
     weights = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + np.abs(x)
@@ -47,7 +47,7 @@ def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
         determinant = sum_w * sum_l2 - sum_l * sum_l
         scale = _ratio(sum_w * sum_xl - sum_x * sum_l, determinant)
         offset = _ratio(sum_l2 * sum_x - sum_l * sum_xl, determinant)
-        # The format stores no positive offset: a line through zero is the best that is left.
+        # The format stores no positive offset, so a line through zero is the best choice.
         scale = np.where(offset > 0, _ratio(sum_xl, sum_l2), scale)
         offset = np.minimum(offset, np.float32(0))
         error = (weights * (scale[:, None] * levels + offset[:, None] - x) ** 2).sum(axis=1)
@@ -59,10 +59,10 @@ def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
 
 
 def _half(largest: Floats, most: int) -> NDArray[np.float16]:
-    """largest / most as float16, such that `most` of its steps reach the largest.
+    """Return largest / most as float16, such that `most` of its steps reach the largest value.
 
-    Below most * 2**-24 the steps between float16's subnormal numbers are so wide that the nearest one may fall short
-    by more than half a step, or vanish: there the next one up loses less.
+    Below most * 2**-24, the steps between subnormal float16 numbers are so wide that the nearest one may be too small
+    by more than half a step, or zero. The next larger one then has a smaller error.
     """
     half = (largest / np.float32(most)).astype("<f2")
     reach = (abs(most) + np.float32(0.5)) * np.abs(half.astype(np.float32))
@@ -73,12 +73,12 @@ def _half(largest: Floats, most: int) -> NDArray[np.float16]:
 
 
 def encode_q4_k(blocks: Floats, out: Bytes) -> None:
-    """Blocks of 256 values to 144 bytes: eight groups of 32 with a 6-bit scale and a 6-bit minimum each."""
+    """Encode blocks of 256 values to 144 bytes: eight groups of 32, each with a 6-bit scale and a 6-bit minimum."""
     n_blocks = len(blocks)
     scales, mins = (part.reshape(n_blocks, 8) for part in _fit_affine(blocks.reshape(-1, 32), 16))
     d = _half(scales.max(axis=1, keepdims=True), 63)
     dmin = _half(mins.max(axis=1, keepdims=True), 63)
-    # Against the scale as float16 will store it, so that its rounding is not added to theirs.
+    # Relative to the scale as stored in float16, so that its rounding error is not added.
     whole = np.rint(_ratio(scales, d.astype(np.float32))).clip(0, 63).astype(np.uint8)
     whole_mins = np.rint(_ratio(mins, dmin.astype(np.float32))).clip(0, 63).astype(np.uint8)
 
@@ -96,13 +96,13 @@ def encode_q4_k(blocks: Floats, out: Bytes) -> None:
 
 
 def _fit_symmetric(x: Floats, half_range: int) -> Floats:
-    """Scale per group such that scale * level is near x, for levels from -half_range to half_range - 1.
+    """Return the scale per group such that scale * level approximates x, for levels -half_range to half_range - 1.
 
-    Tries 19 scales around the one that maps the largest magnitude to -half_range, each refined by weighted
-    least squares with weights x**2. x is (n_groups, size).
+    Tries 19 scales around the one that maps the largest magnitude to -half_range, each refined by weighted least
+    squares with weights x**2. x is (n_groups, size).
     """
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)[:, 0]
-    # Weighted by the squares of values of magnitude at most 1: the squares of tiny groups would underflow.
+    # Weights are squares of values scaled to at most 1, because squares of tiny groups would underflow.
     unit = _ratio(x, largest[:, None])
     weights = unit * unit
     best_scale = np.zeros(len(x), dtype=np.float32)
@@ -121,7 +121,7 @@ def _fit_symmetric(x: Floats, half_range: int) -> Floats:
 
 
 def encode_q6_k(blocks: Floats, out: Bytes) -> None:
-    """Blocks of 256 values to 210 bytes: sixteen groups of 16 with an 8-bit scale each."""
+    """Encode blocks of 256 values to 210 bytes: sixteen groups of 16 with an 8-bit scale each."""
     n_blocks = len(blocks)
     scales = _fit_symmetric(blocks.reshape(-1, 16), 32).reshape(n_blocks, 16)
     largest = np.take_along_axis(scales, np.abs(scales).argmax(axis=1, keepdims=True), axis=1)

@@ -1,4 +1,4 @@
-"""Tensor types: storage format of numbers, one row per type."""
+"""Tensor types: number formats in GGUF files, one row per type."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from woolly.errors import GGUFError
 
 
 class GGMLType(enum.IntEnum):
-    """Every type id that ggml assigns and has not withdrawn: id, elements per block, bytes per block."""
+    """Type ids that ggml assigns and has not withdrawn: id, elements per block, bytes per block."""
 
-    block_size: int  # elements per block; a row is a whole number of blocks
+    block_size: int  # elements per block; rows have an integer number of blocks
     type_size: int  # bytes per block
 
     def __new__(cls, id: int, block_size: int = 0, type_size: int = 0) -> GGMLType:
-        """A member that equals its id."""
+        """Return a member that equals its id."""
         type = int.__new__(cls, id)
         type._value_ = id
         type.block_size = block_size
@@ -58,7 +58,7 @@ class GGMLType(enum.IntEnum):
     Q2_0 = 42, 64, 18
 
     def row_bytes(self, n: int) -> int:
-        """Bytes of a row of n elements; GGUFError unless n is a whole number of blocks."""
+        """Return the bytes of a row of n elements; GGUFError unless n is a multiple of the block size."""
         if n < 0 or n % self.block_size:
             raise GGUFError(f"a row of {n} elements cannot be {self.name}: expected a multiple of {self.block_size}")
         return n // self.block_size * self.type_size

@@ -1,4 +1,4 @@
-"""The op table, filled by the methods of the tracer."""
+"""Op table, filled by the methods of the tracer."""
 
 from woolly.plan.ops.attention import AttentionOps
 from woolly.plan.ops.basic import BasicOps

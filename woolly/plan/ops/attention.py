@@ -45,9 +45,9 @@ class AttentionOps(Recorder):
 
     @op(inputs=("x",), weights=("divisors?",), attributes=("rope",))
     def rope(self, x: Handle, rope: Rope, divisors: str | None = None) -> Handle:
-        """Each head rotated by its token's position. `divisors` names a tensor that divides the frequencies.
+        """Rotate each head by its token's position. `divisors` names a tensor that divides the frequencies.
 
-        The tensor has one number per rotated pair, or per pair of the head, of which the first are used.
+        The tensor has one element per rotated pair, or one per pair of the head, of which the first ones are used.
         """
         if x.width % rope.head_dim != 0:
             self._fail(f"rope got heads of {rope.head_dim}, which do not divide the width {x.width}")
@@ -95,15 +95,14 @@ class AttentionOps(Recorder):
 
         `v_dim`: without v, V is the first v_dim columns of each head of k. `like`: the result of an earlier attention
         whose entry is shared, and to which k and v, if given, are stored; a number is an entry of the main model (in a
-        draft). `window` n: the latest n positions including the row's, or with the mask "chunked" those since the
-        last multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one
-        attention sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) //
-        temper_length). `mask`: see `Mask`; with "all", a window of n sees n // 2 positions on each side, and all steps
-        share one entry, because nothing is kept of a text. `alibi` is the largest exponent of the head slopes, applied
-        before the softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask
-        "all" half of the buckets are for later rows, with "since" all are for earlier rows.
-        `chosen` is the result of `indexer`: rows attend only to these positions, the same for all heads or separate for
-        each KV head.
+        draft). `window` n: the latest n positions including the row's, or with the mask "chunked" those since the last
+        multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one attention
+        sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) // temper_length). `mask`:
+        see `Mask`; with "all", a window of n sees n // 2 positions on each side, and all steps share one entry, because
+        nothing is cached between batches. `alibi` is the largest exponent of the head slopes, applied before the
+        softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask "all" half
+        of the buckets are for later rows, with "since" all are for earlier rows. `chosen` is the result of `indexer`:
+        rows attend only to these positions, the same for all heads or separate for each KV head.
         """
         if window and mask in ("block", "since", "before"):
             self._fail(f"attention with the mask {mask!r} has no window: the batch says what rows see")
@@ -137,8 +136,8 @@ class AttentionOps(Recorder):
             self._fail(f"attention with the mask {mask!r} does not score distances so")
         if distances is not None:
             weights["distances"] = self._matrix(distances)
-            # Buckets of 512 rows and more, or of half as many for earlier rows alone, begin beyond the distance of 128
-            # at which they end.
+            # With 512 buckets or more (256 for earlier rows only), a bucket would begin beyond the maximum distance of
+            # 128.
             most = 512 if mask == "all" else 256
             if weights["distances"].shape[1] != n_heads or not 4 <= weights["distances"].shape[0] < most:
                 self._fail(f"{weights['distances'].name} has shape {weights['distances'].shape} for {n_heads} heads")
@@ -204,7 +203,7 @@ class AttentionOps(Recorder):
         return index, entry
 
 
-# Norms and ropes q and k per head, subtracts a bias from k, stores k and v in the cache, and returns q.
+# Applies norm and rope to q and k per head, subtracts a bias from k, stores k and v in the cache, and returns q.
 OPS["store"] = Op(
     "store",
     inputs=("q", "k", "v?"),
@@ -214,7 +213,8 @@ OPS["store"] = Op(
     fused=True,
 )
 
-# Softmax attention of q over the cache. With `k_bias`, keys are stored without it, and its rotated value is added.
+# Softmax attention of q over the cache. With `k_bias`, keys are stored without their bias, and its rotated value is
+# added here.
 OPS["attend"] = Op(
     "attend",
     inputs=("q", "chosen?"),

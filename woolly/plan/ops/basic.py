@@ -44,10 +44,10 @@ class BasicOps(Recorder):
 
     @op(weights=("norm?",), attributes=("eps",))
     def hidden(self, norm: str | None = None, *, eps: float = 0.0, width: int = 0) -> Handle:
-        """Read `Batch.hidden`: rows of a draft as they are, rows of the main model normed by the weight.
+        """Read `Batch.hidden`: rows of a draft unchanged, rows of the main model normed with the weight.
 
-        This is the first step of a draft; the rows that a draft computes are already normed. Without a norm, all rows
-        (`width` columns) are used as they are.
+        This is the first step of a draft. The rows that a draft computes are already normed. Without a norm, all rows
+        (`width` columns) are used unchanged.
         """
         if norm is None and width < 1:
             self._fail(f"hidden without a norm needs the width of its rows, but got {width}")
@@ -109,7 +109,7 @@ class BasicOps(Recorder):
             self._fail(f"{weight.name} has {columns} columns, but its input is {x.width} wide")
         if not self.has(f"{name}.scale"):
             return self._step("linear", (x,), x.value.rows, rows, (weight, *bias))
-        # The scale applies to the product only, before the bias.
+        # The scale applies to the product, before the bias is added.
         y = self.mul_weight(self._step("linear", (x,), x.value.rows, rows, (weight,)), f"{name}.scale")
         return self.add_weight(y, bias[0]) if bias else y
 

@@ -52,9 +52,9 @@ class ChoosingOps(Recorder):
         With `weights` [heads], the score of a position is the sum over heads of weight * relu(q · k). Without weights,
         each head chooses separately. A row chooses `n` blocks of `block` positions by their maximum score; ties go to
         the earlier block, NaN ranks last, and the latest `local` blocks are always chosen. With `every` = m, candidates
-        are the last positions of runs of m; with `whole`, the result has all positions of the chosen runs and those
-        after the last complete run. Only positions up to the row's own are candidates, so batching does not affect the
-        choice.
+        are the last positions of runs of m; with `whole`, the result has all positions of the chosen runs, and the
+        positions after the last complete run. Only positions up to the row's own are candidates, so batching does not
+        affect the choice.
         """
         if k.width != head_dim or q.width % head_dim != 0:
             self._fail(f"indexer got q of width {q.width} and k of {k.width} for heads of {head_dim}")

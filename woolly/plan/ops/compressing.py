@@ -16,7 +16,10 @@ _STATE = "state {entry}"
 
 
 def _kept_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost: the latest rows and all visible blocks read once per sequence, two products per element."""
+    """Return the cost: the latest rows and all visible blocks are read once per sequence.
+
+    Each element has two products.
+    """
     window, every, last = step.integer("window"), step.integer("every"), load.first + load.n_rows
     entry = plan.paged[step.integer("entry")]
     share = entry.width / sum(other.width for other in plan.paged.values())

@@ -25,7 +25,7 @@ class ExpertOps(Recorder):
 
     @op(
         inputs=("x", "router_x?", "residual?"),
-        # "*_bias" has a row per expert, "*_scale" a factor of the product per expert.
+        # "*_bias" has a row per expert, "*_scale" a factor per expert for the product.
         weights=(
             *("norm?", "router", "bias?", "select?", "table?"),
             *(f"{name}{end}" for name in ("gate", "up", "down") for end in ("", "_bias?", "_scale?")),

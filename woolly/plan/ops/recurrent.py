@@ -14,22 +14,22 @@ from woolly.plan.state import Slot
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
 
-# Which head of k serves head j of v: "mod" is j % n_k, "div" is j // (n_v / n_k).
+# Head of k for head j of v: "mod" is j % n_k, "div" is j // (n_v / n_k).
 HeadOrder = Literal["mod", "div"]
 
 _STATE = "state {entry}"
-_MAX_TOKENS = 1 << 24  # slots hold numbers of 24 bits exactly
+_MAX_TOKENS = 1 << 24  # slots hold integers of up to 24 bits exactly
 
 
 def _ngrams_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost of a lookup of one table row per hash and row of the batch."""
+    """Return the cost of looking up one table row per hash and row of the batch."""
     (table,) = step.weights
     n = plan.values[step.output].width // table.shape[1]
     return Cost(load.total * n * table.type.row_bytes(table.shape[1]), 0)
 
 
 def slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost: the slot read and written once per sequence, four products per element and row."""
+    """Return the cost: the slot is read and written once per sequence, with four products per element and row."""
     numbers = plan.slots[step.integer("entry")].numbers
     return Cost(weights_cost(plan, step, load).n_bytes + 8 * numbers * load.n_sequences, 4 * numbers * load.total)
 
@@ -51,8 +51,8 @@ class RecurrentOps(Recorder):
     ) -> Handle:
         """Causal depthwise convolution over `kernel` rows, plus `name.bias` if the file has one; then silu.
 
-        `gap` rows are skipped between taps (dilation - 1). Axes of length 1 in the filter tensor are ignored: some
-        converters leave them.
+        `gap` rows are skipped between taps (dilation - 1). Axes of length 1 in the filter tensor are ignored, because
+        some converters write them.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1) or kernel < 2:
@@ -86,7 +86,7 @@ class RecurrentOps(Recorder):
 
         The 64-bit hash of an n-gram is the XOR of its tokens, latest first, times `factors`. Each length uses the same
         number of `sizes`, in order: the row is firsts[i] + hash % sizes[i]. Tokens up to an earlier `end` token, and
-        those before the text, count as `end`.
+        positions before the sequence, count as `end`.
         """
         weight, n = self._matrix(table), len(factors)
         if n < 2 or not sizes or len(sizes) % (n - 1) != 0 or len(firsts) != len(sizes):

@@ -23,12 +23,13 @@ class StreamOps(Recorder):
     def hyper_connections(
         self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float
     ) -> Handle:
-        """Coefficients of hyper-connections: stream-to-layer, layer-to-stream and stream-to-stream.
+        """Return the coefficients of hyper-connections: stream-to-layer, layer-to-stream and stream-to-stream.
 
-        x has n, n and n * n logits, each part multiplied by a scale, plus the base. The first n become sigmoid + eps,
-        the second 2 * sigmoid. The last n * n are a matrix: softmax + eps over row i (stream i to each stream), then
-        Sinkhorn normalization: columns, then `iterations` - 1 times rows and columns, are divided by their sum + eps.
-        The result has it transposed, as `mix_streams` expects. If x has only n logits, they are the first part.
+        x has n, n and n * n logits. Each part is multiplied by a scale, and the base is added. The first n become
+        sigmoid + eps, the second n 2 * sigmoid. The last n * n are a matrix: softmax + eps over row i (stream i to each
+        stream), then Sinkhorn normalization, which divides columns, then `iterations` - 1 times rows and columns, by
+        their sum + eps. The result has the matrix transposed, as `mix_streams` expects. If x has only n logits, they
+        are the first part.
         """
         whole = x.width == streams * (streams + 2)
         if streams < 1 or (not whole and x.width != streams) or (whole and iterations < 1) or not eps >= 0:

@@ -1,7 +1,7 @@
 """The op table: one row per op with all its properties except the arithmetic.
 
-A plain op is a method of the tracer whose decorator is its row and whose body is its shape rule; a fused op is a row
-alone. Passes, benchmarks, printed plans and backends ask the row instead of comparing names.
+A plain op is a method of the tracer: the decorator is its row, and the body is its shape rule. A fused op has only a
+row. Passes, benchmarks, printed plans and backends use the row instead of comparing names.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """Shape of one run: equal ranges of rows of several sequences."""
+    """Shape of one run: equal ranges of rows from several sequences."""
 
     n_sequences: int
     first: int  # position of the first row
-    n_rows: int  # of each sequence
-    cache_bytes: float = 0.0  # K and V of one position, over all layers
+    n_rows: int  # rows per sequence
+    cache_bytes: float = 0.0  # bytes of K and V of one position, over all layers
 
     @property
     def total(self) -> int:
@@ -34,12 +34,12 @@ class Load:
 class Cost:
     """Memory traffic and products of a step for one load."""
 
-    n_bytes: float  # weights and cache that it reads
+    n_bytes: float  # weights and cache that the step reads
     products: int  # multiply-adds
 
 
 def weights_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Default cost: every weight read once, every row multiplied by all matrices."""
+    """Return the default cost: every weight is read once, and every row is multiplied with all matrices."""
     products = round(sum(math.prod(w.shape) * step.used_share(w) for w in step.matrices))
     rare = {w.name for w in step.by_role(*step.kind.rare)}
     return Cost(sum(w.n_bytes for w in step.weights if w.name not in rare), load.total * products)
@@ -50,26 +50,26 @@ class Op:
     """One row of the table."""
 
     name: str
-    inputs: tuple[str, ...] = ()  # a name that ends in "?" is given by passes alone
-    # Roles of the weights, in order: "?" ends one that may be absent, "..." one that may come several times. A step
-    # whose roles do not follow from their number lists them in its attribute "roles".
+    inputs: tuple[str, ...] = ()  # names; "?" ends an input that only passes add
+    # Roles of the weights, in order. "?" ends an optional role, "..." a role that may repeat. If the number of weights
+    # does not determine the roles, the step lists them in its attribute "roles".
     weights: tuple[str, ...] = ()
-    matrices: tuple[str, ...] = ()  # roles that rows are multiplied with: they are packed, counted and bounded
+    matrices: tuple[str, ...] = ()  # roles that rows are multiplied with; they are packed and counted
     rare: tuple[str, ...] = ()  # roles used only by image rows, excluded from the cost
     tables: tuple[
         str, ...
     ] = ()  # roles used as lookup tables; every role that is neither a matrix nor a table is a vector
-    attributes: tuple[str, ...] = ()  # "?" ends one of which 0 means none: it is not printed
-    # State that outlives a run, and scratch memory that threads share during one: names, with attributes in braces.
+    attributes: tuple[str, ...] = ()  # names; "?" ends an attribute that is not printed if it is 0
+    # State between runs, and scratch memory that threads share during a run: names, with attributes in braces.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     scratch: tuple[str, ...] = ()
-    part: str | Callable[[Step], str] = "other"  # part of a model that its time counts for
+    part: str | Callable[[Step], str] = "other"  # part of a model that the step's time is reported for
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
     fused: bool = False  # created by a pass, not by a model
-    whole: bool = False  # reads other rows of a text, which must be complete in the batch
-    by_row: bool = False  # row-wise: each output row depends only on the same input row, not on its position
-    cuts_rows: bool = False  # takes long, and may compute some rows of its result now and the others later
+    whole: bool = False  # reads other rows of a sequence, which must be complete in the batch
+    by_row: bool = False  # output rows depend only on the same input row, not on its position
+    cuts_rows: bool = False  # takes long, and may compute its result in several ranges of rows
 
 
 OPS: dict[str, Op] = {}
@@ -78,7 +78,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 def op(**row: Any) -> Callable[[Rule], Rule]:
-    """Decorates a tracer's method: enters the row of the op that the method is named after."""
+    """Register the decorated tracer method as the op of the same name."""
 
     def enter(rule: Rule) -> Rule:
         OPS[rule.__name__] = Op(rule.__name__, **row)

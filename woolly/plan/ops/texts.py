@@ -1,4 +1,4 @@
-"""Ops over complete texts: position and token-type embeddings, and pooling."""
+"""Ops over complete sequences: position and token-type embeddings, and pooling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Pool = Literal["mean", "first", "last"]
 
 
 class TextOps(Recorder):
-    """Text ops of the tracer: positions, token types and pooling."""
+    """Sequence ops of the tracer: positions, token types and pooling."""
 
     @op(inputs=("x",), weights=("table",), tables=("table",))
     def embed_position(self, x: Handle, table: str) -> Handle:
@@ -25,7 +25,7 @@ class TextOps(Recorder):
     def embed_token_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
         """Add the first row of `table`; after the first token `separator` (0: none), the second row.
 
-        The second text of a pair follows the first separator.
+        The second sequence of a pair follows the first separator.
         """
         weight = self._weight(table)
         if weight.shape[-1] != x.width:
@@ -37,9 +37,9 @@ class TextOps(Recorder):
 
     @op(inputs=("x",), attributes=("kind",))
     def pool(self, x: Handle, kind: Pool) -> Handle:
-        """Pool each text to one row: the mean of its rows, the first, or the last.
+        """Pool each sequence to one row: the mean of its rows, the first row, or the last row.
 
-        The text must be complete in the batch.
+        The sequence must be complete in the batch.
         """
         if x.value.rows != "batch":
             self._fail("pool got some rows of each text; all were expected")

@@ -1,4 +1,4 @@
-"""Ops of vision and audio encoders, and of models that take their embeddings in place of tokens."""
+"""Ops of vision and audio encoders, and of models with injected embeddings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("table",), tables=("table",), attributes=("first", "taps"))
     def embedding_bag(self, x: Handle, table: str, *, first: int = 0, taps: int = 1) -> Handle:
-        """X plus rows of `table`, times weights: `taps` columns of `Batch.gather_rows` from `first` on name them.
+        """Add rows of `table`, times weights.
 
-        An index of -1 adds nothing. A table is looked up or interpolated so, and the plan knows no grid.
+        `taps` columns of `Batch.gather_rows` from `first` on have the row indices; -1 adds nothing. This looks up or
+        interpolates a table without a grid in the plan.
         """
         weight = self._row(table)
         if weight.shape[1] != x.width or x.value.rows != "batch":
@@ -41,7 +42,8 @@ class TowerOps(Recorder):
     def merge_patches(self, x: Handle, *, rows: int, kind: Merge) -> Handle:
         """Merge `rows` consecutive rows, starting at each output row, into one.
 
-        "concat": side by side; "interleave": the first column of all, then the second, ...; "mean": their mean.
+        "concat" concatenates the rows, "interleave" has the first column of every row, then the second, ..., and "mean"
+        averages them.
         """
         if x.value.rows != "batch" or rows < 1:
             self._fail(f"merge_patches got {rows} rows of {x.value.rows}; at least one of all rows was expected")
@@ -59,9 +61,9 @@ class TowerOps(Recorder):
         whole=True,
     )
     def conv1d(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
-        """Each column times a filter over `kernel` rows of its text, plus `name.bias` if the file has one; then silu.
+        """Convolve each column with a filter over `kernel` rows, add `name.bias` if the file has one; then silu.
 
-        The filter begins `before` rows before each row, with zero padding. The text must be complete in the batch.
+        The filter begins `before` rows before each row, with zero padding. The sequence must be complete in the batch.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1):
@@ -76,10 +78,10 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("first", "taps", "wanted"), part="recurrence", whole=True)
     def gather_conv1d(self, x: Handle, name: str, *, first: int, taps: int, is_wanted: bool = False) -> Handle:
-        """Each column times a filter over `taps` rows of its text: columns of `Batch.gather_rows` from `first` on.
+        """Convolve each column with a filter over `taps` rows: columns of `Batch.gather_rows` from `first` on.
 
-        Indices count the rows of the text, which is whole in the batch; -1 stands for zeros. With `is_wanted`, rows
-        of the result are the wanted ones alone: the filter strides.
+        Indices count the rows of the sequence, which must be complete in the batch; -1 stands for zeros. With
+        `is_wanted`, only output rows are computed, for a filter with a stride.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, taps) if n > 1):
@@ -94,10 +96,10 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("eps",), whole=True)
     def cumulative_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
-        """X minus the mean of all numbers of its text up to each row, divided by their deviation, times the weight.
+        """Subtract the mean of the sequence up to each row, divide by the deviation, multiply by the weight.
 
-        What a row differs from the mean is by the mean up to that row. A weight of n elements is that of each n
-        columns: a row has all pitches of a time, with the channels of each.
+        The deviation of a row is relative to the mean up to that row. A weight of n elements is shared by each group of
+        n columns: a row has all pitches of a time, with the channels of each.
         """
         weight = self._vector(name)
         if x.width % weight.shape[0] != 0 or x.value.rows != "batch":
@@ -105,5 +107,5 @@ class TowerOps(Recorder):
         return self._step("cumulative_norm", (x,), "batch", x.width, (weight,), eps=float(eps))
 
 
-# Embeddings of the batch (`Batch.inputs_embeds`) from column `part` * width on: they replace rows of x or are added.
+# Replaces rows of x with embeddings of the batch (`Batch.inputs_embeds`, from column `part` * width on), or adds them.
 OPS["scatter_rows"] = Op("scatter_rows", inputs=("x",), attributes=("part", "adds"), fused=True)

@@ -1,4 +1,4 @@
-"""Passes: rewrites of a plan into a faster one with the same results."""
+"""Passes: rewrites of a plan that make it faster without changing its results."""
 
 from collections.abc import Callable, Sequence
 
@@ -52,7 +52,7 @@ __all__ = [
 
 Pass = Callable[[Plan], Plan]
 
-# In this order: later passes match the output of earlier ones.
+# The order matters: later passes match the output of earlier ones.
 FUSIONS: tuple[Pass, ...] = (prune_rows, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
@@ -63,7 +63,7 @@ def fusions_for(k_type: str) -> tuple[Pass, ...]:
 
 
 def fuse(plan: Plan, passes: Sequence[Pass] = FUSIONS) -> Plan:
-    """All fusions, or some of them, one after another."""
+    """Apply all fusion passes, or the given ones, in order."""
     for one_pass in passes:
         plan = one_pass(plan)
     return plan

@@ -10,7 +10,7 @@ from woolly.plan.plan import Plan, Step, Value
 def append(plan: Plan, more: Plan) -> Plan:
     """Concatenate the steps of both plans; value ids of the second continue after the first.
 
-    Entries of the state keep their numbers: each part runs with a separate state.
+    State entries keep their numbers, because each part runs with a separate state.
     """
     n = len(plan.values)
 

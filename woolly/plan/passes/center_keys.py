@@ -1,7 +1,7 @@
 """Keys stored without their bias, so that 4 bits encode only the part that differs between tokens.
 
-In layer 0 of Qwen 2.5 0.5B, the bias is 40 to 90 times as long as the rest of the key. Attention adds its part of the
-scores exactly: the bias is rotated by the position, like the key.
+In layer 0 of Qwen 2.5 0.5B, the bias is 40 to 90 times as long as the rest of the key. Attention adds the bias's share
+of the scores exactly: the bias is rotated by the position, like the key.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def center_keys(plan: Plan) -> Plan:
-    """Store and attend of keys with a bias -> store that leaves it out, attend that adds it. After `fuse_attention`.
+    """Remove biases from stored keys and add their scores in attention. Requires `fuse_attention`.
 
-    Keys that a draft borrows are unchanged: the draft reads them with separate steps.
+    Keys that a draft borrows are unchanged, because the draft reads them with separate steps.
     """
     if any(rope.sections for step in plan.steps if (rope := step.rope()) is not None):
         return plan  # rope positions may differ from sequence positions
@@ -54,7 +54,7 @@ def _rope(store: Step) -> Rope:
 
 
 def _bias(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
-    """Return the bias of the keys that a step stores, if a full rope by position is the only change after it."""
+    """Return the bias of the keys that a step stores, if only a full rope by position changes them afterwards."""
     if store.op != "store" or store.by_role("k_norm") or (rope := store.rope()) is None:
         return None
     if rope.n_rot != store.integer("head_dim") or rope.back:
@@ -64,7 +64,7 @@ def _bias(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
 
 def _made_with(store: Step, made_by: Mapping[int, Step]) -> Weight | None:
     """Return the bias of the linear that computes the keys, if any."""
-    made = made_by.get(store.inputs[1])  # another part of the plan may have made it
+    made = made_by.get(store.inputs[1])  # another part of the plan may have computed it
     while made is not None and made.op == "add_lora":
         made = made_by.get(made.inputs[0])
     biases = made.by_role("bias") if made is not None and made.op == "linear" else []

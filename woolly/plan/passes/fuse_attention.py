@@ -1,4 +1,4 @@
-"""q and k normed and rotated, k and v stored: one step before attention, or an index, reads the cache."""
+"""Fuses norm, rope and cache store into one step before attention or an indexer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from woolly.plan.plan import Attribute, Plan, Step, Weight
 if TYPE_CHECKING:
     from woolly.plan.rope import Rope
 
-_CHOICE = ("chosen", "block")  # attributes of attention to chosen positions alone
+_CHOICE = ("chosen", "block")  # attributes only for attention to chosen positions
 
 
 def fuse_attention(plan: Plan) -> Plan:
-    """Rope and attention (and the norms of q and k before them) -> store and attend; an index -> store and pick."""
+    """Replace rope and attention (and norms of q and k) with store and attend, an indexer with store and index_topk."""
     made_by = {step.output: index for index, step in enumerate(plan.steps)}
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
 
     def makers(*values: int) -> list[Step]:
-        """Return the steps that compute the values, if each has a single reader."""
+        """Return the steps that compute the values, if every value has a single reader."""
         return [plan.steps[made_by[v]] for v in values] if all(len(readers[v]) == 1 for v in values) else []
 
     def peel(value: int) -> int:
@@ -31,13 +31,13 @@ def fuse_attention(plan: Plan) -> Plan:
     for index, step in enumerate(plan.steps):
         if step.op not in ("attention", "indexer"):
             continue
-        # Besides q, the reading step takes the last input: the chosen positions, or the weights of an index.
+        # Besides q, the reading step has the last input: the chosen positions, or the weights of an index.
         is_choice, has_chosen = step.op == "indexer", step.op == "attention" and step.integer("chosen") > 0
         n_stored = 2 if is_choice else len(step.inputs) - has_chosen
         inputs = (*step.inputs[:1], *step.inputs[n_stored:])
         own = step.attributes if is_choice or has_chosen else tuple(x for x in step.attributes if x[0] not in _CHOICE)
         read = Step("index_topk" if is_choice else "attend", inputs, step.outputs, step.weights, own, step.source)
-        if n_stored == 1:  # over keys and values that another step stores
+        if n_stored == 1:  # attention over keys and values that another step stores
             replaced[index] = (read,)
             continue
         q, k, *v = step.inputs[:n_stored]
@@ -63,10 +63,10 @@ def fuse_attention(plan: Plan) -> Plan:
             "entry": step.integer("entry"),
             "head_dim": step.integer("head_dim"),
         }
-        # The rotated q replaces the input q: same value, same width.
+        # The rotated q replaces the input q, with the same value id and width.
         turned = step.inputs[0]
         store = Step("store", (q, k, *v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
-        # The result of a part may be read in another part.
+        # Another part may read the result of a part.
         is_read = bool(readers[step.output]) or step is plan.steps[-1] or plan.is_part
         replaced[index] = (store, read) if is_read else (store,)
     return rebuilt(plan, replaced)

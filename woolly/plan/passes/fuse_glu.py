@@ -1,4 +1,4 @@
-"""Gate and up that only glu reads: their rows are computed together and never stored."""
+"""Fuses glu into the linears that compute gate and up, whose rows are then never stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fuse_glu(plan: Plan) -> Plan:
-    """`linears` of two outputs, then glu of them -> the epilogue of the linears."""
+    """Replace `linears` with two outputs and the following glu with one step that has a glu epilogue."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, linears in enumerate(plan.steps):

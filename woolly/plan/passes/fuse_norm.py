@@ -1,4 +1,4 @@
-"""A norm that only one linears or moe step reads moves into it: the step norms its input before quantizing it."""
+"""Fuses a norm into the only `linears` or `moe` step that reads it, which norms its input before quantizing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fuse_norm(plan: Plan) -> Plan:
-    """rms_norm over complete rows, read by one `linears` or `moe` step -> that step's prologue."""
+    """Replace an rms_norm over complete rows that one `linears` or `moe` step reads with a prologue of that step."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, norm in enumerate(plan.steps):
@@ -22,7 +22,7 @@ def fuse_norm(plan: Plan) -> Plan:
             continue
         at = readers[norm.output][0]
         reader = plan.steps[at]
-        # The step does not norm a separate router input.
+        # A separate router input is not normed.
         if reader.op not in ("linears", "moe") or reader.by_role("norm") or reader.inputs[0] != norm.output:
             continue
         fused = changed(reader, roles=f"norm {reader.text('roles')}", eps=norm.number("eps"))

@@ -1,4 +1,4 @@
-"""Scaling a linear's or moe's result and adding the residual become part of storing that result."""
+"""Fuses the scale and the residual add into the linear or moe step before them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fuse_residual(plan: Plan) -> Plan:
-    """`linears` of one output or `moe`, then scale, then add -> the scale and the epilogue of that step."""
+    """Replace `linears` with one output or `moe`, then scale, then add with one step that has an epilogue."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, step in enumerate(plan.steps):
@@ -29,13 +29,14 @@ def fuse_residual(plan: Plan) -> Plan:
             fused = replace(changed(fused, scale=after.number("factor")), outputs=after.outputs)
             replaced[at] = ()
             at, after = reader(fused)
-        # An add of two such steps goes to the first; the second makes its residual.
+        # If both inputs of an add are such steps, it is fused into the first; the second computes its residual.
         if after is not None and after.op == "add" and after.inputs[0] != after.inputs[1] and at not in replaced:
             (residual,) = (value for value in after.inputs if value != fused.output)
             fused = replace(
                 changed(fused, epilogue="residual"), inputs=(*fused.inputs, residual), outputs=after.outputs
             )
-            # The fused step replaces the add, not the linear: the residual may be computed between the two.
+            # The fused step takes the place of the add, not of the linear, because the residual may be computed between
+            # the two.
             replaced[index] = ()
             replaced[at] = (fused,)
         else:

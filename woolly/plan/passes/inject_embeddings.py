@@ -9,19 +9,19 @@ from woolly.plan.plan import Plan, Step, Value
 
 
 def inject_embeddings(plan: Plan, width: int) -> Plan:
-    """The plan with `scatter_rows` after its embedding, for rows of `width` columns.
+    """Return the plan with `scatter_rows` after its embedding, for rows of `width` columns.
 
-    A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
-    the parts after the first are added to what the first layers leave.
+    A scale of the embedding applies only to tokens, so rows are injected after it. If rows are a multiple of the
+    embedding's width, the parts after the first are added to the outputs of the first layers.
     """
-    # The per-layer embedding table is unchanged: image rows use that of token 0, their placeholder.
+    # Per-layer embeddings are unchanged: image rows use the row of token 0, their placeholder.
     inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
     # N-gram embeddings need tokens, which images do not have.
     if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
         raise UnsupportedError(f"{plan.architecture} models take no rows of images yet")
     if any(dict(step.attributes).get("alibi") for step in plan.steps):
-        # Image rows may attend to later rows, but ALiBi tables end a few positions after a row.
+        # Image rows may attend to later rows, but ALiBi tables cover only a few later positions.
         raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of images")
     own = plan.values[embeds[0].output].width
     if width % own != 0:
@@ -60,7 +60,7 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
 def _masked(plan: Plan, step: Step) -> Step:
     """Return an attention step with the mask of image rows, which attend to each other only in some layers.
 
-    Gemma 4: in layers with a window; with per-layer inputs (E2B, E4B), in none.
+    In Gemma 4, these are the layers with a window, and no layers in models with per-layer inputs (E2B, E4B).
     """
     if plan.architecture != "gemma4" or step.op != "attention":
         return step

@@ -11,10 +11,10 @@ from woolly.plan.plan import Plan, Step, Value, Weight
 
 @dataclass(frozen=True)
 class LowRank:
-    """LoRA pair of one matrix or of all experts: adds factor * b (a x)."""
+    """LoRA pair of one matrix, or of all experts, which adds factor * b (a x)."""
 
-    a: Weight  # [rank, columns of the matrix], of experts [experts, rank, columns]
-    b: Weight  # [rows of the matrix, rank], of experts [experts, rows, rank]
+    a: Weight  # [rank, columns of the matrix]; for experts [experts, rank, columns]
+    b: Weight  # [rows of the matrix, rank]; for experts [experts, rows, rank]
     factor: float
 
 
@@ -22,7 +22,7 @@ def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
     """Add the steps of adapters, each a mapping from tensor names to LoRA pairs.
 
     For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
-    result times the scale that the batch gives a sequence. A `moe` step gets both matrices of each expert as weights.
+    result times the sequence's scale in the batch. A `moe` step gets both matrices of each expert as weights.
     ModelError for a tensor that is neither a linear nor an expert tensor of the plan.
     """
     values = list(plan.values)
@@ -42,7 +42,7 @@ def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
         if step.op != "linear":
             continue
         matrix = step.weights[0]
-        rows = matrix.name[len(matrix.tensor) :]  # "[first:last]" if the step reads some rows of the tensor
+        rows = matrix.name[len(matrix.tensor) :]  # "[first:last]" if the step reads only these rows of the tensor
         for index, adapter in enumerate(adapters):
             pair = adapter.get(matrix.tensor)
             if pair is None or len(pair.a.shape) != 2:
@@ -68,7 +68,8 @@ def _with_low(step: Step, adapters: Sequence[Mapping[str, LowRank]], used: Seque
     attributes, weights = dict(step.attributes), list(step.weights)
     roles = step.roles
     for role, matrix in zip(step.roles, step.weights, strict=True):
-        # Not for gate and up in one tensor, whose LoRA pair cannot be split, nor for experts that share matrices.
+        # Not supported for gate and up in one tensor, whose LoRA pair cannot be split, and for experts that share
+        # matrices.
         if role not in ("gate", "up", "down") or matrix.name != matrix.tensor or step.integer("shared"):
             continue
         for index, adapter in enumerate(adapters):

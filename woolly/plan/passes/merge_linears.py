@@ -1,4 +1,4 @@
-"""Linears of the same input become one step, so that the input is prepared once and no thread waits in between."""
+"""Merges linears of the same input into one step, so that the input is prepared once, without barriers in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from woolly.plan.plan import Attribute, Plan, Step, Weight
 
 
 def merge_linears(plan: Plan) -> Plan:
-    """Runs of neighbouring linears that read one value -> one `linears` step with several outputs."""
+    """Replace adjacent linears that read one value with one `linears` step that has several outputs."""
     replaced: dict[int, tuple[Step, ...]] = {}
     index = 0
     while index < len(plan.steps):

@@ -1,4 +1,4 @@
-"""Cutting a plan between layers into parts, for several processes or devices."""
+"""Splitting of a plan between layers, for several processes or devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from woolly.plan.state import Paged, Slot
 
 
 def split_points(plan: Plan) -> list[int]:
-    """Indices of the steps before which a plan may be cut: exactly one value, of all rows, is then needed from before.
+    """Return the steps before which a plan may be split: later steps then need exactly one earlier value, of all rows.
 
-    0 is one of them: a part may begin with the plan. A part leaves what its last step makes, so that step makes the
-    value: those that make what a draft reads (`Plan.features`) do not. The op that takes the value needs a norm that is
-    as wide.
+    The result includes 0. A part returns the value of its last step, so that step must compute the value; steps that
+    compute the values of a draft (`Plan.features`) do not. The op that receives the value needs a norm of the same
+    width.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -38,9 +38,9 @@ def split_points(plan: Plan) -> list[int]:
 
 
 def layer_split_points(plan: Plan) -> dict[int, int]:
-    """The index of the first step of each layer that a part may begin with, by the layer's number.
+    """Return the index of the first step of each layer that a part may begin with, by layer number.
 
-    Exactly one value of all rows is then needed from before, and no entry of the state is used on both sides.
+    Later steps then need exactly one earlier value, of all rows, and no state entry is used on both sides.
     """
     uses = [index for index, step in enumerate(plan.steps) if "entry" in dict(step.attributes)]
     layers = plan.layers
@@ -71,7 +71,7 @@ def layer_bytes(plan: Plan) -> list[int]:
 def balance_layers(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and last layer of each part, with weights in proportion to `memory`.
 
-    RequestError if the plan has fewer layers to begin a part with.
+    RequestError if too few layers can begin a part.
     """
     possible = sorted(layer_split_points(plan).keys() - {0})
     n_parts = len(memory)
@@ -96,9 +96,9 @@ def balance_layers(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def slice_layers(plan: Plan, first: int, last: int) -> Plan:
-    """Return the part of a plan from layer `first` to `last`, including the embedding or head at either end.
+    """Return the part of a plan from layer `first` to `last`, with the embedding or the head if it is at that end.
 
-    Without the first layer, it begins with the input rows of the batch (`hidden`). Values and state entries keep
+    A part without the first layer begins with the input rows of the batch (`hidden`). Values and state entries keep
     their numbers; entries of other parts take no memory.
     """
     n_layers = _count(plan)
@@ -109,7 +109,7 @@ def slice_layers(plan: Plan, first: int, last: int) -> Plan:
 
 
 def slice_steps(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
-    """The steps of some ranges, first and last (exclusive), each of which begins at one of `cut_points`.
+    """Return the steps of some ranges (first, last exclusive). Each range must begin at one of `split_points`.
 
     A range that does not start at step 0 begins with one extra step, the input rows of the batch (`hidden`). Values
     and state entries keep their numbers; entries of other parts take no memory.
@@ -139,14 +139,14 @@ def _count(plan: Plan) -> int:
 
 
 def _entrance(plan: Plan, at: int) -> Step:
-    """Return the entrance step: it provides the one value that steps from `at` on need, from the batch's rows."""
+    """Return the entrance step, which reads the one value that steps from `at` on need from the batch."""
     made = {value for step in plan.steps[:at] for value in step.outputs}
     (value,) = {value for step in plan.steps[at:] for value in step.inputs} & made
     width = plan.values[value].width
     weights: list[Weight] = [weight for step in plan.steps[at:] for weight in step.weights if weight.shape == (width,)]
     if not weights:
         raise UnsupportedError(f"this {plan.architecture} model cannot be cut: no norm is as wide as what would travel")
-    # The op can norm by a weight; the rows come as they are (`Batch.is_hidden_normed`), so that any of the part does.
+    # The op needs a norm weight but does not use it (`Batch.is_hidden_normed`), so any weight of the part will do.
     return Step("hidden", (), (value,), (weights[0],), (("eps", 0.0),), plan.steps[at].source)
 
 

@@ -14,7 +14,7 @@ _BYTES = 4  # values are f32
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Byte offset of each value that a step makes, and the size of the arena."""
+    """Byte offset of each value in the arena, and the size of the arena."""
 
     offsets: dict[int, int]
     sizes: dict[int, int]
@@ -26,10 +26,11 @@ class ArenaLayout:
 
 
 def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
-    """First fit by lifetime: values that are never alive together share memory. Results come last, separately.
+    """Place values first-fit by lifetime: values that are never alive together share memory.
 
-    Results (of the plan and of its draft) are as large as a full batch of logits and mostly untouched, so they must
-    not spread other values. A `joined` step may run together with the next, so its inputs live longer.
+    Results (of the plan and of its draft) come last, separately: they are as large as a full batch of logits and mostly
+    untouched, and would spread other values apart. A `joined` step may run together with the next, so its inputs live
+    longer.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -39,7 +40,7 @@ def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collecti
             last_use[value] = index
         for value in step.inputs:
             last_use[value] = index + (index in joined)
-    # At most one per step: no two of them are alive together.
+    # At most one result per step, so no two are alive together.
     results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
     sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // alignment) * alignment for v in made}
     offsets: dict[int, int] = {}
@@ -63,8 +64,8 @@ def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collecti
 def barriers(plan: Plan, layout: ArenaLayout) -> tuple[bool, ...]:
     """Return for each step whether it needs a barrier before it.
 
-    A step may start early only if it reads nothing that was written, and writes nothing that was read or written,
-    since the last barrier. State and shared scratch, which the op's row names, count as memory, too.
+    A step may start early if, since the last barrier, nothing that it reads was written and nothing that it writes was
+    read or written. State and shared scratch memory, as listed in the op table, count too.
     """
     out: list[bool] = []
     read: set[int] = set()

@@ -9,11 +9,11 @@ from woolly.plan.plan import Plan, Step
 
 
 def prune_rows(plan: Plan) -> Plan:
-    """The plan with `output_rows` moved to behind the last step that mixes rows: attention, a scan, a convolution.
+    """Move `output_rows` to after the last step that mixes rows, such as attention, a scan or a convolution.
 
-    What comes after is computed for one row of a prompt of 512 tokens instead of 512, to the same bits. The plan stays
-    as it is if it is a part, has or is a draft, or has no tokens: others read all rows of a part and of what a draft
-    begins with, and nearly all rows of a tower are wanted. It stays, too, if no matrix is among the steps.
+    Later steps then compute one row of a prompt of 512 tokens instead of 512, with the same bits. The plan is unchanged
+    if it is a part, has or is a draft, or has no tokens: other plans read all rows of a part and of the draft's inputs,
+    and nearly all rows of a tower are output rows. It is also unchanged if the moved steps have no matrix.
     """
     has_readers = plan.is_part or plan.draft is not None or plan.features is not None
     if has_readers or not plan.n_tokens or any(step.op == "hidden" for step in plan.steps):
@@ -27,7 +27,7 @@ def prune_rows(plan: Plan) -> Plan:
             values[value] = replace(values[value], rows="output")
     entering = {value for index in pruned for value in plan.steps[index].inputs if values[value].rows == "batch"}
     steps: list[Step] = []
-    made: list[int] = []  # values entering the cut, not selected from yet
+    made: list[int] = []  # values at the cut, not selected yet
     picked: dict[int, int] = {}  # values of all rows -> values of the output rows
     renamed: dict[int, int] = {}  # outputs of removed `output_rows` steps -> their inputs
     for index, step in enumerate(plan.steps):
@@ -36,7 +36,7 @@ def prune_rows(plan: Plan) -> Plan:
             continue
         inputs = tuple(renamed.get(value, value) for value in step.inputs)
         if index in pruned:
-            # All selections together, so that none is between steps that other passes merge.
+            # Put all selections together, so that none separates steps that other passes merge.
             for value in made:
                 picked[value] = len(values)
                 values.append(replace(values[value], id=len(values), rows="output"))
@@ -65,7 +65,7 @@ def _prunable(plan: Plan) -> set[int]:
             continue
         # Experts from a token table are looked up by the row's index in the batch.
         if not step.kind.by_row or (step.op == "moe" and step.by_role("table")):
-            break  # steps before it could be cut, too, but would no longer be one with others that read their input
+            break  # selecting here, too, would prevent merging with other steps that read the same input
         if all(readers[value] and all(map(is_pruned, readers[value])) for value in step.outputs):
             pruned.add(index)
     return pruned

@@ -1,4 +1,4 @@
-"""Helpers of passes: readers of a value, and replacement of steps."""
+"""Helpers of passes: find the readers of a value, replace steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def users(plan: Plan) -> dict[int, list[int]]:
-    """For each value the indices of the steps that read it; the plan's result counts as read by no step."""
+    """Return the indices of the steps that read each value. The plan's result does not count as read."""
     out: dict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(plan.steps):
         for value in step.inputs:
@@ -21,12 +21,12 @@ def users(plan: Plan) -> dict[int, list[int]]:
 
 
 def changed(step: Step, **attributes: Attribute) -> Step:
-    """The step with some attributes changed."""
+    """Return the step with some attributes changed."""
     return replace(step, attributes=tuple({**dict(step.attributes), **attributes}.items()))
 
 
 def rebuilt(plan: Plan, replaced: Mapping[int, tuple[Step, ...]]) -> Plan:
-    """The plan with the steps at these indices replaced: by none, one or several."""
+    """Return the plan with each step at these indices replaced by zero or more steps."""
     steps: list[Step] = []
     for index, step in enumerate(plan.steps):
         steps.extend(replaced.get(index, (step,)))

@@ -10,7 +10,7 @@ from woolly.plan.plan import Plan, Step, Value
 
 
 def tap_hidden(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
-    """The plan with the steps of `features` as soon as the inputs of these layers are there, side by side.
+    """Return the plan with the steps of `features` after the inputs of these layers, which they read concatenated.
 
     `features` begins with the input rows of a batch (`hidden`); its last value is `Plan.features`.
     """
