@@ -1,4 +1,4 @@
-"""WHERE IT RUNS: backends compile a plan into a program and run it."""
+"""Backends, which compile a plan into a program and run it."""
 
 from typing import TYPE_CHECKING
 

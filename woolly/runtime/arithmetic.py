@@ -1,4 +1,4 @@
-"""The number of the arithmetic, by which processes know whether they compute the same bits."""
+"""Version number of the arithmetic: processes with the same number compute the same bits."""
 
 from __future__ import annotations
 

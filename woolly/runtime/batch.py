@@ -1,4 +1,4 @@
-"""The Batch: the inputs of one step. Rows of all sequences follow one another, without padding."""
+"""Batch: inputs of one step. Rows of all sequences are concatenated without padding."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ import numpy.typing as npt
 from woolly.runtime.state import PAGE_SIZE, pages_for
 
 Int32 = npt.NDArray[np.int32]
-# For plans that keep no slots.
+# Default for plans without slots.
 _NO_SLOTS = np.zeros(0, np.int32)
 _NO_SNAPSHOTS = np.zeros((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one or more sequences, each a run of consecutive positions."""
+    """Rows of one or more sequences, each a range of consecutive positions."""
 
     tokens: Int32  # [n_rows]
     positions: Int32  # [n_rows]
     offsets: Int32  # [n_sequences + 1]; rows of sequence s are offsets[s] to offsets[s + 1]
     pages: Int32  # [n_sequences, max pages]; page table of each sequence, padded with -1
     output_rows: Int32  # [n_output]; rows whose logits are needed, ascending
-    # Slots, for plans that keep them. A run never writes a slot that it reads, so that the same batch may run again.
-    slots_in: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot to start from, -1: zeros
-    slots_out: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot that is left behind
+    # Slots, for plans with recurrent state. A run never writes a slot that it reads, so a batch can be run again.
+    slots_in: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; slot of the initial state, -1: zeros
+    slots_out: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; slot of the final state
     snapshots: Int32 = field(
         default_factory=_NO_SNAPSHOTS.copy
     )  # [n, 2]; (row, slot): also store the state after that row
-    # [n_windows, n_sequences, max pages]: as `pages`, for each of `Plan.windows`; -1 for pages that no row sees.
-    window_pages: Int32 | None = None  # None: as `pages`, for states that allocate all pages for every window
+    # [n_windows, n_sequences, max pages]: like `pages`, for each of `Plan.windows`; -1 for pages that no row attends
+    # to.
+    window_pages: Int32 | None = None  # None: `pages`, for states that allocate all pages for every window
 
     # [n_sequences, n_adapters] float32: scale of each adapter.
-    adapters: npt.NDArray[np.float32] | None = None  # None: 1 of each
+    adapters: npt.NDArray[np.float32] | None = None  # None: 1 for each
 
-    # [n_rows, width] float32: for drafts, the hidden state before each token; for encoders, the patches.
+    # [n_rows, width] float32: hidden state before each token for drafts, patches for encoders.
     hidden: npt.NDArray[np.float32] | None = None
-    is_hidden_normed: bool = False  # whether a draft made it; the model's own is not normed yet
+    is_hidden_normed: bool = False  # whether a draft computed it; the hidden state of the model is not normed yet
 
     # Injected embeddings: [n, width] float32, and the batch row of each, ascending.
     inputs_embeds: npt.NDArray[np.float32] | None = None
     embeds_rows: Int32 | None = None
-    # [n_axes, n_rows]: the rope positions of a row, for ropes with sections. None: all are its position.
+    # [n_axes, n_rows]: rope positions of a row, for ropes with sections. None: the row's position on every axis.
     rope_positions: Int32 | None = None
-    # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
-    # sequence. Rows of an image see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
-    # row sees itself and those before it.
+    # [n_rows, 2]: range of positions (first, end) that a row attends to, including later ones. Neither value decreases
+    # from row to row of a sequence. Lets the rows of an image attend to each other, and rows of a decoder begin at
+    # `first`, after the rows of the encoder. None: causal attention.
     attn_ranges: Int32 | None = None
-    # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers; for text models
-    # with matrices of their own for rows of images, 1 for these rows and 0 for tokens.
+    # [n_rows, n]: table rows to add to a row (-1: none), and the factor of each. For towers; for text models with
+    # separate weights for image rows, 1 for these rows and 0 for tokens.
     gather_rows: Int32 | None = None
     gather_weights: npt.NDArray[np.float32] | None = None
 
@@ -80,9 +81,9 @@ class Batch:
         slots: Sequence[tuple[int, int]] | None = None,
         snapshots: Sequence[tuple[int, int]] = (),
     ) -> Batch:
-        """A batch of (tokens, first position, pages) triples. Default of `output_rows`: the last row of each.
+        """Return a batch of (tokens, first position, pages) triples. Default of `output_rows`: the last row of each.
 
-        `slots` are (in, out) of each sequence, `snapshots` (row, slot) pairs.
+        `slots` has an (in, out) pair per sequence, `snapshots` (row, slot) pairs.
         """
         lengths = [len(tokens) for tokens, _, _ in sequences]
         if not lengths or min(lengths) == 0:
@@ -92,7 +93,7 @@ class Batch:
                 raise ValueError(
                     f"{len(pages)} pages of {PAGE_SIZE} cannot hold {first + len(tokens)} tokens of one sequence"
                 )
-        # Lists: most batches are short, and each call of NumPy takes as long as a hundred numbers of a list.
+        # Lists, because most batches are short and a NumPy call takes as long as a hundred list elements.
         offsets = list(accumulate(lengths, initial=0))
         table = np.full((len(sequences), max(len(pages) for _, _, pages in sequences)), -1, np.int32)
         for row, (_, _, pages) in zip(table, sequences, strict=True):
@@ -118,24 +119,24 @@ class Batch:
 
     @property
     def is_multimodal(self) -> bool:
-        """True if the batch has injected rows, or rows with other positions or attention ranges than tokens."""
+        """True if the batch has injected rows, or rows with rope positions or attention ranges of their own."""
         extra = (self.inputs_embeds, self.rope_positions, self.attn_ranges, self.gather_rows)
         return any(array is not None for array in extra)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays that the batch has, by name: with `is_hidden_normed`, all that there is of it."""
+        """Return the arrays of the batch by name. Together with `is_hidden_normed` they are the complete batch."""
         return {f.name: a for f in fields(self) if isinstance(a := getattr(self, f.name), np.ndarray)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], is_hidden_normed: bool = False) -> Batch:
-        """Return the batch made of the result of `arrays`; ValueError for other arrays."""
+        """Rebuild a batch from the result of `arrays`; ValueError for other arrays."""
         try:
             return cls(**arrays, is_hidden_normed=is_hidden_normed)
         except TypeError:
             raise ValueError(f"arrays named {', '.join(arrays)} are not a batch") from None
 
     def check_slots(self, n_slots: int) -> None:
-        """Raises ValueError unless the slots fit the sequences and a state of `n_slots`."""
+        """Raise ValueError unless the slots fit the sequences and a state of `n_slots`."""
         if len(self.slots_in) != self.n_sequences or len(self.slots_out) != self.n_sequences:
             raise ValueError(f"the plan keeps slots; {self.n_sequences} slots to read and to write were expected")
         written = [*self.slots_out.tolist(), *self.snapshots[:, 1].tolist()]

@@ -1,4 +1,4 @@
-"""A warning of keys whose biases 4 bits of the cache keep badly."""
+"""Warning about keys with biases in a 4-bit cache, which loses most of their precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def warn_of_biased_keys(plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, *, centers: bool) -> None:
-    """Warns once of each file whose keys in 4 bits have biases; `centers`: the backend leaves them out where it can."""
+    """Warn once per file if its 4-bit keys keep their biases; `centers`: the backend removes them where it can."""
     if kept_as(kv_type)[0] != "q4":
         return
     stored = fuse_attention(plan)

@@ -1,4 +1,4 @@
-"""The table of backends. A backend is a folder here and a line in the table."""
+"""Table of backends. A backend is a folder here and a line in the table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _made(file: str, name: str) -> Callable[[], Backend]:
     return make
 
 
-# Fastest first: "auto" takes the first that this machine can run.
+# Fastest first: "auto" selects the first one that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "cuda": _made("cuda.backend", "CudaBackend"),
     "metal": _made("metal.backend", "MetalBackend"),
@@ -44,10 +44,10 @@ BACKENDS: Mapping[str, Callable[[], Backend]] = {
 
 
 class Fallback:
-    """The first backend that can compile a plan: a GPU may lack kernels or memory."""
+    """First backend that can compile a plan: a GPU may lack kernels or memory."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
-        """The first is available; whether the others are is asked when a plan comes to them: drivers take a while."""
+        """The first backend must be available. The others are checked when they are needed, since drivers are slow."""
         self._backends = backends
         self.name = backends[0].name
         self.is_gpu = backends[0].is_gpu
@@ -62,11 +62,11 @@ class Fallback:
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """Compile with the first backend that supports the plan; raise the error of the last one."""
+        """Compile with the first backend that supports the plan; raise the last error."""
         named = options.device is not None and options.device.strip().lower() != "auto"
         insists = named or options.wants_gpu
         if len(self._backends) == 1 and options.wants_gpu:
-            # Where layers are changes no answer: a command line that serves all machines works on this one, too.
+            # Placement changes no results, so a command line shared by several machines works here, too.
             log.warning(
                 "gpu_layers=%s (-ngl %s) has no effect: no GPU can be used here, and the CPU has all layers;"
                 " `woolly show MODEL` says why",
@@ -87,11 +87,11 @@ class Fallback:
 
 
 def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
-    """The backend of that name; "auto": the fastest that this machine can run. With stages, they run it there."""
+    """Return the backend of that name; "auto": the fastest one available. With stages, the stages run it."""
     if stages is not None:
-        from woolly.runtime.pipeline import PipelineBackend  # sockets and all: few need it
+        from woolly.runtime.pipeline import PipelineBackend  # rarely needed, and imports sockets
 
-        # Stages run on other machines, so the hardware of this one does not matter.
+        # Stages run on other machines, so the local hardware does not matter.
         return PipelineBackend("cpu" if name == "auto" else choose(name).name, stages)
     if name == "auto":
         backends: list[Backend] = []
@@ -99,7 +99,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
             backend = BACKENDS[one]()
             if backends or backend.is_available():
                 backends.append(_with_cpu(backend, insists=False))
-                # The CPU backend takes every plan, so later entries are used only by name.
+                # The CPU backend supports every plan, so later entries are used only by name.
                 if not backend.is_gpu:
                     break
         return Fallback(backends)
@@ -111,9 +111,9 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
 
 
 def find_gpu_backend(name: str) -> GpuBackend | None:
-    """The backend of GPUs that a name asks for, or the first for "auto", for plans that are not cut in layers.
+    """Return the GPU backend of that name, or the first usable one for "auto".
 
-    None for other names, or if no GPU is usable.
+    Return None for other names, or if no GPU is usable. The backend does not split plans into layers.
     """
     kinds = GPU_KINDS if name == "auto" else (name,) if is_gpu_backend(name) else ()
     backends = (BACKENDS[kind]() for kind in kinds)
@@ -121,10 +121,10 @@ def find_gpu_backend(name: str) -> GpuBackend | None:
 
 
 def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
-    """Return the placement of a plan's layers on GPUs, with the memory that is free now.
+    """Return the placement of a plan's layers on GPUs, for the memory that is free now.
 
     `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
-    plan, RequestError if what is asked for does not fit.
+    plan, RequestError if the requested layers do not fit.
     """
     from woolly.runtime.split import SplitBackend
 
@@ -135,7 +135,7 @@ def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) 
 
 
 def _with_cpu(backend: Backend, insists: bool) -> Backend:
-    """The backend; that of GPUs leaves layers to the CPU, by itself unless it `insists`."""
+    """Return the backend, extended to run layers on the CPU if it is a GPU backend; `insists`: only as requested."""
     if not isinstance(backend, GpuBackend):
         return backend
     from woolly.runtime.split import SplitBackend

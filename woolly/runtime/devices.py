@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-# Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
+# GPU backends, which are also the device kinds that a number may follow: cuda:1. "auto" tries the first one first.
 GPU_KINDS = ("cuda", "metal", "vulkan")
 # Backends with kernels for vision and audio encoders. All of them support injected embeddings.
 TOWER_KINDS = ("cuda", "vulkan")
@@ -14,15 +14,15 @@ _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {_NUMBERED} (N from 0), or {GPU_KI
 
 
 def is_gpu_backend(name: str) -> bool:
-    """True if a backend computes on GPUs. For several parts or a name with a level, the first word counts."""
+    """True if a backend uses GPUs. Of a name with several words, such as one with a level, the first word counts."""
     return name.replace("+", " ").split(" ")[0] in GPU_KINDS
 
 
 def parse_devices(text: str | None) -> tuple[int, ...]:
-    """Numbers of the GPUs of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order; none of "cpu".
+    """Return the GPU numbers of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order; () for "cpu".
 
-    Other kinds as "cuda". "auto", a kind and None mean the first GPU. Numbers count the GPUs that
-    CUDA_VISIBLE_DEVICES leaves. A repeated number is a GPU used twice, each time with memory and work of its own.
+    Other kinds are parsed like "cuda". "auto", a kind and None mean the first GPU. Numbers count the GPUs in
+    CUDA_VISIBLE_DEVICES. A repeated number uses a GPU twice, with separate memory and work.
     """
     form = "auto" if text is None else text.strip().lower() if isinstance(text, str) else ""
     if form == "cpu":
@@ -38,7 +38,7 @@ def parse_devices(text: str | None) -> tuple[int, ...]:
 
 
 def backend_for(device: str | None, backend: str = "auto") -> str:
-    """The backend that a device asks for, or `backend`; RequestError if they contradict each other."""
+    """Return the backend that a device implies, or `backend`; RequestError if they contradict each other."""
     if device is None or device.strip().lower() == "auto":
         return backend
     wanted = device.strip().lower().partition(":")[0] if parse_devices(device) else "cpu"

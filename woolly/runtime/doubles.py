@@ -1,7 +1,7 @@
 """Reproducible f64 functions for constants that affect result bits; see native/cpu/ops/doubles.h.
 
-Those of C libraries and of NumPy differ from system to system. Here every operation is one that IEEE 754 rounds in one
-way, in the order of the C++, so both have the same bits.
+The functions of C libraries and NumPy differ between systems. This module uses only operations with exact IEEE 754
+rounding, in the order of the C++ code, so both compute the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Float64 = npt.NDArray[np.float64]
 
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 _LN2_HEAD, _LN2_TAIL = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")  # ln 2 in two parts
-_HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")  # the root of 1/2
+_HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")  # square root of 1/2
 
 
 def _exp_series(r: Float64, whole: Float64) -> Float64:
@@ -27,7 +27,7 @@ def _exp_series(r: Float64, whole: Float64) -> Float64:
 
 
 def exp_double(x: Float64) -> Float64:
-    """e^x of x that is not beyond 700 on either side."""
+    """Return e^x for |x| <= 700."""
     whole = np.floor(x / _LN2 + 0.5)
     return _exp_series((x - whole * _LN2_HEAD) - whole * _LN2_TAIL, whole)
 
@@ -54,7 +54,7 @@ def log_double(x: Float64) -> Float64:
 
 
 def slopes_of(most: float, n_heads: int) -> Float32:
-    """Return the ALiBi slope of each head; heads beyond a power of two get the slopes in between."""
+    """Return the ALiBi slope of each head. Heads beyond a power of two use the slopes in between."""
     powers = 1 << n_heads.bit_length() - 1
     between = (2.0 * np.arange(n_heads - powers) + 1) / (2.0 * powers)
     exponents = np.concatenate([np.arange(1, powers + 1) / powers, between])

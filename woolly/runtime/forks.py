@@ -1,4 +1,4 @@
-"""Forks: a GPU belongs to the process that opened it, and its driver may hang in a child that asks it for anything."""
+"""Fork handling: a GPU belongs to the process that opened it, and its driver may hang if a child calls it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class _Guest(Protocol):
 
 
 _opened: weakref.WeakSet[_Guest] = weakref.WeakSet()
-_lock = threading.RLock()  # held while a thread forks; a handler of signals may fork meanwhile
-_collected: list[bool] = []  # whether Python looked for garbage before each fork that is under way
+_lock = threading.RLock()  # held during a fork; reentrant because a signal handler may fork meanwhile
+_collected: list[bool] = []  # state of the garbage collector before each fork in progress
 
 
 def leave_in_children(one: _Guest) -> None:
@@ -28,7 +28,7 @@ def leave_in_children(one: _Guest) -> None:
 
 
 def _stop_collecting() -> None:
-    """Stops the garbage collector: else the child could collect a program, and close it by the driver, too early."""
+    """Stop the garbage collector, so that the child cannot collect a program and call the driver to close it."""
     _collected.append(gc.isenabled())
     gc.disable()
 
@@ -41,7 +41,7 @@ def _collect_again() -> None:
 def _leave_all() -> None:
     try:
         for one in list(_opened):
-            with suppress(Exception):  # the others are left, too
+            with suppress(Exception):  # an error must not keep the other objects open
                 one.leave()
     finally:
         _collect_again()
@@ -49,5 +49,6 @@ def _leave_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_stop_collecting, after_in_parent=_collect_again, after_in_child=_leave_all)
-    # Around those above: hooks before a fork run in reverse. Methods in C, which no interrupt can leave half-way.
+    # Registered last to run first, because hooks before a fork run in reverse. C methods cannot be interrupted
+    # half-way.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

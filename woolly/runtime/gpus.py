@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def _rooms(kind: str | None) -> Iterator[Any]:
-    """The module `gpus` of a kind, or of all kinds, that of "auto" first."""
+    """Yield the module `gpus` of a kind, or of every kind in the order of "auto"."""
     for one in (kind,) if kind is not None and is_gpu_backend(kind) else GPU_KINDS:
         yield importlib.import_module(f"woolly.runtime.{one}.gpus")
 
 
 def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
-    """The GPU of that number, of a kind or of the first kind that finds one.
+    """Return the GPU of that number, of the given kind or of the first kind that finds one.
 
-    DeviceError if there is none that can be used, RequestError if none has that number.
+    DeviceError if no GPU is usable, RequestError if the number does not exist.
     """
     errors: list[DeviceError] = []
     for room in _rooms(kind):
@@ -41,7 +41,7 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
 
 
 def name_gpus(backend: str = "auto") -> list[str]:
-    """GPUs of a backend, or of the first kind that has some, as `device` names them; none if they cannot be used."""
+    """Return the GPUs of a backend, or of the first kind that has some, as `device` names; [] if none is usable."""
     for kind in (backend,) if is_gpu_backend(backend) else GPU_KINDS:
         try:
             (room,) = _rooms(kind)

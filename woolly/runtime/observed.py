@@ -1,4 +1,4 @@
-"""ObservedProgram: a plan on the cpu backend that yields the input rows of each weight."""
+"""ObservedProgram: runs a plan on the CPU and yields the input rows of each weight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from woolly.runtime.options import Options
     from woolly.runtime.state import State
 
-# Norms, gates and sums stay separate steps, so that the inputs of all linears are values.
+# Norms, gates and residuals stay separate steps, so that the inputs of all linears are available.
 _PASSES = (fuse_attention, merge_linears)
 # Bytes of experts cached in f32 during a batch.
 _EXPERT_MEMORY = 1 << 30
@@ -33,19 +33,19 @@ _EXPERT_MEMORY = 1 << 30
 
 @dataclass(frozen=True)
 class SeenRows:
-    """Rows that one matrix is multiplied with."""
+    """Input rows of one matrix."""
 
     tensor: str
-    matrix: int  # the expert, or the head; 0 if the tensor is one matrix
+    matrix: int  # expert or head; 0 if the tensor is one matrix
     n_matrices: int
-    x: npt.NDArray[np.float32]  # (rows, columns), right until the next one
+    x: npt.NDArray[np.float32]  # (rows, columns), valid until the next one
 
 
 class ObservedProgram:
-    """A compiled plan whose runs yield the inputs of its matrices."""
+    """Compiled plan whose runs yield the inputs of its matrices."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, names: str = "") -> None:
-        """Observe matrices whose names begin with `names`; the run ends with the last of them."""
+        """Observe matrices whose names begin with `names`; a run ends after the last of them."""
         self._program = CpuProgram(plan, tensors, options, _PASSES)
         self._weights = WeightStore(Views(tensors), _EXPERT_MEMORY)
         self._state = ReferenceState(plan, 0)
@@ -56,11 +56,14 @@ class ObservedProgram:
         ]
 
     def new_state(self, n_pages: int, n_slots: int) -> State:
-        """An empty cache, for `observe`."""
+        """Return an empty cache, for `observe`."""
         return self._program.new_state(n_pages, n_slots)
 
     def observe(self, batch: Batch, state: State) -> Iterator[SeenRows]:
-        """Runs a batch and yields the rows of each matrix, step by step; the same bits for every number of threads."""
+        """Run a batch and yield the rows of each matrix, step by step.
+
+        The bits do not depend on the number of threads.
+        """
         done = 0
         for index, step in self._steps:
             if done < index:
@@ -72,7 +75,7 @@ class ObservedProgram:
             elif step.op == "linears":
                 for name in dict.fromkeys(weight.tensor for weight in step.matrices):
                     yield SeenRows(name, 0, 1, inputs[0])
-            elif step.op == "linear_id":  # of text: the other matrix is that of rows of images
+            elif step.op == "linear_id":  # for text; the other matrix is for image rows
                 yield SeenRows(step.matrices[0].tensor, 0, 1, inputs[0])
             elif step.op == "per_head_linear":
                 (weight,) = step.matrices
@@ -86,7 +89,7 @@ class ObservedProgram:
         for weight in step.by_role("router"):
             yield SeenRows(weight.tensor, 0, 1, routed)
         first, last = step.by_role("gate", "up"), step.by_role("down")
-        with threadpool_limits(1, user_api="blas"):  # sums of several threads would depend on their number
+        with threadpool_limits(1, user_api="blas"):  # the order of summation depends on the number of threads
             for own in expert_rows(context, step, inputs[0], routed):
                 for weights, x in ((first, own.x), (last, own.hidden)):
                     for name, n in {weight.tensor: weight.shape[0] for weight in weights}.items():

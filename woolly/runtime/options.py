@@ -1,4 +1,4 @@
-"""Options: how a backend compiles a plan. A value out of range is a RequestError."""
+"""Options: how a backend compiles a plan. Values out of range raise RequestError."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from woolly.runtime.devices import parse_devices
 class KvType:
     """Storage type of K and V in the cache."""
 
-    bits: float  # of a number, with its share of a scale
-    block: int = 1  # numbers that share a scale
+    bits: float  # per element, including its share of a scale
+    block: int = 1  # elements that share a scale
 
 
 KV_TYPES = {
@@ -38,18 +38,19 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 class Options:
     """Settings of one program."""
 
-    threads: int | None = None  # None: the physical cores that the process may use
-    weight_memory: int | None = None  # maximum bytes of prepared weights to keep; None: no limit
-    kv_type: str | None = None  # of the cache; None: the backend decides
-    level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
+    threads: int | None = None  # None: the physical cores available to the process
+    weight_memory: int | None = None  # maximum bytes of prepared weights in memory; None: no limit
+    kv_type: str | None = None  # type of the KV cache; None: the backend decides
+    level: str | None = None  # kernel level, one of Backend.levels; None: the fastest
     max_rows: int | None = None  # maximum rows of a batch; None: the backend decides
-    device: str | None = None  # as `parse_devices` reads it; None: the backend's first
-    # Layers on GPUs: a number, "all", or "auto" for those that fit. None: auto if the backend is, else all.
+    device: str | None = None  # syntax of `parse_devices`; None: the backend's first device
+    # Layers on GPUs: a number, "all", or "auto" for the number that fits. None: "auto" if the backend is "auto", else
+    # "all".
     gpu_layers: int | str | None = None
-    # Expected cache size, for which layers on GPUs leave room.
+    # Expected cache size, reserved when layers are placed on GPUs.
     cache_tokens: int | None = None
     cache_slots: int = 0
-    max_running: int = 16  # concurrent requests, each with its windows
+    max_running: int = 16  # concurrent requests, each with a KV window
 
     def __post_init__(self) -> None:
         most = 4 * (os.cpu_count() or 1)
@@ -66,7 +67,7 @@ class Options:
         if self.kv_type is not None:
             check_kv_type(self.kv_type)
             k, _, v = self.kv_type.partition("/")
-            if k == v:  # one type has one name: identities have it, and GPUs take no pair
+            if k == v:  # canonical name: identities include it, and GPUs accept no pair
                 object.__setattr__(self, "kv_type", k)
         parse_devices(self.device)
         object.__setattr__(self, "gpu_layers", parse_layers(self.gpu_layers))
@@ -77,7 +78,7 @@ class Options:
         return self.gpu_layers == "all" or (isinstance(self.gpu_layers, int) and self.gpu_layers > 0)
 
     def refuse_gpu_layers(self, backend: str) -> None:
-        """RequestError if layers are to be on GPUs, for backends that have none."""
+        """Raise RequestError if layers are requested on GPUs, for backends without GPUs."""
         if self.wants_gpu:
             raise RequestError(
                 f"gpu_layers is {self.gpu_layers}, but backend {backend} has no GPU; leave it out, or use"
@@ -95,7 +96,7 @@ class Options:
 
 
 def kv_types_of(gpu: str) -> tuple[str, ...]:
-    """Types of the cache that a backend of GPUs has kernels for, and pairs of them."""
+    """Return the cache types that a GPU backend has kernels for, including pairs."""
     return _ON_GPUS.get(gpu, _ALL)
 
 
@@ -106,9 +107,9 @@ def kept_as(kv_type: str) -> tuple[str, str]:
 
 
 def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
-    """RequestError if it is neither a type of cache nor two of them, as in "q8_0/q4": that of K, then that of V.
+    """Raise RequestError unless it is a cache type, or a pair such as "q8_0/q4": K, then V.
 
-    `gpu` names a backend of GPUs that must have it.
+    If `gpu` names a GPU backend, it must support the type.
     """
     parts = kv_type.split("/")
     if len(parts) > 2 or any(part not in KV_TYPES for part in parts):
@@ -125,7 +126,7 @@ def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
 
 
 def join_kv_types(keys: str | None, values: str | None, fields: tuple[str, str]) -> str | None:
-    """Returns the `kv_type` of keys and values whose types are given apart, in these fields; None: none is given.
+    """Return the `kv_type` for separate types of keys and values, set in these fields; None if both are None.
 
     RequestError if `values` is not a type, or if `keys` names both.
     """
@@ -144,7 +145,7 @@ def join_kv_types(keys: str | None, values: str | None, fields: tuple[str, str])
 
 
 def parse_layers(layers: int | str | None) -> int | str | None:
-    """`gpu_layers` from a number or from text, such as "23", "auto" or "all"."""
+    """Parse `gpu_layers`: a number, or a string such as "23", "auto" or "all"."""
     text = layers.strip().lower() if isinstance(layers, str) else ""
     if layers is None or text in ("auto", "all"):
         return text or None
@@ -158,7 +159,7 @@ def parse_layers(layers: int | str | None) -> int | str | None:
 
 
 def parse_max_running(name: str, value: int | str | None) -> int | None:
-    """Return the maximum number of running requests from a number or text such as "64"; None for "auto"."""
+    """Parse the maximum number of running requests, such as 64 or "64"; None for "auto"."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if value is None or text == "auto":
         return None
@@ -174,7 +175,7 @@ def _whole(value: object, low: int) -> bool:
 
 
 def parse_size(name: str, size: int | str | None) -> int | None:
-    """Bytes, from a number or from text such as 600MB or 1.5GiB."""
+    """Parse a size in bytes: a number, or a string such as 600MB or 1.5GiB."""
     if size is None or (isinstance(size, int) and not isinstance(size, bool)):
         return size
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None

@@ -1,4 +1,4 @@
-"""The Program: a plan compiled by a backend. These protocols are all that other rooms know of a backend."""
+"""Program: a plan compiled by a backend. Other packages use only these protocols of a backend."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
-    """`Program.cancel` stopped the run. Its results are void; the same batch may run again."""
+    """`Program.cancel` stopped the run. Its results are invalid; the same batch may run again."""
 
 
 class LostState(WoollyError):  # noqa: N818 - the name says what became of the state
-    """The process that stored a state is gone, with its pages and slots. The state is now empty and may be reused.
+    """The process that stored a state has exited, with its pages and slots. The state is now empty and may be reused.
 
     Raised once per state. Sequences must restart at position 0.
     """
@@ -36,15 +36,15 @@ class LostState(WoollyError):  # noqa: N818 - the name says what became of the s
 class About:
     """Backend, device and settings of a program."""
 
-    backend: str  # its name in BACKENDS
-    level: str | None  # of the kernels, or the device; None: the backend has no kernels to choose from
+    backend: str  # name in BACKENDS
+    level: str | None  # kernel level or device; None: the backend has no kernels to choose from
     threads: int
-    arena_bytes: int  # allocated once for the values between steps; 0: a step allocates its own
-    kv_type: str = "f32"  # of keys and values in the cache
-    memory: int | None = None  # bytes left for a cache; None: system memory
-    shares: tuple[Share, ...] = ()  # of each device, if there are several
-    device: str = ""  # the name of the GPU; empty: the CPU
-    device_memory: int | None = None  # bytes of the GPU in all
+    arena_bytes: int  # preallocated for values between steps; 0: each step allocates its own
+    kv_type: str = "f32"  # type of the KV cache
+    memory: int | None = None  # bytes available for a cache; None: system memory
+    shares: tuple[Share, ...] = ()  # one per device, if there are several
+    device: str = ""  # name of the GPU; empty: the CPU
+    device_memory: int | None = None  # total bytes of the GPU
     device_bandwidth: float | None = (
         None  # memory bandwidth of the GPU in bytes per second, reported by the driver or measured
     )
@@ -73,7 +73,7 @@ class WeightStats:
     misses: int
     evictions: int
     n_bytes: int  # kept
-    n_missing: int = 0  # of these bytes, not yet uploaded
+    n_missing: int = 0  # bytes not uploaded yet, included in n_bytes
 
 
 class DraftProgram(Protocol):
@@ -81,7 +81,7 @@ class DraftProgram(Protocol):
 
     @property
     def running_plan(self) -> Plan:
-        """The plan whose steps `run` counts."""
+        """Executed plan, whose steps `run` counts."""
 
     def new_state(self, n_pages: int) -> State:
         """Return a separate empty cache of n pages; sequences may use the same page numbers in both."""
@@ -120,26 +120,26 @@ class Program(Protocol):
         """Stop the background work of `load_weights`."""
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> State:
-        """An empty cache of n pages, and of n slots if the plan keeps any, for `run` of this program.
+        """Return an empty cache with n pages, and n slots if the plan has recurrent state.
 
-        `window_pages` are the pages of the entries of each of `Plan.windows`; without them, `n_pages` each.
+        `window_pages` has the pages for each of `Plan.windows`; default: `n_pages` each.
         """
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
-        """Runs steps `first` to `last` (exclusive; None: all) and returns the value of the last one: logits at the end.
+        """Run steps `first` to `last` (exclusive; None: all) and return the value of the last one, finally the logits.
 
-        A run that starts in the middle continues from the values of the run before it. The result may be a view that
-        the next run overwrites. A program whose parts are in other processes may raise LostState.
+        A run that starts in the middle continues from the values of the previous run. The result may be a view that the
+        next run overwrites. A program with parts in other processes may raise LostState.
         """
 
     def cancel(self) -> None:
-        """Stops a run that is under way, which then raises CancelledRun. Any thread may call it."""
+        """Stop a run in progress, which then raises CancelledRun. Any thread may call it."""
 
     def timed(self) -> AbstractContextManager[list[int]]:
-        """Times every run in the block. The list is empty until the block ends, then has nanoseconds per step."""
+        """Time every run in the block. The list is empty until the block ends, then has nanoseconds per step."""
 
     def weight_stats(self) -> WeightStats:
-        """Hits and misses of the prepared weights so far."""
+        """Return the hits and misses of the prepared weights so far."""
 
 
 @runtime_checkable
@@ -152,12 +152,12 @@ class Advances(Protocol):
 
 @runtime_checkable
 class CutsRows(Protocol):
-    """A program that can compute some rows of a step now and the others later, to the same bits."""
+    """Program that can compute some rows of a step now and the others later, with the same bits."""
 
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> npt.NDArray[np.float32]:
-        """Computes rows `first_row` to before `last_row` of one step's result, and returns all of its rows.
+        """Compute rows `first_row` to `last_row` (exclusive) of one step's result, and return all of its rows.
 
-        Rows are rows of the step's value: of the batch, or of its output rows. Only for steps with `Op.cuts_rows`.
+        Rows count the step's value: rows of the batch or its output rows. Only for steps with `Op.cuts_rows`.
         """
 
 
@@ -174,17 +174,17 @@ class Backend(Protocol):
 
     @property
     def levels(self) -> Sequence[str]:
-        """Values of `Options.level` that this machine can run, fastest first; empty: there is no choice."""
+        """Values of `Options.level` that this machine can run, fastest first; empty if there is no choice."""
 
     def is_available(self) -> bool:
         """True if this machine can run the backend."""
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """The program; an option that the backend cannot honour is a RequestError."""
+        """Compile a plan; RequestError if the backend does not support an option."""
 
 
 def checked_range(first: int, last: int | None, n_steps: int) -> tuple[int, int]:
-    """Return the validated range of steps of a run; PlanError if it is outside of `n_steps`."""
+    """Return the validated range of steps of a run; PlanError if it exceeds `n_steps`."""
     last = n_steps if last is None else last
     if not 0 <= first < last <= n_steps:
         raise PlanError(f"steps {first} to {last} are not a part of a plan of {n_steps} steps")

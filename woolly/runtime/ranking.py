@@ -1,4 +1,4 @@
-"""The Ranking: top-n logits of each output row."""
+"""Ranking: top-n logits of each output row."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Float32 = npt.NDArray[np.float32]
 MAX_RANKED = 256
 
 
-# How a device takes a token from a row of a ranking: a usual chain of samplers, and the number that it draws.
+# How a device samples from a row of a ranking: the parameters of a common sampler chain, and the random number.
 PICK = np.dtype(
     [
         ("u", np.float64),
-        ("p", np.float32),  # of top_p; infinite: all
-        ("log_p", np.float32),  # of min_p; minus infinity: all
+        ("p", np.float32),  # top_p; infinite: all
+        ("log_p", np.float32),  # log of min_p; minus infinity: all
         ("temperature", np.float32),
-        ("k", np.int32),  # of top_k; 0: the likeliest is taken
+        ("k", np.int32),  # top_k; 0: greedy
         ("min_keep", np.int32),
-        ("row", np.int32),  # of the ranking
+        ("row", np.int32),  # row of the ranking
     ]
 )
 
@@ -43,16 +43,20 @@ class LostRows(PlanError):  # noqa: N818 - the name says what became of the rows
 class Ranking:
     """Result of `Ranks.rank`. The ranking of a row does not depend on the other rows of its batch."""
 
-    ids: npt.NDArray[np.int32]  # [n_output, n]: tokens, the largest logit first, equal ones by the lowest id
+    ids: npt.NDArray[np.int32]  # [n_output, n]: tokens in descending order of logits, ties by the lowest id
     logits: Float32  # [n_output, n]
-    sums: npt.NDArray[np.float64]  # [n_output]: of exp(logit - largest logit) over the whole row; NaN: not made
-    is_sound: npt.NDArray[np.bool_]  # [n_output]: if not, the row holds NaN or plus infinity, and all else is void
+    sums: npt.NDArray[
+        np.float64
+    ]  # [n_output]: sum of exp(logit - largest logit) over the entire row; NaN: not computed
+    is_sound: npt.NDArray[
+        np.bool_
+    ]  # [n_output]: False if the row has NaN or plus infinity; its other values are then invalid
     # rows(first, last): complete output rows first to last (exclusive), [n, n_vocab], valid until the next run or call.
     rows: Callable[[int, int], Float32]  # LostRows if another run is under way
-    tokens: npt.NDArray[np.int32] | None = None  # [n_output]: that each row follows, if the device took them
+    tokens: npt.NDArray[np.int32] | None = None  # [n_output]: input token of each row, if the device sampled it
 
     def of(self, rows: Sequence[int]) -> Ranking:
-        """The ranking of some of the rows, given in ascending order."""
+        """Return the ranking of some rows, in ascending order."""
         if len(rows) == len(self.ids):
             return self
         places = np.array(rows, np.intp)
@@ -68,11 +72,11 @@ class Ranking:
 
 @dataclass(frozen=True)
 class NextStep:
-    """Batch that most likely comes next. The device samples its tokens from the ranking of the current one."""
+    """Predicted next batch. The device samples its tokens from the ranking of the current one."""
 
-    batch: Batch  # one row of each sequence; its tokens are not known yet
+    batch: Batch  # one row per sequence; its tokens are not known yet
     picks: npt.NDArray[np.void]  # [n_rows] of PICK
-    n: int  # logits to be ranked
+    n: int  # number of logits to rank
 
 
 @runtime_checkable
@@ -84,14 +88,14 @@ class Ranks(Protocol):
     ) -> Ranking:
         """Run steps from `first` on, as `Program.run`, and return at least the top n logits of each output row.
 
-        n is at most MAX_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
-        the device has all that it needs, so that the host works while the device does.
+        n is at most MAX_RANKED. A smaller vocabulary is ranked completely. `meanwhile` is called once, when the device
+        has all its inputs, so that host and device work in parallel.
         """
 
 
 @runtime_checkable
 class AsyncRanks(Ranks, Protocol):
-    """Program whose device samples and runs the next step while the host settles the current one."""
+    """Program whose device samples and runs the next step while the host processes the current one."""
 
     def rank(
         self,
@@ -109,7 +113,7 @@ class AsyncRanks(Ranks, Protocol):
         """
 
     def has_queued(self, batch: Batch) -> bool:
-        """True if the batch is the last one that the device queued."""
+        """True if the batch is the last one queued on the device."""
 
 
 def as_async_ranks(program: object) -> AsyncRanks | None:
@@ -118,6 +122,6 @@ def as_async_ranks(program: object) -> AsyncRanks | None:
 
 
 def as_ranks(program: object) -> Ranks | None:
-    """The program itself, if it can rank logits."""
-    # Not isinstance: of a protocol that takes as long as choosing a token.
+    """Return the program if it can rank logits, else None."""
+    # Not isinstance: with a protocol, that takes as long as sampling a token.
     return cast(Ranks, program) if hasattr(program, "rank") else None

@@ -20,15 +20,15 @@ _MIN_LENGTH = 16  # characters of a token
 class Stages:
     """The processes that hold a model's layers, in the order of the layers."""
 
-    places: tuple[tuple[Address, ...], ...]  # each with its replacements
+    places: tuple[tuple[Address, ...], ...]  # addresses per stage: the first one, then its replacements
     token: bytes
-    model: str = ""  # digest of the file, which each stage must have
-    ctx: int | None = None  # as the plan was traced for
-    patience: float = 60.0  # seconds that a lost stage has to come back
+    model: str = ""  # digest of the file, which every stage must have
+    ctx: int | None = None  # context that the plan was traced for
+    patience: float = 60.0  # seconds to wait for a lost stage to come back
 
     @classmethod
     def parse(cls, names: Sequence[str], token_file: str | os.PathLike[str] | None) -> Stages:
-        """Reads "HOST:PORT" of each stage; "HOST:PORT|HOST:PORT" names another that may take its place."""
+        """Parse "HOST:PORT" of each stage; "HOST:PORT|HOST:PORT" adds a replacement."""
         if isinstance(names, str) or not names:
             raise RequestError("stages is empty or one text; a list of HOST:PORT was expected", field="stages")
         if token_file is None:
@@ -42,7 +42,7 @@ class Stages:
 
 
 def parse_address(field: str, text: str) -> Address:
-    """The host and the port of "HOST:PORT" or "[IPV6]:PORT"."""
+    """Parse "HOST:PORT" or "[IPV6]:PORT"."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise RequestError(f"{field} has {text!r}; HOST:PORT was expected, such as 10.0.0.2:7070", field=field)
@@ -50,7 +50,7 @@ def parse_address(field: str, text: str) -> Address:
 
 
 def read_token(path: str | os.PathLike[str]) -> bytes:
-    """The token of a file, which this process and its stages share."""
+    """Read the file with the token that this process shares with its stages."""
     try:
         token = Path(path).read_bytes().strip()
         mode = Path(path).stat().st_mode

@@ -1,4 +1,4 @@
-"""The State of a plan between runs: pages in a pool shared by all sequences, and one slot per sequence."""
+"""State of a plan between runs: pages in a pool shared by all sequences, and one slot per sequence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from woolly import _native
 
-# Tokens per page: small, because half a page is lost at the end of a sequence; large enough to be read as a stream.
+# Tokens per page: small, because a sequence wastes half a page at its end; large enough for streaming reads.
 PAGE_SIZE: int = _native.PAGE_SIZE
 
 
@@ -22,16 +22,16 @@ def pages_for(n_tokens: int) -> int:
 def pages_for_window(window: int, max_running: int, n_rows: int, n_pages: int, n_drafts: int = 1) -> int:
     """Return the pages for the windows of `max_running` concurrent requests and `logits`, and two resume points.
 
-    All requests together hold the `n_rows` of one step, and each up to `n_drafts` that are not decided. There are
-    never more than `n_pages`, those of entries without a window.
+    The requests together store the `n_rows` of one step, and each up to `n_drafts` unverified tokens. The result is at
+    most `n_pages`, the pages of entries without a window.
     """
-    # A request has up to two partial pages besides those of its window and its drafts.
+    # A request has up to two partial pages in addition to its window and its drafts.
     seen = (max_running + 1) * (pages_for(window) + 2 + pages_for(n_drafts)) + pages_for(n_rows)
     return min(n_pages, seen + 2 * pages_for(window))
 
 
 class State(Protocol):
-    """The cache of one program, which alone can read it."""
+    """Cache of one program. Other programs cannot read it."""
 
     @property
     def n_pages(self) -> int:
@@ -56,10 +56,10 @@ class State(Protocol):
 
 @runtime_checkable
 class PortableState(State, Protocol):
-    """A state whose pages and slots can be copied out as bytes, and into another state of an equal program.
+    """State whose pages and slots can be copied out as bytes, and into another state of an equal program.
 
-    The bytes mean something only to a program with the same identity of bits. Entries of one table number their pages
-    alike: table 0 is that of entries which see all tokens, the others are those of `Plan.windows`.
+    The bytes are valid only for programs with the same result bits. Entries of one table share page numbers: table 0 is
+    for entries that attend to all tokens, the others are for `Plan.windows`.
     """
 
     @property
@@ -71,13 +71,13 @@ class PortableState(State, Protocol):
         """Size of one page by table; `page_bytes` is their sum."""
 
     def read_page(self, page: int, table: int = 0) -> npt.NDArray[np.uint8]:
-        """A copy of a page of one table."""
+        """Return a copy of a page of one table."""
 
     def write_page(self, page: int, data: npt.NDArray[np.uint8], table: int = 0) -> None:
         """Overwrite a page of one table with the bytes of `read_page`."""
 
     def read_slot(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A copy of a slot, `slot_bytes` long."""
+        """Return a copy of a slot, `slot_bytes` long."""
 
     def write_slot(self, slot: int, data: npt.NDArray[np.uint8]) -> None:
         """Overwrite a slot with the bytes of `read_slot`."""

@@ -1,4 +1,4 @@
-"""Views: the tensors of a file, and ranges of rows of them by names such as "blk.0.attn_qkv.weight[0:64]"."""
+"""Views: tensors of a file, and ranges of their rows by names such as "blk.0.attn_qkv.weight[0:64]"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowView:
-    """Rows [first, last) of a tensor: of each expert's matrix, of a matrix, or elements of a vector."""
+    """Rows [first, last) of a matrix or of each expert's matrix, or elements of a bias."""
 
     tensor: Tensor
     first: int
@@ -30,12 +30,12 @@ class RowView:
 
     @property
     def type(self) -> GGMLType:
-        """The tensor's."""
+        """Type of the tensor."""
         return self.tensor.type
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's, with the rows of the range that it has. A bias of two axes has the experts' first."""
+        """Shape of the tensor, reduced to the rows of the range. In a bias with two axes, experts come first."""
         shape = list(self.tensor.shape)
         shape[self._axis] = len(range(shape[self._axis])[self.first : self.last])
         return tuple(shape)
@@ -46,7 +46,7 @@ class RowView:
         return self.tensor.data[self._rows]
 
     def dequantize(self, rows: npt.NDArray[np.integer] | None = None) -> npt.NDArray[np.float32]:
-        """Return the values in f32, optionally of some rows of the first axis."""
+        """Return the values in f32, optionally only some rows of the first axis."""
         if self._axis == len(self.tensor.shape) - 1:
             values: npt.NDArray[np.float32] = self.tensor.dequantize()[self._rows]
             return values if rows is None else values[rows]
@@ -64,7 +64,7 @@ class RowView:
 
 
 class Views(Mapping[str, "Tensor | RowView"]):
-    """Tensors of a file by name, and ranges of their rows as `name[first:last]`."""
+    """Tensors of a file by name, and row ranges as `name[first:last]`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -83,9 +83,9 @@ class Views(Mapping[str, "Tensor | RowView"]):
 
 
 def check_weights(plan: Plan, views: Views) -> None:
-    """Raises ModelError if a tensor has another shape or type than the steps that read it were planned for.
+    """Raise ModelError unless each tensor has the shape and type that the plan's steps expect.
 
-    Memory of a step has the sizes of its plan, and kernels have those of the tensor: they would write past its end.
+    Buffers have the sizes of the plan; kernels use those of the tensor and would write past the end of a buffer.
     """
     for step in plan.steps:
         rows = (*step.kind.matrices, *step.kind.tables)
@@ -100,7 +100,7 @@ def check_weights(plan: Plan, views: Views) -> None:
 
 
 def _has_shape(shape: tuple[int, ...], weight: Weight, is_matrix: bool) -> bool:
-    if not is_matrix:  # flat vector: files order the axes of convolutions differently
+    if not is_matrix:  # flat vector: files differ in the axis order of convolutions
         return math.prod(shape) == math.prod(weight.shape)
     n_axes = max(len(shape), len(weight.shape))  # a matrix of one row may be a vector in the file
     return (1,) * (n_axes - len(shape)) + shape == (1,) * (n_axes - len(weight.shape)) + weight.shape

@@ -1,4 +1,4 @@
-"""The native backend."""
+"""CPU backend with native kernels."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The CPU backend: a fused plan handed to C++ once, then one native call per run."""
+"""CPU backend: hands a fused plan to C++ once, then makes one native call per run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# Positions that scratch memory is sized for; the system grants it page by page as it is used.
+# Positions that scratch memory is sized for. The system allocates its pages on first use.
 _MAX_CONTEXT = 1 << 20
 
 
@@ -46,7 +46,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def kernel_level(wanted: str | None = None) -> str:
-    """The best level that this machine can run, or the one asked for, here or by WOOLLY_ISA."""
+    """Return the kernel level requested here or with WOOLLY_ISA; default: the best level of this machine."""
     levels = _native.kernel_levels()
     wanted = wanted or os.environ.get("WOOLLY_ISA")
     if not wanted:
@@ -58,7 +58,7 @@ def kernel_level(wanted: str | None = None) -> str:
     return wanted
 
 
-@functools.cache  # once in a process
+@functools.cache  # once per process
 def _warn_of_scalar() -> None:
     log.warning(
         "this CPU runs the portable kernels, which are several times slower than its own, because Woolly was built on"
@@ -67,14 +67,14 @@ def _warn_of_scalar() -> None:
 
 
 class CpuProgram:
-    """A plan compiled for the CPU. One thread at a time may run it; others wait."""
+    """Plan compiled for the CPU. One thread at a time may run it; others wait."""
 
     def __init__(
         self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] | None = None
     ) -> None:
-        """`passes`: fusion passes to apply; fewer keep values that fused steps do not compute."""
+        """`passes`: fusion passes to apply. With fewer passes, more intermediate values are computed."""
         self.plan = plan
-        # With bidirectional attention nothing is kept between runs: the cache is small enough for f32.
+        # With bidirectional attention nothing is cached between runs, so f32 needs little memory.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         passes = fusions_for(kept_as(self.kv_type)[0]) if passes is None else passes
         warn_of_biased_keys(plan, tensors, self.kv_type, centers=True)
@@ -105,7 +105,7 @@ class CpuProgram:
         self.draft = None if plan.draft is None or draft is None else CpuDraft(self, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CpuState:
-        """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
+        """Return an empty cache of `n_pages` pages, `window_pages` pages per window, and `n_slots` slots."""
         return CpuState(self.plan, n_pages, self.kv_type, n_slots, window_pages)
 
     def load_weights(self) -> None:
@@ -123,7 +123,7 @@ class CpuProgram:
         return self._packed.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps of the fused plan and returns a view of the last value, valid until the next run."""
+        """Run steps of the fused plan and return a view of the last value, valid until the next run."""
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self.compute(batch, state, first, last)
 
@@ -135,7 +135,7 @@ class CpuProgram:
     def compute(
         self, batch: Batch, state: State, first: int, last: int, part: tuple[int, int] | None = None
     ) -> Float32:
-        """Run steps; those after the plan's belong to its draft. `part`: the range of rows to compute; None: all."""
+        """Run steps. Steps after those of the plan belong to its draft. `part`: rows to compute; None: all."""
         if not isinstance(state, CpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         with self._lock:
@@ -155,7 +155,7 @@ class CpuProgram:
                     **self._optional(batch, rope_rows),
                     part=part,
                 )
-            except RuntimeError as error:  # a thread that the system refuses
+            except RuntimeError as error:  # the system could not start a thread
                 raise RequestError(str(error), field="threads") from error
             self._packed.ran(first, last)
         if not done:
@@ -163,14 +163,14 @@ class CpuProgram:
         return self.value(batch, self._all.steps[last - 1].outputs[-1])
 
     def value(self, batch: Batch, value: int) -> Float32:
-        """A view of a value of the last run of `batch`: right until a step overwrites it, after its last use."""
+        """Return a view of a value of the last run of `batch`, valid until a later step reuses its memory."""
         rows = len(batch.output_rows) if self._all.values[value].rows == "output" else batch.n_rows
         return self._native.value(self._steps.values[value], rows)
 
     def _tables(self, batch: Batch) -> tuple[Float32, Float32, npt.NDArray[np.int32] | None]:
-        """Cosines and sines for a batch. Those of batches with rope positions are kept while the batch runs on.
+        """Return cosines and sines for a batch. Those of batches with rope positions are cached for the next call.
 
-        16,384 rows take 20 ms, and a tower runs its batch some hundred times, step by step.
+        Computing them for 16,384 rows takes 20 ms, and a tower runs its batch a hundred times, step by step.
         """
         if batch.rope_positions is None:
             return self._rope_tables.tables(batch, _MAX_CONTEXT)
@@ -179,7 +179,7 @@ class CpuProgram:
         return self._rope_rows[1]
 
     def _optional(self, batch: Batch, rope_rows: npt.NDArray[np.int32] | None) -> dict[str, Any]:
-        """Arrays of a batch that some plans have."""
+        """Return the arrays of a batch that only some plans need."""
         arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
         if batch.is_multimodal:
             arrays |= {
@@ -189,17 +189,17 @@ class CpuProgram:
             arrays["rope_rows"] = rope_rows
         if batch.hidden is not None:
             arrays |= {"hidden": batch.hidden, "is_hidden_normed": batch.is_hidden_normed}
-        if self.plan.slots and (batch.hidden is None or len(batch.slots_in)):  # a draft keeps none
+        if self.plan.slots and (batch.hidden is None or len(batch.slots_in)):  # drafts have no slots
             arrays |= {"slots_in": batch.slots_in, "slots_out": batch.slots_out, "snapshots": batch.snapshots}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def cancel(self) -> None:
-        """Stops a run that is under way, at its next barrier; may be called from any thread."""
+        """Stop a run in progress at its next barrier. Any thread may call it."""
         self._native.cancel()
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
+        """Time every run in the block. When it ends, the list has nanoseconds per fused step."""
         times: list[int] = []
         self._native.take_times()
         self._native.set_profiling(True)
@@ -221,11 +221,11 @@ class CpuDraft:
         check_heads(plan)
 
     def new_state(self, n_pages: int) -> CpuState:
-        """An empty cache of `n_pages` pages."""
+        """Return an empty cache of `n_pages` pages."""
         return CpuState(self._plan, n_pages, self._kv_type)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps of the fused draft and returns a view of the last value, valid until the next run."""
+        """Run steps of the fused draft and return a view of the last value, valid until the next run."""
         first, last = checked_range(first, last, len(self.running_plan.steps))
         n_before = len(self._program.running_plan.steps)
         return self._program.compute(batch, state, n_before + first, n_before + last)
@@ -243,7 +243,7 @@ class CpuBackend:
         return _native.kernel_levels()
 
     def is_available(self) -> bool:
-        """True: there are kernels for every CPU."""
+        """True: scalar kernels run on every CPU."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:

@@ -1,4 +1,4 @@
-"""The CpuState: keys and values of past tokens in native pages."""
+"""CpuState: keys and values of past tokens in native pages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class CpuState:
         self.n_slots = n_slots
         self.is_portable = True
         self.slot_bytes = plan.bytes_per_sequence
-        # Native code counts entries as the plan does; one that is not a page has no heads.
+        # Native code numbers entries like the plan; entries without pages have no heads.
         entries = [plan.paged.get(i, Paged(0, 1, 1)) for i in range(len(plan.state))]
         layers = [(entry.heads, entry.k_dim, 0 if entry.v_in_k else entry.v_dim) for entry in entries]
         try:
             self.native = _native.Cache(kv_type, n_pages, layers)
             self.page_bytes = self.native.page_bytes
             self.page_sizes: tuple[int, ...] = (self.page_bytes,)
-            self._entries: list[tuple[list[int], ...]] = [()]  # by table; without windows all are of the one
+            self._entries: list[tuple[list[int], ...]] = [()]  # by table; a plan without windows has one table
             if plan.windows:
                 own = [[i for i, e in plan.paged.items() if e.window == window] for window in (0, *plan.windows)]
                 self._entries = [(table,) for table in own]
@@ -45,7 +45,7 @@ class CpuState:
             if plan.slots:
                 numbers = [plan.slots[i].numbers if i in plan.slots else 0 for i in range(len(plan.state))]
                 self.native.add_slots(n_slots, numbers)
-        except (MemoryError, TypeError):  # the latter: more pages than a native number counts
+        except (MemoryError, TypeError):  # TypeError: more pages than a native integer holds
             n_tokens = n_pages * PAGE_SIZE
             n_bytes = plan.bytes_per_token(_native.kv_value_bytes(kv_type)) * n_tokens + n_slots * self.slot_bytes
             gigabytes = n_bytes / 1e9
@@ -62,23 +62,23 @@ class CpuState:
         return self.native.n_bytes
 
     def read_page(self, page: int, table: int = 0) -> Bytes:
-        """A copy of a page of one table."""
+        """Return a copy of a page of one table."""
         out = np.empty(self.page_sizes[table], np.uint8)
         self.native.read_page(page, out, *self._entries[table])
         return out
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
-        """Overwrites a page of one table with a copy."""
+        """Overwrite a page of one table with a copy."""
         self.native.write_page(page, data, *self._entries[table])
 
     def read_slot(self, slot: int) -> Bytes:
-        """A copy of a slot."""
+        """Return a copy of a slot."""
         out = np.empty(self.native.slot_bytes, np.uint8)
         self.native.read_slot(slot, out)
         return out
 
     def write_slot(self, slot: int, data: Bytes) -> None:
-        """Overwrites a slot with a copy."""
+        """Overwrite a slot with a copy."""
         self.native.write_slot(slot, data)
 
 

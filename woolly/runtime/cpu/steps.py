@@ -1,4 +1,4 @@
-"""NativeSteps: a placed plan handed to native code, step by step, with the weights that it names.
+"""NativeSteps: a memory-planned plan registered with native code, step by step, with its weights.
 
 There is no code per op here: values, weights by role and attributes are passed by name, and the native op rejects
 unknown ones.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NativeSteps:
-    """Steps registered with a native program: ids of values and matrices, and the arrays they reference."""
+    """Steps registered with a native program: ids of values and matrices, and references to their arrays."""
 
     def __init__(
         self, native: _native.Program, plan: Plan, layout: ArenaLayout, tensors: Views, rope_tables: RopeTables
@@ -33,9 +33,9 @@ class NativeSteps:
         self._plan = plan
         self._tensors = tensors
         self._rope_tables = rope_tables
-        self._kept: list[object] = []  # arrays that native code points into
+        self._kept: list[object] = []  # arrays that native code has pointers to
         self._vectors: dict[str, int] = {}
-        self.matrices: dict[str, list[int]] = {}  # by tensor: one, or one for each expert
+        self.matrices: dict[str, list[int]] = {}  # by tensor: one, or one per expert
         self.values: dict[int, int] = {}
         for value in sorted(layout.offsets):
             shape = plan.values[value]
@@ -44,7 +44,7 @@ class NativeSteps:
             self._add(step, wait)
 
     def uses(self) -> list[tuple[int, str, list[int]]]:
-        """(step, tensor, its matrices) of every weight that is computed with in panels, in order of use."""
+        """(step, tensor, matrices) of every weight that is used as packed panels, in order of use."""
         return [
             (index, weight.name, self.matrices[weight.name])
             for index, step in enumerate(self._plan.steps)
@@ -67,10 +67,10 @@ class NativeSteps:
             raise ModelError(text + advice_if_old()) from error
 
     def _matrices(self, name: str) -> list[int]:
-        """The matrices of a tensor.
+        """Return the matrices of a tensor.
 
-        Each expert is one of its own: panels then never span two, whatever their rows, and pages of the file are given
-        back expert by expert; an expert that no row goes to would otherwise keep the pages of all.
+        Each expert is a separate matrix. Panels then never span two experts, and file pages are released expert by
+        expert; otherwise one unused expert would keep the pages of all.
         """
         if name not in self.matrices:
             data = self._tensors[name].data
@@ -101,7 +101,9 @@ class NativeSteps:
         return self._vectors[name]
 
     def _attributes(self, step: Step) -> dict[str, int | float | str]:
-        """Attributes as plain numbers and text. Weights carry their roles; `RopeTables` has the rest of a rope."""
+        """Return the attributes as plain numbers and strings. Weights carry their roles; `RopeTables` has the rest of a
+        rope.
+        """
         out: dict[str, int | float | str] = {}
         for name, value in step.attributes:
             if name == "rope":

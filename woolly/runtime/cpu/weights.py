@@ -1,8 +1,8 @@
-"""PackedWeights: which matrices keep their packed panels, under a byte budget.
+"""PackedWeights: selects the matrices that keep their packed panels, within a byte budget.
 
-A model's weights are read in a circle, once per token. For such a pattern the least recently used tensor is exactly
-the next one needed, so an LRU store under its budget would miss every time. Instead the matrices that come first keep
-their place for good (every read a hit), and the rest is packed anew from the mapped file, panel by panel, at each use.
+A model reads its weights in a cycle, once per token. The least recently used tensor is then always the next one needed,
+so an LRU cache under its budget would miss every time. Instead the first matrices stay packed permanently (every read
+is a hit), and the rest is packed again from the mapped file, panel by panel, at each use.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class PackedWeights:
-    """Memory for packed panels; native code fills it."""
+    """Memory for packed panels, filled by native code."""
 
     def __init__(
         self,
         program: _native.Program,
         tensors: Views,
-        uses: Sequence[tuple[int, str, Sequence[int]]],  # (step, tensor, its matrices) in order of use
+        uses: Sequence[tuple[int, str, Sequence[int]]],  # (step, tensor, matrices) in order of use
         budget: int | None,
     ) -> None:
         self._uses = uses
@@ -49,7 +49,7 @@ class PackedWeights:
             left = None if left is None else left - n_bytes
 
     def ran(self, first: int, last: int) -> None:
-        """Counts the reads of one run."""
+        """Count the reads of one run."""
         for step, name, _ in self._uses:
             if first <= step < last:
                 if name in self._resident:
@@ -58,7 +58,7 @@ class PackedWeights:
                     self._misses += 1
 
     def stats(self) -> WeightStats:
-        """Reads from packed memory, reads that packed anew, and the bytes set aside."""
+        """Return the reads from packed memory, the reads that packed again, and the bytes reserved."""
         return WeightStats(self._hits, self._misses, 0, sum(a.nbytes for a in self._resident.values()))
 
 
@@ -68,10 +68,10 @@ def _packed_bytes(tensor: Tensor | RowView) -> int:
 
 
 def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:
-    """Memory that the system grants page by page as it is written, in pages of 2 MiB if it can."""
+    """Return memory that the system allocates page by page on first write, in 2 MiB pages if possible."""
     if sys.platform == "win32":
         return np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8)
-    # Private: the system grants no huge pages for shared mappings.
+    # Private: Linux has no huge pages for shared mappings by default.
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

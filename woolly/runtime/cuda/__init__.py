@@ -1,4 +1,4 @@
-"""The CUDA backend: kernels of native/cuda, launched through the driver."""
+"""CUDA backend: kernels of native/cuda, launched through the driver."""
 
 from typing import TYPE_CHECKING
 

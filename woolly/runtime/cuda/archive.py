@@ -21,12 +21,12 @@ from woolly.errors import DeviceError
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "cuda")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyk2"
-# The first driver version (as of cuDriverGetVersion) that accepts PTX of NVRTC 12.9.
+# First driver version (cuDriverGetVersion) that accepts PTX of NVRTC 12.9.
 COMPILES_PTX = 12_090
 
 
 class KernelImage:
-    """Kernels of one source file, or of one kind of tiles in it, for one target."""
+    """Kernels of one source file, or of one tile kind of it, for one target."""
 
     def __init__(self, packed: bytes, start: int, end: int, kernels: list[str]) -> None:
         self._packed = packed
@@ -38,15 +38,15 @@ class KernelImage:
         return _opened(self._packed)[self._start : self._end]
 
 
-@functools.lru_cache(maxsize=4)  # a model loads images of several packs in turn
+@functools.lru_cache(maxsize=4)  # loading a model alternates between several packs
 def _opened(packed: bytes) -> bytes:
-    import lzma  # not every Python has it
+    import lzma  # missing in some Python builds
 
     return lzma.decompress(packed)
 
 
 def _images(packed: bytes, entries: list[tuple[int, list[str]]]) -> list[KernelImage]:
-    """The images of a pack."""
+    """Return the images of a pack."""
     ends = list(itertools.accumulate(length for length, _ in entries))
     return [
         KernelImage(packed, end - length, end, kernels) for end, (length, kernels) in zip(ends, entries, strict=True)
@@ -120,11 +120,11 @@ class Archive:
         return found[0]
 
     def images(self, target: str) -> list[KernelImage]:
-        """The images of a target."""
+        """Return the images of a target."""
         return self._images[target]
 
     def kernels_of(self, target: str) -> ArchiveKernels:
-        """The kernels of a target."""
+        """Return the kernels of a target."""
         return ArchiveKernels(self._images[target])
 
 
@@ -135,7 +135,7 @@ class ArchiveKernels:
         self._of = {kernel: image for image in images for kernel in image.kernels}
 
     def find(self, kernel: str) -> KernelImage | None:
-        """The image of a kernel; None if there is none."""
+        """Return the image of a kernel, or None."""
         return self._of.get(kernel)
 
     def precompile(self, kernels: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The CudaBackend: kernels for NVIDIA GPUs."""
+"""CudaBackend: kernels for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CudaBackend(GpuBackend):
         super().__init__(open, level)
 
     def is_available(self) -> bool:
-        """True if a GPU is usable. Log the reason once if a GPU only lacks kernels or a newer driver."""
+        """True if a GPU is usable. If only kernels or a newer driver are missing, log it once."""
         try:
             return bool(self._level())
         except DeviceError as error:

@@ -1,4 +1,4 @@
-"""The Context: state shared by the streams of one GPU, such as loaded kernels, allocations and a fatal error."""
+"""Context: state shared by the streams of one GPU, such as loaded kernels, allocations and a fatal error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TAKEN, _MAX_TAKEN = 712, 8
 _kept: list[mmap.mmap] = []
 
 
-# The number of the context that each thread used last.
+# Number of the context that each thread used last.
 _current = threading.local()
 _numbers = itertools.count(1)
 
@@ -137,7 +137,7 @@ class Context:
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
         """Allocate pinned host memory. It may outlive the device.
 
-        The process owns it and registers it with the driver, so that a reader never loses it with the device.
+        The process owns the memory and only registers it with the driver, so readers may outlive the device.
         """
         size, driver, aside = _PAGE * -(-max(n_bytes, 1) // _PAGE), self.enter(), []
         for _ in range(_MAX_TAKEN):
@@ -158,7 +158,7 @@ class Context:
         raise driver.error("cuMemHostRegister_v2", _TAKEN)
 
     def close(self) -> None:
-        """Free all memory. After a fatal error the process exit does: the driver would fail or hang."""
+        """Free all memory. After a fatal error, leave that to the exit of the process: the driver could hang."""
         if self.lost is None:
             driver = self.enter()
             # Errors are ignored during cleanup.
@@ -198,13 +198,13 @@ def forget_current() -> None:
 
 
 def memory_bandwidth(driver: Driver, number: int) -> float | None:
-    """Memory bandwidth in bytes per second, at two transfers per clock; None if the driver does not report it."""
+    """Return the memory bandwidth in bytes per second, at two transfers per clock; None if unknown."""
     kilohertz, bits = driver.attribute(_MEMORY_CLOCK, number), driver.attribute(_MEMORY_WIDTH, number)
     return 2 * 1000.0 * kilohertz * bits / 8 if kilohertz > 0 and bits > 0 else None
 
 
 def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, memory: mmap.mmap) -> None:
-    """Unregisters pinned memory on the thread that drops the last reference.
+    """Unregister pinned memory, on the thread that drops the last reference.
 
     If that fails, the memory stays mapped, so that its address is not reused.
     """

@@ -1,4 +1,4 @@
-"""The CudaDevice: memory, copies, launches and graphs of one NVIDIA GPU."""
+"""CudaDevice: memory, copies, launches and graphs of one NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, 
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 
-# The first architecture with programmatic dependent launch.
+# First architecture with programmatic dependent launch.
 _EARLY = 90
 
 # Values of the driver's enums.
@@ -88,7 +88,7 @@ class CudaDevice:
 
     @property
     def kernels(self) -> Kernels:
-        """The emitters of native/cuda."""
+        """Emitters of the kernels of native/cuda."""
         from woolly.runtime.cuda.ops import KERNELS  # takes 30 ms, only with a GPU
 
         return KERNELS
@@ -354,10 +354,7 @@ def _kernels(architecture: int, version: int) -> Archive | KernelCompiler:
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
-    """Open the GPU of that number. DeviceError if it is not usable, RequestError if there is none of that number.
-
-    Work that takes longer than `limit_s` seconds counts as hung.
-    """
+    """Open the GPU of that number. DeviceError if it is not usable, RequestError if the number does not exist."""
     driver = driver or open_driver()
     check_number(index, driver.n_devices())
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)

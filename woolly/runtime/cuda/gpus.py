@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """Return the GPU of that number. DeviceError if no GPU is usable, RequestError if there is none of that number."""
+    """Return the GPU of that number. DeviceError if it is not usable, RequestError if the number does not exist."""
     driver = open_driver()  # fails on most machines, before the rest of the package is imported
     from woolly.runtime.cuda.context import forget_current, memory_bandwidth
     from woolly.runtime.cuda.driver import find_level
@@ -21,7 +21,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
     level = find_level(number)
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    # Querying memory needs a context; the primary one is shared with any program.
+    # Querying memory needs a context. The primary context is shared with running programs.
     try:
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
     except RequestError:

@@ -1,10 +1,10 @@
 """KernelCompiler: JIT compilation of the kernels that a model launches, cached on disk.
 
-A build from source has no kernel archive: compiling all kernels of one architecture takes eight CPU minutes, those of
-one model a fraction of that. NVRTC compiles the sources (native/cuda) in units: a file, or one tile kind of a file.
-Compiled units are cached in a folder named by a digest of all sources and of NVRTC's version. Files are renamed into
-place when complete and begin with a checksum: two processes may compile the same unit, and a damaged file is compiled
-again. Folders of other sources, such as of an earlier version, are removed except for the latest few. A process whose
+A build from source has no kernel archive: compiling all kernels for one architecture takes eight CPU minutes, the
+kernels of one model a fraction of that. NVRTC compiles the sources (native/cuda) in units: a file, or one tile kind of
+a file. Compiled units are cached in a folder named by a digest of all sources and of NVRTC's version. Files are renamed
+into place when complete and begin with a checksum: two processes may compile the same unit, and a damaged file is
+compiled again. Only the latest few folders of other sources, such as an earlier version, are kept. A process whose
 folder was removed keeps its loaded units and recompiles the missing ones.
 """
 
@@ -35,7 +35,7 @@ from woolly.store.folder import models_folder
 
 log = logging.getLogger("woolly.runtime")
 
-# The sources of a clone, else those next to the native module of an installation.
+# Sources of a checkout, else the copy next to the installed native module.
 _SOURCE_FOLDERS = (
     Path(__file__).resolve().parents[3] / "native" / "cuda",
     Path(_native.__file__).parent / "runtime" / "cuda" / "sources",
@@ -43,9 +43,9 @@ _SOURCE_FOLDERS = (
 _MARK = b"woollyu1"
 # Kernels that every model uses outside of plan steps: weight packing and logit ranking.
 _ALWAYS_COMPILED = ("pack_q8_0", "rank_parts")
-_PROGRESS_SECONDS = 10  # between lines of progress
+_PROGRESS_SECONDS = 10  # between progress messages
 _MAX_OLD_FOLDERS = (
-    3  # folders kept besides the one in use, so that two clones and a release do not remove each other's units
+    3  # folders to keep besides the current one, so that two checkouts and a release do not evict each other
 )
 
 
@@ -65,18 +65,18 @@ class KernelCompiler:
     """NVRTC compiler of the kernel sources."""
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
-        """Compiled units are stored below `cache`; None: the user's cache."""
+        """Compiled units are stored in `cache`; default: the user's cache folder."""
         self._compile_module = _module(folder / "compile.py")
         self._folder = folder
         self._cache = cache
 
     @classmethod
     def find(cls) -> KernelCompiler | None:
-        """Return the compiler of this installation; None without kernel sources."""
+        """Return the compiler of this installation; None if there are no kernel sources."""
         return next((cls(place) for place in _SOURCE_FOLDERS if (place / "compile.py").exists()), None)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
-        """Return the target for an architecture; DeviceError without NVRTC, or if the driver is too old."""
+        """Return the target for an architecture. DeviceError if NVRTC is missing or the driver is too old."""
         if self._compile_module.find_nvrtc() is None:
             raise DeviceError(
                 "this build of Woolly compiles CUDA kernels at their first use, by NVRTC, which was not found:"
@@ -125,7 +125,7 @@ class JitKernels:
     """Units of one target, loaded from the cache or compiled on first use."""
 
     def __init__(self, compiling: ModuleType, compiler: object, target: str, folder: Path | None) -> None:
-        """Units are cached in `folder`; None: only in memory."""
+        """Units are cached in `folder`, or only in memory if it is None."""
         self._compile_module = compiling
         self._compiler = compiler
         self._target = target
@@ -142,12 +142,12 @@ class JitKernels:
         return unit if unit is not None and kernel in unit.kernels else None
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Compile the units of these kernels that the cache lacks, one thread per core."""
+        """Compile the units of these kernels that are not cached, with one thread per core."""
         keys = dict.fromkeys(self._compile_module.unit_of(kernel) for kernel in (*kernels, *_ALWAYS_COMPILED))
         missing = [key for key in keys if key is not None and self._load(key) is None]
         if not missing:
             return
-        # The longest first, so that no core waits for one of them at the end.
+        # Longest first, so that no core waits for it at the end.
         missing.sort(key=lambda key: key[0].stem not in self._compile_module.BY_KIND)
         log.warning(
             "compiling CUDA kernels of this model for %s: %d units%s",
@@ -155,7 +155,10 @@ class JitKernels:
             len(missing),
             "" if self._folder is None else f", which are kept in {self._folder} for the next time",
         )
-        from concurrent.futures import ThreadPoolExecutor, as_completed  # machines without a GPU import this file, too
+        from concurrent.futures import (
+            ThreadPoolExecutor,
+            as_completed,
+        )  # this file is also imported on machines without a GPU
 
         began = reported = time.monotonic()
         pool = ThreadPoolExecutor(min(len(missing), default_threads()), "woolly-compile")
@@ -172,7 +175,7 @@ class JitKernels:
     def _unit(self, key: tuple[Path, str]) -> Unit:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
-        with lock:  # two threads that want one unit compile it once
+        with lock:  # compile a unit only once if two threads request it
             unit = self._load(key)
             if unit is None:
                 self._units[key] = unit = self._compile(key)

@@ -1,4 +1,4 @@
-"""The Driver: ctypes bindings of libcuda that raise Woolly's exceptions on errors."""
+"""Driver: ctypes bindings of libcuda that raise Woolly's exceptions on errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError, WoollyError
 
-# Cubins of a 12.x compiler load on every CUDA 12 driver.
+# Cubins compiled with CUDA 12.x load on every CUDA 12 driver.
 _OLDEST = 12_000
 
 NOT_READY = 600
@@ -91,7 +91,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 class Driver:
-    """Driver API functions by name; `call` raises an exception for an error code."""
+    """Driver API functions by name. `call` raises an exception for an error code."""
 
     def __init__(self, library: Any) -> None:
         self._functions = {}

@@ -39,8 +39,8 @@ _BYTES = {
 
 # Types packed losslessly as tiles of another type.
 _ALIKE = {GGMLType.BF16: "f16", GGMLType.IQ4_XS: "iq4_nl"}
-# Tile kind of each supported type: all types of the CPU except F32, whose products use no tiles. Types without a
-# specific kind are "wide": one byte per weight.
+# Tile kind of each supported type: all types of the CPU except F32, which needs no tiles. Types without a specific kind
+# use "wide", with one byte per weight.
 KINDS: dict[GGMLType, str] = {
     type: name if (name := type.name.lower()) in _BYTES else _ALIKE.get(type, "wide")
     for type in map(GGMLType.__getitem__, _native.types())
@@ -53,7 +53,7 @@ class Tiles:
     """Packed matrix, or one matrix per expert, as read by the product kernels."""
 
     kind: str  # tile kind, the suffix of kernel names
-    n_rows: int  # per matrix; if paired, of both weights together
+    n_rows: int  # per matrix; of both weights together if paired
     n_columns: int
     is_paired: bool  # rows g and g + 8 of a panel are the same row of two weights
     address: Address  # of the first matrix: tiles panel by panel, then an f32 factor per packed row
@@ -103,7 +103,7 @@ def tile_bytes(type: GGMLType) -> int:
 
 
 def packed_bytes(weight: Weight) -> int:
-    """Return the packed bytes of a matrix or of all experts. Pairs take the same, except for padding."""
+    """Return the packed bytes of a matrix or of all experts. Paired weights take the same, except for padding."""
     *experts, rows, columns = weight.shape
     n_tiles = -(-columns // TILE_COLUMNS)
     return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _n_panels(rows, False), n_tiles)
@@ -112,8 +112,8 @@ def packed_bytes(weight: Weight) -> int:
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
     """Return the tiles of a weight, filled by the loader; with `other`, of both weights in pairs of rows.
 
-    Row r of the first weight is packed row r // 8 * 16 + r % 8, row r of `other` 8 later: gate and up of a feature
-    are in the registers of one lane.
+    Row r of the first weight is packed row r // 8 * 16 + r % 8, row r of `other` 8 later: one lane has gate and up of a
+    feature in its registers.
     """
     kind = kind_of(weight.type)
     *experts, rows, columns = weight.shape

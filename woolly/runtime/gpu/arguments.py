@@ -1,7 +1,7 @@
 """PushedArguments: kernel arguments as push constants, for Vulkan and Metal.
 
-A launch pushes at most 128 bytes. Arguments in device memory would delay each kernel by a load: 4.6 ms instead of
-4.2 per token of an 8B model on an H200. Rarely used arguments (tuples) are structs in device memory.
+A launch pushes at most 128 bytes. Arguments in device memory would delay each kernel by a load: an 8B model on an H200
+would take 4.6 ms per token instead of 4.2. Rarely used arguments (tuples) are structs in device memory.
 """
 
 from __future__ import annotations

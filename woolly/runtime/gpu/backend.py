@@ -23,20 +23,20 @@ class GpuBackend:
     is_gpu = True
 
     def __init__(self, open: Callable[..., Device], level: Callable[[], str]) -> None:
-        """`open` opens the GPU with a number, or the first; `level` returns the level of the first."""
+        """`open` opens the GPU of a number (None: the first). `level` returns the level of the first."""
         self._open = open
         self._level = level
 
     @property
     def levels(self) -> list[str]:
-        """Level of the GPU; empty without a GPU."""
+        """Level of the GPU; empty if there is no usable GPU."""
         try:
             return [self._level()]
         except (DeviceError, RequestError):
             return []
 
     def is_available(self) -> bool:
-        """Check for a driver, a supported GPU and kernels for it."""
+        """True if there is a driver, a supported GPU and kernels for it."""
         return bool(self.levels)
 
     def open(self, number: int | None = None) -> Device:

@@ -45,7 +45,7 @@ BATCH = np.dtype(
 _ALIGNMENT = 16
 _TABLE = "pages of"  # a page table: of full attention (None) or of a sliding window
 _ARRAYS = (*_POINTERS[:10], *_MULTIMODAL[1:])
-_ROPE = ("cosines", "sines", "rope_rows")  # of batches with rope positions
+_ROPE = ("cosines", "sines", "rope_rows")  # for batches with rope positions
 _PICKS = "picks"  # selects the tokens of the batch from the last ranking
 _EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
 _SIDES = 3  # host copies: one in flight, one being filled, and possibly a dropped run between them
@@ -54,7 +54,7 @@ _BODY = 1 << 18
 
 
 class Places(Protocol):
-    """Addresses and sizes of a state that a batch refers to."""
+    """Addresses and sizes of a state, as the batch needs them."""
 
     @property
     def n_pages(self) -> int:
@@ -90,16 +90,16 @@ class BatchSlot:
         self._rope_rows: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
-        # Pinned buffers for arrays that do not fit behind the struct, sized by the largest batch of images and never
-        # shrunk.
+        # Sizes of the pinned buffers for arrays that do not fit behind the struct. They grow to the largest batch of
+        # images.
         self._roomy = [_BYTES] * _SIDES
-        self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
+        self._layouts: list[_Layout | None] = [None] * _SIDES  # layout of the last batch on each side
         self._side = 0
 
     def fill(
         self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
     ) -> Address | None:
-        """Queue the upload of a batch and its `picks`; returns the device address of the picks, or None.
+        """Queue the upload of a batch and its `picks`; return the device address of the picks, or None.
 
         The run queued three batches earlier must be done.
         """
@@ -183,7 +183,7 @@ class BatchSlot:
             if arrays[name].size:
                 views.append((*source, view(name, arrays[name])))
                 if name in ("sequences", "offsets") and batch.n_sequences == batch.n_rows:
-                    views.pop()[2][...] = arrays[name]  # the same in all batches of these shapes
+                    views.pop()[2][...] = arrays[name]  # equal in all batches of these shapes
         picks_at = None if picks is None else base + at[_PICKS]
         room = _EMPTY if picks is None else view(_PICKS, picks)
         return _Layout(key, plan, weakref.ref(state), base, head, body, struct["max_length"], views, picks_at, room)
@@ -209,7 +209,7 @@ class BatchSlot:
         return body
 
     def _rope_rows_of(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
-        """Return cosines, sines and the table row of each row with rope positions; () without them.
+        """Return cosines, sines and the table row of each row; () if the batch has no rope positions.
 
         Cached: an encoder runs a batch in several slices, and images of one size share rope positions.
         """
@@ -252,13 +252,13 @@ class _Layout:
 
 
 def _same_rope_positions(one: Batch, other: Batch) -> bool:
-    """Return whether two batches have the same rope positions."""
+    """True if two batches have the same rope positions."""
     pairs = ((one.rope_positions, other.rope_positions), (one.positions, other.positions))
     return one is other or all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
 def _array(batch: Batch, name: str, window: int | None, rope_rows: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
-    """Return the array of a batch for a field of struct Batch; empty if absent."""
+    """Return the array of a batch for a field of struct Batch; an empty one if it is absent."""
     if name == _TABLE:
         return batch.table(window)
     if name in _ROPE:
@@ -293,8 +293,8 @@ def check_batch(
 ) -> None:
     """Raise ValueError if kernels would access memory out of bounds, which on a GPU crashes the program.
 
-    `hidden_width`: columns of the hidden states that the steps read, None without. `needs`: multimodal checks of the
-    fused plan, None without multimodal input.
+    `hidden_width`: columns of the hidden states that the steps read, or None. `needs`: multimodal checks of the fused
+    plan, None if it has no multimodal input.
     """
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
@@ -346,7 +346,7 @@ def check_batch(
 
 
 def is_apart(batch: Batch) -> bool:
-    """Check that each sequence has one row and no row reads a page that another row writes."""
+    """True if each sequence has one row and no row reads a page that another row writes."""
     n = batch.n_rows
     if batch.n_sequences != n or n == 1:
         return n == 1

@@ -11,7 +11,7 @@ from woolly.runtime.gpu.emit import Emitter
 
 
 def points_of(e: Emitter, type: GGMLType) -> Address:
-    """Return the address of a type's codebook, 0 without one. Uploaded first, because packing kernels may read it."""
+    """Return the address of a type's codebook, or 0. Codebooks are uploaded first: packing kernels read them."""
     name = codebook_of(type)
     if not name:
         return Address(0)

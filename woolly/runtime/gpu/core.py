@@ -34,7 +34,7 @@ from woolly.runtime.views import Views, check_weights
 
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
-# Batch rows, output rows, `is_far`, `is_apart`, rows in front of attention tiles (see Kernels and Launch).
+# Batch rows, output rows, `is_far`, `is_apart`, and rows in front of attention tiles (see Kernels and Launch).
 _Kind = tuple[int, int, bool, bool, int]
 
 # Batches of up to this many rows run as graphs, because launching them one by one is slower than the GPU.
@@ -77,7 +77,7 @@ class Core:
         steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "input")]
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
         self._is_tower = device.kernels.repeats and any(step.op == "input" for _, step in steps)
-        self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of encoders
+        self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # recent runs of encoders
         self._multimodal_checks = MultimodalChecks(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         check_weights(self.plan, views)
@@ -113,7 +113,7 @@ class Core:
         self._reads = list(accumulate(map(len, uses), initial=0))
         self._graphs: OrderedDict[tuple[_Kind, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
-        self._rankers: dict[int, LogitRanker] = {}  # of the plan and its draft, by the end of their steps
+        self._rankers: dict[int, LogitRanker] = {}  # for the plan and its draft, by the end of their steps
         self._n_runs = 0
         self._queued_run: _Run | None = None  # the last run, if it was queued ahead and not requested yet
         weakref.finalize(self, _finish, device)
@@ -130,7 +130,7 @@ class Core:
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int, *, is_wanted: bool = True) -> Float32:
         """Run a range of steps of the plan and its draft and return the last value; `plan` belongs to the state.
 
-        Empty unless `is_wanted`: downloading 4,096 wide rows takes as long as several encoder layers.
+        The result is empty unless `is_wanted`: downloading 4,096 wide rows takes as long as several encoder layers.
         """
         with self._lock:
             self._is_cancelled = False
@@ -188,7 +188,7 @@ class Core:
         return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows, heads["token"])
 
     def has_queued(self, batch: Batch) -> bool:
-        """Check that the batch is the last one queued ahead."""
+        """True if the batch is the last one queued ahead."""
         return self._queued_run is not None and self._queued_run.batch is batch
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
@@ -218,7 +218,7 @@ class Core:
         last: int,
         picks: npt.NDArray[np.void] | None = None,
     ) -> None:
-        """Queue the steps for a batch; `picks` select its tokens from the previous ranking."""
+        """Queue the steps of a batch. `picks` select its tokens from the previous ranking."""
         assert isinstance(state, GpuState)
         place = self._slot.fill(batch, state, plan, picks)
         self._n_runs += 1
@@ -242,7 +242,7 @@ class Core:
             logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
             address = self._emitter.value(logits.id)
             ranker = self.device.kernels.ranker
-            assert ranker is not None  # else the program has no `rank`
+            assert ranker is not None  # otherwise the program has no `rank`
             self._rankers[last] = ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
         heads = self._rankers[last].queue(n, len(batch.output_rows))
         return _Run(batch, self._n_runs, heads, self.device.mark())
@@ -281,7 +281,7 @@ class Core:
             self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)
 
     def _is_seen(self, key: tuple[_Kind, int, int]) -> bool:
-        """Check whether an encoder recently ran the same steps on the same number of rows."""
+        """True if an encoder recently ran the same steps on the same number of rows."""
         if not self._is_tower:
             return False
         is_seen = key in self._seen
@@ -315,17 +315,17 @@ class Core:
             self.device.wait()
         except BaseException:
             with suppress(DeviceError, RequestError):
-                self.device.times(marks)  # drops the marks
+                self.device.times(marks)  # releases the marks
             raise
         for step, time in zip(range(first, last), self.device.times(marks), strict=True):
             self._times[step] += time
 
     def _replay(self, kind: _Kind, first: int, last: int) -> None:
-        """Queue the graph of a bucket; kernels read the actual row count from the batch."""
+        """Queue the graph of a bucket. Kernels read the actual row count from the batch."""
         key = (kind, first, last)
         graph = self._graphs.pop(key, None)
         if graph is None:
-            # Captured in full even if the run is cancelled.
+            # Capture all steps, even if the run is cancelled.
             graph = self.device.capture(lambda: self._capture(*key))
             while len(self._graphs) >= _MAX_GRAPHS:
                 self.device.forget(self._graphs.popitem(last=False)[1])
@@ -337,7 +337,7 @@ class Core:
             self._queue_step(kind, step, first, last)
 
     def _result(self, n_rows: int, width: int) -> Float32:
-        """Return pinned memory for a value; reused, and grown for larger values."""
+        """Return pinned memory for a value, reused or grown as needed."""
         n_bytes = 4 * n_rows * width
         if n_bytes > len(self._out):
             self._out = self.device.pinned(max(n_bytes, min(2 * len(self._out), 64 << 20)))
@@ -350,7 +350,7 @@ class Core:
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Time runs in the block; on exit the list has nanoseconds per step."""
+        """Time the runs in the block. On exit the list has nanoseconds per step."""
         times: list[int] = []
         with self._lock:
             self._times = [0] * len(self.plan.steps)
@@ -362,7 +362,7 @@ class Core:
                 self._times = None
 
     def stats(self) -> WeightStats:
-        """Weight statistics; every read is a hit because all weights are on the device."""
+        """Return weight statistics. Every read is a hit because all weights are on the device."""
         return WeightStats(self._hits, 0, 0, self.loader.n_bytes, self.loader.n_missing)
 
 

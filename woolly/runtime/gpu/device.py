@@ -1,4 +1,4 @@
-"""Device: memory and kernel launches of one GPU, or of a test double."""
+"""Device protocol: memory and kernel launches of one GPU, or of a test double."""
 
 from __future__ import annotations
 

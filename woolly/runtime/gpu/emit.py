@@ -1,7 +1,7 @@
-"""Emitter: lowers a placed plan to kernel launches, step by step.
+"""Emitter: lowers a memory-planned plan to kernel launches, step by step.
 
-For each op, the device's `Kernels` have an emitter, a function that lowers a step to `Launch` rows. The program
-queues the rows or captures them in a graph.
+For each op, the device's `Kernels` have an emitter, a function that lowers a step to `Launch` rows. The program queues
+the rows or captures them in a graph.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from woolly.runtime.views import Views
 class GridRows:
     """A grid dimension: ceil(rows / per) * times."""
 
-    # 0: batch rows, 1: output rows. With tiled attention, which skips `n_front` leading rows: 2: rows before the
-    # first tile, 3: tiles of `per` rows.
+    # 0: batch rows, 1: output rows. Tiled attention skips `n_front` leading rows; with it, 2: rows before the first
+    # tile, 3: tiles of `per` rows.
     kind: int = 0
     per: int = 1
     times: int = 1
@@ -48,23 +48,23 @@ class Launch:
     block: int  # threads of a block
     args: tuple[Argument, ...]
     shared: int = 0  # bytes of dynamic shared memory
-    # Range of row counts (of `kind`) that this kernel variant is for.
+    # Minimum and maximum row counts (of `kind`) for this kernel variant.
     least: int = 0
     most: int = 1 << 30
     kind: int = 0
     early: bool = False  # may start before the previous kernel ends; synchronizes itself
-    # Offset of the other step (-1 or 1) if a kernel can compute both. `joined` launches are for runs with both steps,
-    # the others for runs with one of them.
+    # Offset of the other step (-1 or 1) if one kernel can compute both. Runs with both steps use the `joined` launches,
+    # runs with only one of them the others.
     other: int = 0
     joined: bool = False
     group: int = 1  # blocks per cooperating group; if above 1, only resident groups are launched
-    # True: only if `Kernels.is_far`; False: only otherwise; None: always.
+    # True: only if `Kernels.is_far`. False: only if not. None: always.
     far: bool | None = None
     # `joined` applies only if each sequence has one row and no row reads a page that another row writes.
     apart: bool = False
 
     def is_of(self, step: int, first: int, last: int, is_far: bool = False, is_apart: bool = False) -> bool:
-        """Check that this launch is used for its step in a run of steps `first` to `last`.
+        """True if this launch is used for its step in a run of steps `first` to `last`.
 
         `is_apart`: each sequence has one row and no row reads a page that another row writes.
         """
@@ -94,7 +94,7 @@ Pack = Callable[[Device, Address, Address, int, int], None]
 class TensorPart:
     """A tensor of the file that is a source of a device weight."""
 
-    name: str  # of the tensor, or of a row range of it
+    name: str  # tensor, or row range of a tensor
     pack: Pack | None = None  # None: bytes are copied unchanged to the start of the weight
     rows: int = 16  # staging granularity in rows; 0: the complete tensor
 
@@ -115,13 +115,13 @@ class Array:
     address: Address
     n_bytes: int
     make: Callable[[], npt.NDArray[np.generic]]
-    is_first: bool = False  # packing of later weights reads it
+    is_first: bool = False  # whether packing of later weights reads it
 
 
 class Emitter:
-    """Passed to op emitters: resolves addresses and collects launches.
+    """Context of op emitters: resolves addresses and collects launches.
 
-    All steps are emitted twice; the first pass computes the size of shared scratch memory.
+    All steps are emitted twice. The first pass computes the size of shared scratch memory.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Emitter:
         self._all = plan
         self._draft = draft
         self.device = device
-        self.max_rows = max_rows  # of a batch
+        self.max_rows = max_rows  # maximum rows of a batch
         self.kv_type = kv_type
         self.views = views
         self.batch = batch  # address of struct Batch
@@ -149,9 +149,9 @@ class Emitter:
         self._arena = arena
         self._rope_tables = rope_tables
         self._scratch: dict[str, int] = {}  # requested bytes
-        self._addresses: dict[str, Address] = {}  # of scratch memory, allocated after the first pass
+        self._addresses: dict[str, Address] = {}  # addresses of scratch memory, allocated after the first pass
         self.weights: dict[str, Fill | Array] = {}  # in order of first use
-        self.launches: list[list[Launch]] = []  # of each step
+        self.launches: list[list[Launch]] = []  # launches of each step
         self.uses: list[list[str]] = []  # weight keys of each step
 
     def emit(self) -> None:
@@ -193,7 +193,7 @@ class Emitter:
         return int(self.plan.values[id].rows == "output")
 
     def vector(self, weight: Weight | str) -> Address:
-        """Return the address of a weight dequantized to f32."""
+        """Return the address of a weight, dequantized to f32."""
         name = weight if isinstance(weight, str) else weight.name
         tensor = self.views[name]
         return self.array(

@@ -23,7 +23,7 @@ class LogitRanker(Protocol):
     """Top-k of the logits of each output row."""
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
+        """Queue the top-n of each output row. The result is valid after the device is done, until two calls later."""
 
     def feed(self, picks: Address, n_rows: int) -> None:
         """Write tokens picked from the last ranking into the batch that was uploaded since."""
@@ -50,10 +50,10 @@ class Kernels:
     emitters: Mapping[str, Emit]  # by op
     joined: Callable[
         [Plan, str], frozenset[int]
-    ]  # steps fused with the next one for a KV type: their inputs outlive the step
-    # Whether a batch needs the sequential attention kernels: few rows with a long context, or short sequences.
+    ]  # steps fused with the next one for a KV type. Their inputs must stay allocated until then.
+    # True if a batch needs the sequential attention kernels: few rows with a long context, or short sequences.
     is_far: Callable[[Batch], bool]
-    # Makes the top-k kernels: device, struct Batch, logits, their width, max rows. None: ranking is on the host.
+    # Factory of the top-k kernels: device, struct Batch, logits, width, maximum rows. None: the host ranks logits.
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
     sees: bool = False  # whether multimodal batches are supported
     repeats: bool = False  # whether large batches may run as graphs, submitted in one call

@@ -18,7 +18,7 @@ from woolly.runtime.gpu.emit import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
-# Bytes of the staging buffer that each thread has on the device, for data to be repacked.
+# Size of each thread's staging buffer on the device, for data to be repacked.
 _STAGED = 16 << 20
 # One thread copies 6 to 10 GB/s; the PCIe bus takes 50.
 _MAX_THREADS = 6
@@ -30,7 +30,7 @@ _UNDER_WAY = 2
 class _Piece:
     """Unit of upload: a row range of the tensors of a weight, or an entire array made on the host."""
 
-    number: int  # of the weight
+    number: int  # index of the weight
     weight: Fill | Array
     parts: tuple[TensorPart, ...] = ()
     first: int = 0
@@ -51,7 +51,7 @@ class Loader:
         self._pieces = self._cut()
         self._left: dict[int, int] = {}  # unfinished pieces per weight
         self._n_begun = 0  # weights with all pieces begun
-        self._n_loaded = 0  # weights before the first incomplete one
+        self._n_loaded = 0  # complete weights at the front of the order
         self._awaited: int | None = None  # a weight that must be complete before another piece is begun
         self._error: BaseException | None = None
         self._is_ended = False
@@ -74,7 +74,8 @@ class Loader:
             threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
             threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
             self._started = [thread for thread in self._started if thread.is_alive()]
-            # With the lock held: `end` joins only started threads, and no thread leaves before it is counted.
+            # Start threads with the lock held: `end` joins only started threads, and no thread may end before it is
+            # counted.
             for thread in threads:
                 try:
                     thread.start()
@@ -86,7 +87,7 @@ class Loader:
                 self._started.append(thread)
 
     def end(self) -> None:
-        """Stop the threads after their current pieces. Loaded weights stay; `wait` resumes with the rest."""
+        """Stop the threads after their current pieces. Loaded weights stay loaded, and `wait` resumes with the rest."""
         with self._changed:
             threads, self._is_ended = list(self._started), True
         if threading.current_thread() in threads:
@@ -95,7 +96,7 @@ class Loader:
             thread.join()
 
     def wait(self, n: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Block until the first n weights are loaded; re-raises an error of the loader.
+        """Block until the first n weights are loaded. Re-raise an error of the loader.
 
         Raises CancelledRun if the caller was cancelled (`wake` triggers the check). Loading continues.
         """
@@ -119,7 +120,7 @@ class Loader:
             if isinstance(weight, Array):
                 yield _Piece(number, weight)
             else:
-                # Parts have the same shape and pack into the same blocks, so one thread packs all of them in order.
+                # All parts have one shape and are packed into the same blocks, so one thread packs them in order.
                 n_rows, _, n_chunk = self._rows(weight.parts[0])
                 for first in range(0, n_rows, n_chunk):
                     yield _Piece(number, weight, weight.parts, first, min(n_rows, first + n_chunk))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.plan import Plan
 
-ALIGNMENT = 256  # of values and of memory
+ALIGNMENT = 256  # alignment of values and allocations, in bytes
 # Bytes reserved for later allocations: weight staging, rope tables, graphs.
 RESERVE = 512 << 20
 # Default maximum rows of a batch: 2,048 rows amortize reading the weights.
@@ -29,7 +29,7 @@ USUAL_ROWS = 2048
 class Needs:
     """Device memory requirements in bytes."""
 
-    weights: Mapping[str, int]  # of each weight as packed on the device, by key
+    weights: Mapping[str, int]  # packed bytes of each weight on the device, by key
     ranges: tuple[frozenset[str], ...]  # weight keys of each pipeline range (`part`); the last includes the draft
     values: int  # activations and scratch memory
 

@@ -21,7 +21,7 @@ class Block:
         self.gaps: list[tuple[int, int]] = [(0, size)]  # sorted (begin, end) of free ranges
 
     def take(self, size: int) -> int | None:
-        """Allocate a range and return its offset; None if no gap is large enough."""
+        """Allocate a range and return its offset, or None if no gap is large enough."""
         for i, (begin, end) in enumerate(self.gaps):
             if end - begin >= size:
                 self.gaps[i : i + 1] = [(begin + size, end)] if end - begin > size else []
@@ -41,19 +41,19 @@ class Block:
 
     @property
     def is_empty(self) -> bool:
-        """Check that no range is in use."""
+        """True if no range is in use."""
         return self.gaps == [(0, self.size)]
 
 
 class BlockMemory(ABC):
-    """All blocks of a device; subclasses create and destroy blocks. Callers must hold the device's lock."""
+    """All blocks of a device. Subclasses create and destroy blocks. Callers must hold the device's lock."""
 
     def __init__(self, n_bytes: int) -> None:
         """`n_bytes`: block size, except for larger allocations."""
         self._n_bytes = n_bytes
         self._blocks: list[Block] = []  # by address
         self._starts: list[int] = []
-        self._sizes: dict[int, int] = {}  # of ranges in use, by address
+        self._sizes: dict[int, int] = {}  # sizes of allocated ranges, by address
         self.n_changes = 0  # version of the list of blocks
 
     @abstractmethod

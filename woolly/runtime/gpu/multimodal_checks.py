@@ -84,7 +84,7 @@ class MultimodalChecks:
                 raise ValueError(f"a place is outside its table of {n}")
 
     def _check_matrices(self, batch: Batch) -> None:
-        """Check that each row selects matrix 0 or 1."""
+        """Raise ValueError unless each row selects matrix 0 or 1."""
         gather_rows = batch.gather_rows
         assert gather_rows is not None
         if len(gather_rows) != batch.n_rows or gather_rows.shape[1] < 1 or not np.isin(gather_rows[:, 0], (0, 1)).all():
@@ -106,7 +106,7 @@ class MultimodalChecks:
                 raise ValueError("a filter reads a row outside its text")
 
     def _check_attn_ranges(self, batch: Batch) -> None:
-        """Check that attention ranges are monotonic within a sequence and end within the batch."""
+        """Raise ValueError unless attention ranges are monotonic within a sequence and end within the batch."""
         assert batch.attn_ranges is not None
         if batch.attn_ranges.shape != (batch.n_rows, 2):
             raise ValueError("what rows see does not fit the batch")

@@ -1,7 +1,7 @@
 """Arithmetic probe: tests FMA, division, square root, f16 conversion and subnormals of a driver with a kernel.
 
-Results must match the cpu backend bit for bit. Vulkan allows FMA with two roundings and inexact division, and Metal
-allows flushing subnormals (below 1.2e-38) to zero; most Vulkan drivers do neither.
+Results must be bit-identical to the CPU backend. Vulkan allows FMA with two roundings and inexact division, which most
+drivers do not use. Metal allows flushing subnormals (below 1.2e-38) to zero.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy.typing as npt
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address, Argument, Device
 
-_N = 4096  # enough random numbers to cover each rounding case (estimate)
+_N = 4096  # estimated to cover each rounding case
 TINY = "numbers next to zero"
-OWN_HALVES = "halves by the driver"  # if not exact, kernels convert with integer operations
+OWN_HALVES = "halves by the driver"  # if conversion is not exact, kernels use integer operations
 NAMES = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves", OWN_HALVES)
 _N_HALVES = 1 << 16  # all f16 values; converted alone and within a multiply-add
 _GROUP = 64
 
 
 def differences(device: Device) -> list[str]:
-    """Return the names of operations that differ from the CPU; empty on most devices."""
+    """Return the names of operations that differ from the CPU; the list is empty on most devices."""
     found, wanted = results(device)
     return [name for name, mine, its in zip(NAMES, found, wanted, strict=True) if not np.array_equal(mine, its)]
 
@@ -36,7 +36,7 @@ def refusal(device: Device, wrong: list[str]) -> DeviceError:
 
 
 def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
-    """Return the error for a device lost during the probe; opening it again may succeed."""
+    """Return the error for a device lost during the probe. Opening it again may succeed."""
     text = f"{name} failed while its arithmetic was tried: {error.fault}"
     return DeviceError(text, code="refused", remedy="try it again, or use backend='cpu'")
 
@@ -65,7 +65,7 @@ def _bits(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 
 
 def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
-    """Random a, b, c of many magnitudes; a * b + c often cancels, which reveals double rounding."""
+    """Return random a, b, c of many magnitudes. a * b + c often cancels, which reveals double rounding."""
     random = np.random.default_rng(7)
     a, b = (random.standard_normal(_N) * 2.0 ** random.integers(-20, 20, _N) for _ in range(2))
     a, b = a.astype(np.float32), b.astype(np.float32)
@@ -77,17 +77,17 @@ def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
 def _expected(
     a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]
 ) -> list[npt.NDArray[np.float32]]:
-    """Return the results of the CPU."""
+    """Return the results computed on the CPU."""
     halves = np.arange(_N_HALVES, dtype=np.uint16).view(np.float16).astype(np.float32)
     tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
-    with np.errstate(invalid="ignore"):  # of NaN
+    with np.errstate(invalid="ignore"):  # for NaN
         multiplied = (halves.astype(np.float64) * 3 + 2.0**-30).astype(np.float32)  # exact in f64
     own = np.concatenate([halves, multiplied])
     return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, own]
 
 
 def _fma(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Fused a * b + c: the f64 sum is rounded to odd, so that rounding to f32 is exact."""
+    """Return the fused a * b + c. The f64 sum is rounded to odd, so that rounding to f32 is exact."""
     p, d = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
     s = p + d
     t = s - p

@@ -28,7 +28,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class GpuProgram:
-    """A plan compiled for one GPU. Runs are serialized."""
+    """Plan compiled for one GPU. Runs are serialized."""
 
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
@@ -84,7 +84,7 @@ class GpuProgram:
         self._core.loader.end()
 
     def weight_stats(self) -> WeightStats:
-        """Weight statistics; every read is a hit because all weights are on the device."""
+        """Return weight statistics. Every read is a hit because all weights are on the device."""
         return self._core.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
@@ -103,7 +103,7 @@ class GpuProgram:
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
+        """Time every run in the block. When it ends, the list has nanoseconds per fused step."""
         times, all_times = list[int](), list[int]()
         try:
             with self._core.timed() as all_times:
@@ -113,7 +113,7 @@ class GpuProgram:
 
 
 class RankingProgram(GpuProgram):
-    """A program that ranks logits on the GPU, so that only the top ones are downloaded."""
+    """Program that ranks logits on the GPU, so that only the top ones are downloaded."""
 
     def rank(
         self,
@@ -124,7 +124,7 @@ class RankingProgram(GpuProgram):
         meanwhile: Meanwhile = None,
         next_step: NextStep | None = None,
     ) -> Ranking:
-        """Run the steps from `first` on and rank the logits on the GPU; the result is valid until the next run.
+        """Run the steps from `first` on and rank the logits on the GPU. The result is valid until the next run.
 
         The GPU continues with `next_step` before the host reads the ranking.
         """
@@ -132,7 +132,7 @@ class RankingProgram(GpuProgram):
         return self._core.rank(batch, state, self.plan, first, last, n, meanwhile, next_step)
 
     def has_queued(self, batch: Batch) -> bool:
-        """Check that the batch is the last one queued ahead."""
+        """True if the batch is the last one queued ahead."""
         return self._core.has_queued(batch)
 
 
@@ -159,7 +159,7 @@ class RankingDraft(GpuDraft):
     """Draft model of a program that ranks logits on the GPU."""
 
     def rank(self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Meanwhile = None) -> Ranking:
-        """Run the steps from `first` on and rank the logits on the GPU; the result is valid until the next run."""
+        """Run the steps from `first` on and rank the logits on the GPU. The result is valid until the next run."""
         first, last = checked_range(first, None, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n, meanwhile)

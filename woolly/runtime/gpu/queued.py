@@ -22,31 +22,31 @@ from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.memory import BlockMemory
 
-# Launches per piece of a graph (one command buffer). An estimate: below 2 s if a launch takes up to 30 ms.
+# Launches per piece of a graph (one command buffer): less than 2 s if a launch takes up to 30 ms.
 _PIECE = 64
-# Launches per submission until their rate is known. An estimate for GPUs ten times slower than that.
+# Launches per submission until their speed is known, estimated for GPUs ten times slower than that.
 _FEW = 8
-# Windows aborts a submission after 2 s, some Linux drivers after 10 s; a twentieth leaves a margin.
+# Target time of a submission. Windows aborts submissions after 2 s, some Linux drivers after 10 s.
 _SUBMISSION_S = 0.1
 
 
 class GpuContext(Protocol):
-    """State shared by all queues of a GPU."""
+    """State shared by the queues of a GPU."""
 
     @property
     def lock(self) -> Any:
-        """Lock of the queue, the memory and the pipelines."""
+        """Lock that guards the queue, the memory and the pipelines."""
 
     @property
     def memory(self) -> BlockMemory:
-        """The memory of the GPU, in blocks."""
+        """Memory of the GPU, in blocks."""
 
     @property
     def lost(self) -> DeviceError | None:
         """Error that made the device unusable; None while it works."""
 
     def enter(self) -> Any:
-        """Return the driver; raises if the device is lost."""
+        """Return the driver. DeviceError if the device is lost."""
 
     def idle(self) -> None:
         """Block until all queues are idle."""
@@ -55,7 +55,7 @@ class GpuContext(Protocol):
         """Return the pipeline of a kernel, compiled on first use."""
 
     def close(self, is_lost: bool = False) -> None:
-        """Free everything. `is_lost`: also on a lost device, which no other thread may use."""
+        """Free everything. `is_lost`: also on a lost device, if no other thread uses it."""
 
 
 class GpuStream(Protocol):
@@ -92,10 +92,10 @@ class GpuStream(Protocol):
         """Queue a timestamp and return its number."""
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Return the nanoseconds between consecutive marks; drops the marks."""
+        """Return the nanoseconds between consecutive marks, and release the marks."""
 
     def reach(self, mark: int) -> None:
-        """Block until the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done, and release the mark."""
 
     def close(self) -> None:
         """Close the stream after its work is done."""
@@ -108,10 +108,10 @@ class GpuCopies(Protocol):
         """Write at most 64 KB, a multiple of 4 bytes, to newly allocated memory."""
 
     def upload(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queue an upload; the array may change after the call."""
+        """Queue an upload. The array may change after the call."""
 
     def download(self, address: int, out: npt.NDArray[Any]) -> None:
-        """Queue a download; `settle` copies it to the array once it is done."""
+        """Queue a download. `settle` copies it to the array once it is done."""
 
     def settle(self) -> None:
         """Copy finished downloads to their arrays."""
@@ -127,14 +127,14 @@ class QueuedDevice(ABC):
         self._context, self._stream, self._staging, self._is_first = shared, stream, staging, is_first
         self._numbers = itertools.count(1)
         self._graphs: dict[int, list[Any]] = {}
-        self._seconds: dict[int, float] = {}  # upper bound of each graph's time: includes work queued before it
+        self._seconds: dict[int, float] = {}  # upper bound of each graph's time, including work queued before it
         self._replayed: dict[int, float] = {}  # start time of each graph replayed since the last mark or `wait`
         self._marked: dict[int, dict[int, float]] = {}  # start times of graphs before each mark
         self._arguments = PushedArguments(self.allocate, staging.write)
         self._recorded: list[Any] | None = None  # pieces of the graph being recorded
         self._n_open = 0  # launches since the last submission or piece
         self._per_submission = _FEW
-        self._freed: deque[Address] = deque()  # freed by the next `wait` or `allocate`
+        self._freed: deque[Address] = deque()  # memory to free in the next `wait` or `allocate`
         self._is_closed = False
 
     @property
@@ -150,7 +150,7 @@ class QueuedDevice(ABC):
     @property
     @abstractmethod
     def driver(self) -> str:
-        """Driver and version, with deviations from the arithmetic of the CPU."""
+        """Driver and version, with deviations from CPU arithmetic."""
 
     @property
     @abstractmethod
@@ -169,7 +169,7 @@ class QueuedDevice(ABC):
 
     @property
     def architecture(self) -> int:
-        """1 with usable matrix units (cooperative matrices), else 0."""
+        """1 if the GPU has usable matrix units (cooperative matrices), else 0."""
         return 0
 
     @property
@@ -203,7 +203,7 @@ class QueuedDevice(ABC):
         """Return a handle of the same device with a separate stream."""
 
     def allocate(self, n_bytes: int) -> Address:
-        """Allocate memory; RequestError with the free and requested bytes if it does not fit."""
+        """Allocate memory. RequestError with the free and requested bytes if it does not fit."""
         self._context.enter()
         self._release()
         try:
@@ -213,7 +213,7 @@ class QueuedDevice(ABC):
             raise too_large(self, n_bytes, error.code) from None
 
     def free(self, address: Address) -> None:
-        """Free memory at the next `wait` or `allocate`: any thread may drop a state, but only one submits."""
+        """Free memory in the next `wait` or `allocate`: any thread may drop a state, but only one submits work."""
         self._freed.append(address)
 
     def _release(self) -> None:
@@ -237,7 +237,7 @@ class QueuedDevice(ABC):
         self._staging.upload(int(address), data.reshape(-1).view(np.uint8))
 
     def send(self, address: Address, pinned: npt.NDArray[np.uint8]) -> None:
-        """Same as `upload`."""
+        """Queue an upload, as `upload` does."""
         self.upload(address, pinned)
 
     def download(self, address: Address, out: npt.NDArray[Any]) -> None:
@@ -258,7 +258,7 @@ class QueuedDevice(ABC):
         early: bool = False,
         group: int = 1,
     ) -> None:
-        """Queue a kernel; `block` and `shared` are ignored. `early`: no dependency on the previous command."""
+        """Queue a kernel. `block` and `shared` are ignored. `early`: no dependency on the previous command."""
         pipeline = self._context.pipeline(kernel)
         pushed, is_written = self._arguments.of(args)
         # New argument structs are written in the open command buffer; `capture` adds the barrier for recorded launches.
@@ -281,7 +281,7 @@ class QueuedDevice(ABC):
             self._per_submission = max(1, min(_PIECE, int(_SUBMISSION_S / seconds)))
 
     def wait(self) -> None:
-        """Block until all queued work is done; DeviceError if it failed or timed out."""
+        """Block until all queued work is done. DeviceError if it failed or timed out."""
         self._submit()
         self._stream.wait()
         self._time(self._replayed)
@@ -307,7 +307,7 @@ class QueuedDevice(ABC):
             raise
         finally:
             recorded, self._recorded, self._n_open = self._recorded, None, 0
-            # Barrier: new argument structs are written before any later launch reads them.
+            # Barrier: later launches may read argument structs that were just written.
             self._stream.end_writes()
         self._submit()
         number = next(self._numbers)
@@ -333,21 +333,21 @@ class QueuedDevice(ABC):
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Return the nanoseconds between consecutive marks; drops the marks."""
+        """Return the nanoseconds between consecutive marks, and release the marks."""
         self._submit()
         for mark in marks:
             self._marked.pop(mark, None)
         return self._stream.times(marks)
 
     def reach(self, mark: int, is_soon: bool = False) -> None:
-        """Block until the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done, and release the mark."""
         self._submit()
         self._stream.reach(mark)
         self._time(self._marked.pop(mark, {}))
         self._staging.settle()
 
     def close(self) -> None:
-        """Close the stream; the first device also frees all memory."""
+        """Close the stream. The first device also frees all memory."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -361,7 +361,7 @@ class QueuedDevice(ABC):
             self._context.close()
 
     def abandon(self) -> None:
-        """Free everything on a device that was lost while it was opened; no other thread uses it."""
+        """Free everything on a device that was lost while it was opened. No other thread uses it yet."""
         self._is_closed = True
         self._stream.close()
         self._staging.close()

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.ranking import MAX_RANKED
 
-# Sizes of native/cuda/rows/rank.cu.
+# Block sizes of native/cuda/rows/rank.cu.
 _PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64
 _PART_BYTES = 16
 _KEY_BYTES = 8
-# Maximum rows ranked per launch; bounds the memory between the two kernels.
+# Maximum rows ranked per launch, which limits the memory between the two kernels.
 _ROWS = 128
 # Supported k: sorting takes the same time for all values up to each size.
 _SIZES = (1, 64, MAX_RANKED)
@@ -23,7 +23,7 @@ _SIDES = 3
 
 
 @lru_cache
-def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
+def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - returns a type
     """Return the dtype of a result row: struct Head, then ids and logits."""
     return np.dtype(
         [
@@ -57,7 +57,7 @@ class Ranker:
         self._args: dict[tuple[int, int], tuple[tuple[Argument, ...], tuple[Argument, ...]]] = {}
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
+        """Queue the top-n of each output row. The result is valid after the device is done, until two calls later."""
         self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
         n_keys = self._n_parts * n
         # Shared memory for the keys of a block, as in rank_rows.
@@ -84,7 +84,7 @@ class Ranker:
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
 
     def _arguments(self, first: int, n: int) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """Return the arguments of both kernels; cached tuples, because a device caches packed arguments by tuple."""
+        """Return the arguments of both kernels as cached tuples, because a device caches packed arguments by tuple."""
         if (first, n) not in self._args:
             tail = (self._width, first, n)
             args = (self._batch, self._logits, self._keys, self._parts)

@@ -1,8 +1,8 @@
 """GpuState: paged KV cache and recurrent states (slots) on the device.
 
-A page of an entry holds [KV heads][32 positions][columns]; K and V are separate allocations. Columns are padded to
-the blocks that kernels read at once. q8_0 stores an f32 scale per position and 32 columns after the int8 values of a
-head's page; q4 stores a bf16 scale after its codes.
+A page of an entry holds [KV heads][32 positions][columns]; K and V are separate allocations. Columns are padded to the
+blocks that kernels read. q8_0 stores an f32 scale per position and 32 columns after the int8 values of a head's page;
+q4 stores a bf16 scale after its codes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 _MAX_HEAD_DIM = 576
-_STEP = 256  # tokens; granularity of the suggested cache size
+_STEP = 256  # tokens; suggested cache sizes are multiples of it
 
 # struct Entry of native/cuda/primitives/common.cuh
 ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("window", np.int32), ("pad", np.int32)])
@@ -48,7 +48,7 @@ class _Part:
     """Allocation for K, V or the slots of an entry."""
 
     address: Address
-    n_bytes: int  # of a page or slot
+    n_bytes: int  # bytes of a page or slot
     n: int
 
 

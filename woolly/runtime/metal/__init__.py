@@ -1,4 +1,4 @@
-"""Metal backend: kernels of native/gpu as Metal source on Apple GPUs, bit-identical to the cpu backend."""
+"""Metal backend: runs the kernels of native/gpu on Apple GPUs, bit-identical to the CPU backend."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""MetalBackend: Apple GPUs, bit-identical to the cpu backend."""
+"""MetalBackend: Apple GPUs, bit-identical to the CPU backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _open(number: int = 0) -> Device:
 def _level() -> str:
     from woolly.runtime.metal.libobjc import open_driver
 
-    open_driver()  # fails here on other systems, before further imports
+    open_driver()  # fails first on other systems, before further imports
     from woolly.runtime.metal.driver import find_level
 
     return find_level()

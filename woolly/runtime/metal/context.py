@@ -1,4 +1,4 @@
-"""MetalContext: state shared by all streams of a GPU: queue, memory, pipelines and device loss."""
+"""MetalContext: state shared by the streams of a GPU, such as the queue, memory, pipelines and device loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pipeline:
     """A compiled kernel."""
 
     state: int
-    threads: int  # per threadgroup
+    threads: int  # threads per threadgroup
 
 
 class MetalContext:
@@ -38,7 +38,7 @@ class MetalContext:
         self.flushes = False  # whether subnormals are flushed to zero, set by the probe
         self.bandwidth: float | None = None  # bytes per second, once measured
         self.knows_bandwidth = False
-        self.lock = threading.RLock()  # of the queue, the memory and the pipelines
+        self.lock = threading.RLock()  # guards the queue, the memory and the pipelines
         self.name = name_of(driver, device)
         self.memory = MetalMemory(driver, device)
         self._pipelines: dict[str, Pipeline] = {}
@@ -63,7 +63,7 @@ class MetalContext:
             raise DeviceError(text, code="old_driver", remedy="use backend='cpu'")
 
     def enter(self) -> ObjectiveC:
-        """Return the driver; raises if the device is lost."""
+        """Return the driver. DeviceError if the device is lost."""
         if self.lost is not None:
             # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
@@ -100,7 +100,7 @@ class MetalContext:
             code = self._archive.kernel("metal", kernel)
             threads = _THREADS.search(code)
             assert threads is not None
-            # Without the lock: compilation takes milliseconds and may run in several threads.
+            # Compile without the lock: it takes milliseconds, and several threads may do it concurrently.
             made = Pipeline(self._compile(kernel, code.decode()), int(threads[1]))
             with self.lock:
                 found = self._pipelines.setdefault(kernel, made)
@@ -144,7 +144,7 @@ class MetalContext:
         return DeviceError(f"the driver of {self.name} does not compile the kernel {kernel}: {reason}", code="driver")
 
     def close(self, is_lost: bool = False) -> None:
-        """Free everything. After device loss only with `is_lost`; otherwise it is freed when the process exits."""
+        """Free everything. After device loss, do so only with `is_lost`; otherwise wait for the exit of the process."""
         if self.lost is None or is_lost:
             if self.lost is None:
                 self.idle()

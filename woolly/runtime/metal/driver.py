@@ -18,7 +18,7 @@ from woolly.runtime.metal.stream import MetalStream
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import COPIED, measure_bandwidth
 
-LEVEL = "metal"  # one level for all chips: results match the cpu backend
+LEVEL = "metal"  # one level for all chips: results match the CPU backend
 
 
 class MetalDevice(QueuedDevice):
@@ -36,12 +36,12 @@ class MetalDevice(QueuedDevice):
 
     @property
     def level(self) -> str:
-        """Kernel level, the same for all GPUs: results match the cpu backend."""
+        """Kernel level, the same for all GPUs because results match the CPU backend."""
         return LEVEL
 
     @property
     def driver(self) -> str:
-        """macOS version, with deviations from the arithmetic of the CPU."""
+        """macOS version, with deviations from CPU arithmetic."""
         text = f"Metal of macOS {self._shared.driver.version}"
         return f"{text}, with zero in place of numbers below 1.2e-38" if self._shared.flushes else text
 
@@ -59,7 +59,7 @@ class MetalDevice(QueuedDevice):
 
     @property
     def bandwidth(self) -> float | None:
-        """Memory bandwidth in bytes per second, measured once; None without memory for the measurement."""
+        """Memory bandwidth in bytes per second, measured once; None if there is not enough memory to measure it."""
         if not self._shared.knows_bandwidth:
             with suppress(RequestError):  # a failed measurement must not prevent loading a model
                 if self.memory()[0] > 8 * COPIED:
@@ -89,7 +89,7 @@ class MetalDevice(QueuedDevice):
         """No-op: the archive contains all kernels, and `prepare` compiles them."""
 
     def mark(self) -> int:
-        """Submit open commands; their end is the timestamp."""
+        """Submit open commands, and use their end as the timestamp."""
         self._submit()
         return super().mark()
 
@@ -144,7 +144,7 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
 
 
 def find_device(driver: ObjectiveC, index: int) -> int:
-    """Return a GPU by number, retained. DeviceError without a GPU, RequestError for an unknown number."""
+    """Return a GPU by number, retained. DeviceError if there is no GPU, RequestError for an unknown number."""
     found = driver.devices()
     for i, one in enumerate(found):
         if i != index:

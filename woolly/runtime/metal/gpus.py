@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """Return a GPU by number. DeviceError if it cannot be used, RequestError for an unknown number."""
-    driver = open_driver()  # fails here on other systems, before further imports
+    driver = open_driver()  # fails first on other systems, before further imports
     from woolly.runtime.gpu.found import Gpu
     from woolly.runtime.metal.context import name_of
     from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of

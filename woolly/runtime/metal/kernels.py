@@ -1,4 +1,4 @@
-"""Metal kernels: compiled from the same sources as the Vulkan kernels, with the same arguments."""
+"""Metal kernels. They have the same sources and arguments as the Vulkan kernels."""
 
 from __future__ import annotations
 

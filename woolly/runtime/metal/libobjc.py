@@ -1,4 +1,4 @@
-"""ObjectiveC: calls to Apple frameworks through the Objective-C runtime with ctypes, without other packages.
+"""ObjectiveC: ctypes calls to Apple frameworks through the Objective-C runtime, without other packages.
 
 An object is an integer address, 0 for nil. `send` takes ctypes values, because selectors carry no argument types.
 """
@@ -33,7 +33,7 @@ class Range(c.Structure):
 
 
 class ObjectiveC:
-    """The Objective-C runtime and the Metal framework."""
+    """Objective-C runtime and Metal framework."""
 
     def __init__(self) -> None:
         self._objc, self._metal = c.CDLL(_LIBRARY), c.CDLL(_METAL)
@@ -48,7 +48,7 @@ class ObjectiveC:
         self._address = c.cast(self._objc.objc_msgSend, c.c_void_p).value or 0
         self._selectors: dict[str, int] = {}
         self._senders: dict[tuple[Any, ...], Any] = {}
-        self.version = platform.mac_ver()[0]  # of macOS
+        self.version = platform.mac_ver()[0]  # version of macOS
 
     def send(self, receiver: int, message: str, *arguments: Any, result: Any = c.c_void_p) -> Any:
         """Send a message to an object and return its result."""
@@ -69,12 +69,12 @@ class ObjectiveC:
         return int(self._objc.objc_getClass(name.encode()) or 0)
 
     def responds(self, receiver: int, message: str) -> bool:
-        """Check that an object responds to a selector."""
+        """True if an object responds to a selector."""
         selector = c.c_void_p(self._selector(message))
         return bool(self.send(receiver, "respondsToSelector:", selector, result=c.c_bool))
 
     def attempt(self, receiver: int, message: str, *arguments: Any) -> tuple[int, str]:
-        """Send a message with a trailing NSError argument; returns the result, and the error's text if it is nil."""
+        """Send a message with a trailing NSError argument. Return the result, and the error's text if it is nil."""
         error = c.c_void_p()
         found = self.send(receiver, message, *arguments, c.pointer(error))
         return found, "" if found else self.describe(error.value or 0)
@@ -115,7 +115,7 @@ class ObjectiveC:
 
 
 def open_driver() -> ObjectiveC:
-    """Return the runtime of this process. DeviceError on other systems, or if it was opened before a fork."""
+    """Return the Objective-C runtime of this process. DeviceError on other systems, or after a fork."""
     owner, driver = _opened()
     if owner != os.getpid():
         raise DeviceError("Metal is in use by the process that this one was forked from; start processes by spawn")

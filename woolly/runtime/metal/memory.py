@@ -14,7 +14,7 @@ _SHARED = 0  # storage mode
 class MetalMemory(BlockMemory):
     """All blocks of a device. Callers must hold the device's lock."""
 
-    # Every command buffer lists all blocks, so they are few. All chips allow buffers of 3.5 GiB.
+    # Large, because every command buffer lists all blocks. All chips allow buffers of 3.5 GiB.
     BLOCK = 256 << 20
 
     def __init__(self, driver: ObjectiveC, device: int) -> None:

@@ -24,7 +24,7 @@ class MetalStaging:
         self._shared, self._stream = shared, stream
         self._stages: list[Block] = []
         self._free_from = [0, 0]  # timeline values at which each stage is free
-        self._now = self._used = 0  # the stage being filled, and its used bytes
+        self._now = self._used = 0  # stage being filled, and its used bytes
         self._returns: list[Block] = []  # free readback buffers
         self._coming: deque[tuple[int, Block, int, npt.NDArray[Any]]] = deque()
 
@@ -34,7 +34,7 @@ class MetalStaging:
         c.memmove(block.host + at, data.ctypes.data, data.nbytes)
 
     def upload(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queue an upload; the array may change after the call."""
+        """Queue an upload. The array may change after the call."""
         block, at = self._find(address)
         is_odd = at % _UNIT != 0 or data.nbytes % _UNIT != 0
         if is_odd:
@@ -51,7 +51,7 @@ class MetalStaging:
             self._free_from[self._now] = self._stream.coming
 
     def _room(self, n_bytes: int) -> tuple[Block, int]:
-        """Reserve space in a staging buffer; returns the buffer and the offset."""
+        """Reserve space in a staging buffer. Return the buffer and the offset."""
         while len(self._stages) < 2:
             self._stages.append(self._block(_STAGE))
         if self._used + n_bytes > _STAGE:
@@ -63,7 +63,7 @@ class MetalStaging:
         return self._stages[self._now], place
 
     def download(self, address: int, out: npt.NDArray[Any]) -> None:
-        """Queue a download; `settle` copies it to the array once it is done."""
+        """Queue a download. `settle` copies it to the array once it is done."""
         if out.nbytes == 0:
             return
         source, at = self._find(address)

@@ -1,8 +1,8 @@
 """MetalStream: command buffers of one GPU, committed in order, and their progress.
 
-Launches of a command buffer may run concurrently; a barrier precedes each dependent one. Metal cannot record launches
-that use buffer addresses, so graphs are encoded again on replay. Driver calls run inside an autorelease pool, because
-Python threads have none.
+Launches of a command buffer may run concurrently; a barrier precedes each dependent launch. Metal cannot record
+launches that use buffer addresses, so graphs are encoded again on replay. Driver calls run inside an autorelease pool,
+because Python threads have none.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class MetalStream:
     def __init__(self, shared: MetalContext) -> None:
         self._shared = shared
         self._commands = 0  # the open command buffer
-        self._encoder, self._is_copying = 0, False  # its encoder
-        self._n_changes = -1  # version of the block list that the encoder uses
+        self._encoder, self._is_copying = 0, False  # encoder of the open command buffer, and whether it is for copies
+        self._n_changes = -1  # version of the block list declared to the encoder
         self._piece: list[_Launch] | None = None  # launches being recorded
         self._last = self._done = 0  # timeline values: last submission, last finished
         self._sent: deque[_Sent] = deque()
@@ -71,11 +71,11 @@ class MetalStream:
 
     @property
     def is_idle(self) -> bool:
-        """Check that no work is open or in flight."""
+        """True if no work is open or in flight."""
         return not self._commands and self._done == self._last
 
     def is_done(self, value: int) -> bool:
-        """Check that a timeline value was reached, as of the last poll."""
+        """True if a timeline value was reached, as of the last poll."""
         return value <= self._done
 
     def _open(self, copies: bool) -> int:
@@ -99,7 +99,7 @@ class MetalStream:
         return self._encoder
 
     def _show_memory(self) -> None:
-        """Declare all blocks as resident, because kernels access memory by address."""
+        """Mark all blocks as resident, because kernels access memory by address."""
         with self._shared.lock:
             self._n_changes = self._shared.memory.n_changes
             buffers = [block.buffer for block in self._shared.memory.blocks]
@@ -115,14 +115,14 @@ class MetalStream:
             self._shared.driver.send(encoder, "release", result=None)
 
     def copy(self, source: Block, at: int, to: Block, place: int, n_bytes: int) -> None:
-        """Queue a copy; offsets and size must be multiples of 4."""
+        """Queue a copy. Offsets and size must be multiples of 4."""
         message = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
         ends = c.c_void_p(source.buffer), c.c_uint64(at), c.c_void_p(to.buffer), c.c_uint64(place)
         with self._shared.driver.pool():
             self._shared.driver.send(self._open(copies=True), message, *ends, c.c_uint64(n_bytes), result=None)
 
     def fill(self, block: Block, at: int, n_bytes: int) -> None:
-        """Queue a zero fill; offset and size must be multiples of 4."""
+        """Queue a zero fill. Offset and size must be multiples of 4."""
         arguments = c.c_void_p(block.buffer), Range(at, n_bytes), c.c_uint8(0)
         with self._shared.driver.pool():
             self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
@@ -163,7 +163,7 @@ class MetalStream:
             return self._reap()
 
     def _reap(self) -> float | None:
-        """Release finished submissions and return seconds per launch of the last one. DeviceError if one failed."""
+        """Release finished submissions, and return seconds per launch of the last one. DeviceError if one failed."""
         driver, seconds = self._shared.enter(), None
         while self._sent:
             sent = self._sent[0]
@@ -185,7 +185,7 @@ class MetalStream:
         return seconds
 
     def _forget_spans(self) -> None:
-        """Drop spans except the last one and the ones before and after each mark."""
+        """Drop all spans except the last one and those next to a mark."""
         kept = {self._done, *(value + i for value in self._marks.values() for i in range(2))}
         self._spans = {value: span for value, span in self._spans.items() if value in kept}
 
@@ -221,7 +221,7 @@ class MetalStream:
         self._piece = None
 
     def replay(self, pieces: Iterable[list[_Launch]], single_submit: bool) -> None:
-        """Encode recorded launches and submit each piece separately, because macOS limits the time of each."""
+        """Encode recorded launches and submit each piece separately, because macOS limits the time of a submission."""
         for piece in pieces:
             launches = [one for one in piece if all(one.grid)]
             with self._shared.driver.pool():
@@ -233,14 +233,14 @@ class MetalStream:
         """No-op: a graph is a Python list."""
 
     def mark(self) -> int:
-        """Submit open commands and return the number of a mark; time counts from the start of the next submission."""
+        """Submit open commands and return the number of a mark. Its time is the start of the next submission."""
         self.submit(0)
         number = next(self._numbers)
         self._marks[number] = self._last
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Return the nanoseconds of work between consecutive marks; drops the marks."""
+        """Return the nanoseconds of work between consecutive marks, and release the marks."""
         values = [self._marks[mark] for mark in marks]
         if values:
             self.reach_value(max(values))
@@ -250,7 +250,7 @@ class MetalStream:
         return [round((spans[b][1] - spans[a + 1][0]) * 1e9) if b > a else 0 for a, b in itertools.pairwise(values)]
 
     def reach(self, mark: int) -> None:
-        """Block until the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done, and release the mark."""
         self.reach_value(self._marks.pop(mark))
 
     def close(self) -> None:

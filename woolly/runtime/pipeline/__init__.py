@@ -1,4 +1,4 @@
-"""A program whose parts run in other processes."""
+"""Pipeline parallelism: a program with parts in other processes."""
 
 from woolly.runtime.pipeline.program import PipelineBackend, PipelineProgram, PipelineState
 

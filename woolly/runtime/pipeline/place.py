@@ -1,4 +1,4 @@
-"""The Place: client of the stage that holds some layers of a model."""
+"""Place: client of the stage that runs some layers of a model."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessa
 
 Float32 = npt.NDArray[np.float32]
 
-_DIAL = 5.0  # seconds until an address that does not answer is given up
+_DIAL = 5.0  # connection timeout in seconds, per address
 # A busy stage sends a message every two seconds.
-SILENCE = 15.0  # seconds without a word after which a stage is lost
+SILENCE = 15.0  # seconds without a message after which a stage is lost
 
 
 class Place:
     """One part of the model.
 
-    LostConnection from any call means that the stage and its state are lost; `is_connected` is then False.
+    LostConnection from any method means that the stage and its state are lost; `is_connected` is then False.
     """
 
     def __init__(self, addresses: tuple[Address, ...], token: bytes, instance: str) -> None:
-        """`instance` names this process to the stage, which serves one at a time."""
+        """`instance` identifies this process to the stage, which serves one client at a time."""
         self._addresses = addresses
         self._token = token
         self._instance = instance
         self._connection: Connection | None = None
-        self._probe: str | None = None  # probe result that every stage in this place must reproduce
+        self._probe: str | None = None  # probe result that every stage of this part must reproduce
         self.address = addresses[0]
-        self.memory = 0  # bytes that the stage has for weights and cache
+        self.memory = 0  # bytes available to the stage for weights and cache
         self.steps: tuple[Step, ...] = ()
         self.about = About("", None, 0, 0)
         self.weights = WeightStats(0, 0, 0, 0)
@@ -52,7 +52,7 @@ class Place:
         return self._connection is not None
 
     def dial(self, go_on: Callable[[], None]) -> None:
-        """Connect to the first address that answers. StageError with the reason if none does."""
+        """Connect to the first address that answers. StageError with the reason if there is none."""
         self.drop()
         reasons: list[StageError] = []
         for address in self._addresses:
@@ -74,7 +74,7 @@ class Place:
         raise next((reason for reason in reasons if reason.code is None), reasons[-1])
 
     def open(self, fields: Mapping[str, Any], go_on: Callable[[], None]) -> None:
-        """Lets the stage compile its part. StageError if it is not the model, or computes other bits than before."""
+        """Let the stage compile its part. StageError if its model or result bits differ from before."""
         reply = self.ask(WireMessage("open", {**fields, "instance": self._instance}), go_on)
         probe = str(reply.fields["probe"])
         if self._probe not in (None, probe):
@@ -88,17 +88,17 @@ class Place:
         self.about = About(**reply.fields["about"])
 
     def ask(self, message: WireMessage, go_on: Callable[[], None]) -> WireMessage:
-        """Send a message and return the reply. An error of the stage is raised with its original class."""
+        """Send a message and return the reply. An error reported by the stage is raised with its original class."""
         self.say(message)
         return self._receive(go_on, "done")
 
     def run(
         self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], is_cancelled: Callable[[], bool]
     ) -> Float32:
-        """The value of the last of some steps; CancelledRun if the stage stopped because `is_cancelled`."""
+        """Run some steps and return the value of the last one; CancelledRun if `is_cancelled` stopped them."""
 
         def go_on() -> None:
-            if is_cancelled():  # repeated: a run that has not started yet ignores it
+            if is_cancelled():  # repeated, because a run that has not started yet ignores it
                 self.say(WireMessage("cancel"))
 
         reply = self.ask(WireMessage("run", fields, arrays), go_on)
@@ -108,7 +108,7 @@ class Place:
         return reply.arrays["value"]
 
     def say(self, message: WireMessage) -> None:
-        """Sends a message that needs no reply."""
+        """Send a message that needs no reply."""
         if self._connection is None:
             raise LostConnection(f"{self} is not connected")
         try:
@@ -118,7 +118,7 @@ class Place:
             raise
 
     def drop(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,4 +1,4 @@
-"""The PipelineProgram: a plan cut between layers (pipeline parallelism), each part in a separate process."""
+"""PipelineProgram: a plan split between layers (pipeline parallelism), with each part in a separate process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Result = TypeVar("Result")
 
-_AGAIN = 0.25  # seconds between two tries to reach a lost stage
+_AGAIN = 0.25  # seconds between attempts to reach a lost stage
 
 
 class PipelineState:
@@ -55,7 +55,7 @@ class PipelineState:
         }
         self.generation = 0
         self._program = program
-        self.sizes: list[tuple[list[int], int, int]] = []  # bytes of a page by table, of a slot, of all; in each stage
+        self.sizes: list[tuple[list[int], int, int]] = []  # per stage: page bytes by table, slot bytes, total bytes
         weakref.finalize(self, program.dropped.append, self.number).atexit = False
 
     @property
@@ -83,34 +83,37 @@ class PipelineState:
         return self._program.copy(self, {"number": page, "table": table})
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
-        """Overwrites a page of one table with a copy."""
+        """Overwrite a page of one table with a copy."""
         what = {"number": page, "table": table}
         self._program.paste(self, what, data, [pages[table] for pages, _, _ in self.sizes])
 
     def read_slot(self, slot: int) -> Bytes:
-        """A copy of a slot."""
+        """Return a copy of a slot."""
         return self._program.copy(self, {"number": slot})
 
     def write_slot(self, slot: int, data: Bytes) -> None:
-        """Overwrites a slot with a copy."""
+        """Overwrite a slot with a copy."""
         self._program.paste(self, {"number": slot}, data, [size for _, size, _ in self.sizes])
 
 
 class PipelineProgram:
-    """Parts of a plan in stages. Waits for a lost stage; states are empty then and raise LostState once."""
+    """Plan with its parts in stages.
+
+    Waits for a lost stage to come back. States are then empty, and raise LostState once.
+    """
 
     draft = None  # a draft would need the values of the last stage
 
     def __init__(self, plan: Plan, stages: Stages, backend: str, options: Options) -> None:
         self.plan = plan
         self.max_rows = options.rows()
-        self.numbers = itertools.count()  # of states
+        self.numbers = itertools.count()  # state numbers
         self.dropped: list[int] = []  # numbers of states that were garbage-collected
         self._stages = stages
         self._states: weakref.WeakValueDictionary[int, PipelineState] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
         self._cancelled = threading.Event()
-        self._generation = 0  # counts the losses
+        self._generation = 0  # number of lost stages so far
         self._carried: Float32 | None = None  # result of the last run, if it ended between two stages
         instance = secrets.token_hex(16)
         self._places = [Place(addresses, stages.token, instance) for addresses in stages.places]
@@ -140,11 +143,11 @@ class PipelineProgram:
             raise
         self.running_plan = merge_parts(plan, [place.steps for place in self._places])
         ends = list(itertools.accumulate(len(p.steps) - bool(i) for i, p in enumerate(self._places)))
-        self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by place
+        self._ranges = list(zip([0, *ends], ends, strict=False))  # step range of the running plan, by place
 
     @property
     def about(self) -> About:
-        """Combined About of the stages: all levels, and the sums of threads and memory."""
+        """Combined `About` of the stages: all levels, and the sums of threads and memory."""
         abouts = [place.about for place in self._places]
         levels = sorted({about.level for about in abouts if about.level is not None})
         return replace(
@@ -164,13 +167,13 @@ class PipelineProgram:
         """Do nothing: each stage loads its weights when it compiles its part."""
 
     def close(self) -> None:
-        """Ends the connections; the stages then serve others."""
+        """Close the connections, so that the stages can serve other clients."""
         with self._lock:
             for place in self._places:
                 place.drop()
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> PipelineState:
-        """An empty cache in all stages."""
+        """Return an empty cache in all stages."""
         state = PipelineState(self, n_pages, n_slots, window_pages)
 
         def make() -> list[tuple[list[int], int, int]]:
@@ -200,19 +203,19 @@ class PipelineProgram:
             except LostConnection:
                 self._restore()
                 self._check(state)
-                raise  # the connection was lost, so that one of both has raised
+                raise  # the connection was lost, so one of the two has raised
             assert value is not None
             if any(last == end for _, end in self._ranges[:-1]):
                 self._carried = value
             return value
 
     def cancel(self) -> None:
-        """Stops a run that is under way within about a tenth of a second; may be called from any thread."""
+        """Stop a run in progress within about a tenth of a second. Any thread may call it."""
         self._cancelled.set()
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each step, without the connections."""
+        """Time every run in the block. When it ends, the list has nanoseconds per step, without the connections."""
         times: list[int] = []
         self._ask_all(WireMessage("time", {"on": True}))
         try:
@@ -227,13 +230,13 @@ class PipelineProgram:
         return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
 
     def copy(self, state: PipelineState, what: Mapping[str, object]) -> Bytes:
-        """The bytes of a page or slot."""
+        """Return the bytes of a page or slot."""
         fields = {"state": state.number, **what}
         parts = [reply.arrays["bytes"] for reply in self._ask_all(WireMessage("read", fields), state)]
         return np.concatenate(parts)
 
     def paste(self, state: PipelineState, what: Mapping[str, object], data: Bytes, sizes: Sequence[int]) -> None:
-        """Overwrites a page or slot."""
+        """Overwrite a page or slot."""
         if len(data) != sum(sizes):
             raise ValueError("the bytes are not as many as the cache keeps there")
         fields = {"state": state.number, **what}
@@ -252,12 +255,12 @@ class PipelineProgram:
     def _run_part(
         self, place: Place, batch: Batch, state: PipelineState, value: Float32 | None, steps: tuple[int, int, int]
     ) -> Float32:
-        """Runs a part from step `at` to `until` of the running plan, which begins at step `begin` there."""
+        """Run steps `at` to `until` of the running plan in the part that begins at step `begin`."""
         begin, at, until = steps
         if begin and at == begin:
             if value is None:
                 raise PlanError(f"step {at} needs what no earlier run left; start further ahead")
-            # The part has a step more, at its beginning: the entrance.
+            # The part has one more step at its beginning, which reads the hidden states.
             batch, local = replace(batch, hidden=value, is_hidden_normed=True), 0
         else:
             local = at - begin + bool(begin)
@@ -281,7 +284,7 @@ class PipelineProgram:
             return self._in_stages(ask)
 
     def _in_stages(self, ask: Callable[[], Result]) -> Result:
-        """The result of a function that asks all stages, which is called again if one is lost meanwhile."""
+        """Return the result of a function that calls all stages, called again if a stage is lost meanwhile."""
         while True:
             self._cancelled.clear()
             self._restore()
@@ -289,7 +292,7 @@ class PipelineProgram:
                 return ask()
 
     def _check(self, state: PipelineState) -> None:
-        """Raises LostState if a stage was lost since the state was last used."""
+        """Raise LostState if a stage was lost since the state was last used."""
         if state.generation != self._generation:
             state.generation = self._generation
             self._carried = None
@@ -308,7 +311,7 @@ class PipelineProgram:
                     place.say(WireMessage("free", {"state": number}))
 
     def _connect(self, place: Place, fields: Mapping[str, object]) -> None:
-        """Dials if needed, opens the part, and makes the states that the program has."""
+        """Connect if needed, open the part, and create the program's states in it."""
         try:
             if not place.is_connected:
                 place.dial(self._go_on)
@@ -327,7 +330,7 @@ class PipelineProgram:
         return [int(page) for page in pages], int(slot), int(whole)
 
     def _keep_trying(self, attempt: Callable[[], None], is_lost: bool = False) -> None:
-        """Repeats an attempt as long as the patience lasts; one that is hopeless at the start is not repeated."""
+        """Repeat an attempt until the timeout. Do not retry if the first attempt fails with a permanent error."""
         end = time.monotonic() + self._stages.patience
         while True:
             try:
@@ -339,7 +342,7 @@ class PipelineProgram:
                 raise CancelledRun("the computation was cancelled while a stage was waited for")
 
     def _go_on(self) -> None:
-        """Waits for a reply, whatever comes; the silence of a stage is noticed elsewhere."""
+        """Continue waiting for a reply. Timeouts of stages are detected elsewhere."""
 
     def _warn_if_small(self, place: Place, part: Plan) -> None:
         n_bytes = sum(weight.n_bytes for weight in part.weights.values())
@@ -354,7 +357,7 @@ class PipelineBackend:
     """Backend whose stages compile the parts of a plan on their machines."""
 
     levels = ()
-    is_gpu = False  # the devices are the stages' own
+    is_gpu = False  # the devices belong to the stages
 
     def __init__(self, name: str, stages: Stages) -> None:
         """`name` is the backend that every stage uses."""

@@ -1,4 +1,4 @@
-"""The NumPy backend, the reference of every kernel. Importing the op modules registers their functions."""
+"""NumPy backend, the reference for every kernel. Importing the op modules registers their functions."""
 
 from woolly.runtime.reference import choosing, compressing, elements, fused, moe, scans, streams, texts, towers
 from woolly.runtime.reference.ops import REFERENCE_OPS

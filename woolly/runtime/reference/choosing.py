@@ -18,7 +18,7 @@ def _indexer(c: OpContext, step: Step, q: Float32, k: Float32, *weights: Float32
 
 @reference("index_topk")
 def index_topk(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
-    """Positions of the keys that score highest, for each row, and for each head if there are no weights."""
+    """Return the positions of the keys with the highest scores, per row, and per head if there are no weights."""
     keys, head_dim = c.state.k[step.integer("entry")], step.integer("head_dim")
     n, block, local = (step.integer(name) for name in ("n", "block", "local"))
     heads = q.reshape(len(q), -1, head_dim)
@@ -43,9 +43,9 @@ def index_topk(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float
 
 
 def best_positions(scores: Float32, n: int, block: int, local: int) -> npt.NDArray[np.int64]:
-    """Positions of the n blocks with the highest scores, the `local` last ones among them, ascending.
+    """Return the positions of the n blocks with the highest scores, including the `local` last ones, ascending.
 
-    A score that is not a number is below all others.
+    NaN scores rank below all others.
     """
     n_blocks = -(-len(scores) // block)
     padded = np.full(n_blocks * block, np.nan, np.float32)

@@ -23,7 +23,7 @@ def _compress(c: OpContext, step: Step, kv: Float32, gate: Float32) -> Float32:
         position = int(c.batch.positions[row])
         if (position + 1) % every == 0:
             parts = rows.reshape(n_blocks, every, 2, n_blocks, width)
-            # An earlier block gives its first columns, the later one its last.
+            # An earlier block contributes its first columns, the later one its last.
             own = np.concatenate([parts[i, :, :, i] for i in range(n_blocks)])  # rows, (kv, gate), columns
             places = np.concatenate([bias[:, i * width : (i + 1) * width] for i in range(n_blocks)])
             scores = own[:, 1] + places
@@ -46,7 +46,7 @@ def _cache_rows(c: OpContext, step: Step, x: Float32) -> Float32:
 def attend_compressed(
     c: OpContext, step: Step, q: Float32, latest: Float32, blocks: Float32, *chosen: Float32
 ) -> Float32:
-    """Softmax attention over the latest rows and the visible blocks, in one softmax."""
+    """Compute attention over the latest rows and the visible blocks, in one softmax."""
     head_dim, window, every = (step.integer(name) for name in ("head_dim", "window", "every"))
     sinks = c.weights.get(step.weights[0].name)[:, None]
     heads, out = q.reshape(len(q), -1, head_dim), np.empty_like(q)
@@ -64,7 +64,7 @@ def attend_compressed(
 
 
 def _kept(c: OpContext, step: Step, name: str, sequence: int, positions: npt.NDArray[np.int64]) -> Float32:
-    """The rows of an entry at some positions of a sequence."""
+    """Return the rows of an entry at some positions of a sequence."""
     entry = step.integer(name)
     pages = c.batch.table(c.state.windows[entry])[sequence]
     rows: Float32 = c.state.k[entry][pages[positions // PAGE_SIZE], positions % PAGE_SIZE, 0]

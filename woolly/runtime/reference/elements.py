@@ -17,7 +17,7 @@ def _sigmoid(x: Float32) -> Float32:
 
 
 def _gelu(x: Float32) -> Float32:
-    """The tanh form: x times the sigmoid of twice its argument."""
+    """Return GELU in the tanh form: x times the sigmoid of twice its argument."""
     inner = np.float32(-2 * math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     y: Float32 = x / (np.float32(1) + np.exp(inner))
     return y
@@ -41,14 +41,14 @@ _ACTS: dict[str, Callable[[Float32], Float32]] = {
 
 
 def apply_act(kind: str, x: Float32) -> Float32:
-    """An activation of each element."""
-    # exp of a large positive argument is inf, and x / inf is the right limit: 0.
+    """Apply an activation to each element."""
+    # exp of a large positive argument is inf, and x / inf is 0, the correct limit.
     with np.errstate(over="ignore"):
         return _ACTS[kind](x)
 
 
 def apply_glu(act: str, gate: Float32, up: Float32, limit: float = 0.0) -> Float32:
-    """act(gate) * up, both bounded by the limit unless it is 0."""
+    """Return act(gate) * up, with both limited to ±`limit` unless it is 0."""
     if limit:
         most = np.float32(limit)
         if act == "clipped":

@@ -1,4 +1,4 @@
-"""NumPy reference of the fused ops, in terms of the plain ones."""
+"""NumPy reference of the fused ops, built from the plain ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from woolly.runtime.reference.ops import (
 
 @reference("linears")
 def linears(c: OpContext, step: Step, x: Float32, *residual: Float32) -> Float32 | tuple[Float32, ...]:
-    """Norm, each weight with its bias, scale, then the epilogue."""
+    """Apply a norm, each weight with its bias, a scale, then the epilogue."""
     outputs: list[Float32] = []
     for weight, role in zip(step.weights, step.roles, strict=True):
         array = c.weights.get(weight.name).reshape(weight.shape)
@@ -45,7 +45,7 @@ def _add_lora(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
     if c.batch.adapters is None:
         return x + scaled(added, step.number("factor"))
     scales = np.repeat(c.batch.adapters[:, step.integer("adapter")], np.diff(c.batch.offsets))
-    if len(x) != c.batch.n_rows:  # behind the last layer, where only some rows go on
+    if len(x) != c.batch.n_rows:  # after the last layer, only some rows are computed
         scales = scales[c.batch.output_rows]
     times = (scales * np.float32(step.number("factor")))[:, None]
     y: Float32 = np.where(times == 0, x, x + times * added)
@@ -54,12 +54,12 @@ def _add_lora(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
 
 @reference("store")
 def store(c: OpContext, step: Step, q: Float32, k: Float32, *v: Float32) -> Float32:
-    """Norm and rope q and k per head, store k and v in the cache, and return q."""
+    """Apply norm and rope to q and k per head, store k and v in the cache, and return q."""
     arrays = {role: c.weights.get(w.name) for role, w in zip(step.roles, step.weights, strict=True)}
     if "q_norm" in arrays:
         q = apply_rms_norm(q, arrays["q_norm"], step.number("eps"))
         k = apply_rms_norm(k, arrays["k_norm"], step.number("eps"))
-    if "k_bias" in arrays:  # attend adds it
+    if "k_bias" in arrays:  # `attend` adds it
         k = k - arrays["k_bias"].reshape(-1)
     if rope := step.rope():
         q, k = (apply_rope(x, rope, arrays.get("divisors"), c.batch) for x in (q, k))

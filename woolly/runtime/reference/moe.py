@@ -12,23 +12,23 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act, apply_glu
 from woolly.runtime.reference.ops import Float32, OpContext, apply_linear, apply_rms_norm, reference, scaled
 
-# Added to the divisor of the weights: all sigmoids of a row may be 0.
+# Added to the divisor of the routing weights, since all sigmoids of a row may be 0.
 _MIN_SUM = np.float32(1e-20)
-# A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
-# magnitude: twice the noise of the router in training.
+# A round of the sparse mixer includes logits whose distance to the best one is at most this fraction of the larger
+# magnitude: twice the router noise in training.
 _REACH = np.float32(0.02)
 
 
 def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, given: Float32 | None = None) -> Float32:
-    """Weight of each matrix for each row, 0 for the ones not chosen. Of equal logits the lower index wins.
+    """Return the routing weight of each matrix for each row; 0 if it is not chosen. Ties go to the lower index.
 
-    `given` are the numbers of the experts that rows go to, if the router does not choose.
+    `given` has the experts of each row if the router does not choose them.
     """
     if step.text("scoring") == "sparsemixer":
         return scaled(_mixed(logits, step.integer("n_used")), step.number("weights_scale"))
     if cap := step.number("cap"):
         logits = np.float32(cap) * np.tanh(logits / np.float32(cap))
-    # exp of a large argument is inf, and 1 / inf is the right limit: 0.
+    # exp of a large argument is inf, and 1 / inf is 0, the correct limit.
     with np.errstate(over="ignore"):
         if step.text("scoring") == "sigmoid":
             scores = np.float32(1) / (np.float32(1) + np.exp(-logits))
@@ -37,7 +37,7 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, g
         else:
             scores = np.exp(logits - logits.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
-    # Logits have the order of their scores, and are more rarely equal.
+    # Logits have the same order as their scores, with fewer ties.
     ranks = logits if select is None else scores + select
     if groups := step.integer("groups"):
         parts = (scores if select is None else ranks).reshape(len(logits), groups, -1)
@@ -49,17 +49,17 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, g
     order = np.argsort(-ranks, axis=1, kind="stable")[:, : step.integer("n_used")]
     order = order if given is None else given.astype(np.int64)
     chosen = np.zeros_like(scores)
-    # A table may name an expert twice: it then has twice the weight.
+    # A table may list an expert twice, which then has twice the weight.
     np.add.at(chosen, (np.arange(len(scores))[:, None], order), np.take_along_axis(scores, order, axis=1))
     if step.integer("normalize"):
         chosen /= chosen.sum(axis=1, keepdims=True) + _MIN_SUM
-    # Experts that share a matrix are one, with the sum of their weights.
+    # Experts that share a matrix are merged, and their weights summed.
     chosen = chosen.reshape(len(logits), -1, step.integer("shared") or 1).sum(axis=2)
     return scaled(chosen, step.number("weights_scale"))
 
 
 def _mixed(logits: Float32, n_used: int) -> Float32:
-    """Weights of the sparse mixer: each expert, best first, against those that are near it and not chosen before."""
+    """Return the weights of the sparse mixer: each expert, best first, relative to the remaining ones near it."""
     chosen, left = np.zeros_like(logits), np.ones(logits.shape, np.bool_)
     order = np.argsort(-logits, axis=1, kind="stable")
     for turn in range(n_used):
@@ -78,14 +78,14 @@ class ExpertRows:
     """Inputs and routing weights of one expert."""
 
     expert: int
-    rows: NDArray[np.intp]  # of the batch that go to it
+    rows: NDArray[np.intp]  # batch rows routed to the expert
     x: Float32  # inputs of its first matrices
     hidden: Float32  # input of its last matrix
-    shares: Float32  # that its result is multiplied with, a number for each row
+    shares: Float32  # routing weight of each row, multiplied with the result
 
 
 def expert_rows(c: OpContext, step: Step, x: Float32, routed: Float32) -> Iterator[ExpertRows]:
-    """Yields the experts that rows go to, by ascending index; `x` is normed, and the router reads `routed`."""
+    """Yield the experts with rows, by ascending index. `x` is normed, and the router reads `routed`."""
     names = _names(step)
     whole = {role: c.weights.get(names[role]) for role in ("bias", "select", "router") if role in names}
     given = c.weights.rows(names["table"], c.batch.tokens) if "table" in names else None
@@ -109,7 +109,7 @@ def expert_rows(c: OpContext, step: Step, x: Float32, routed: Float32) -> Iterat
 
 @reference("moe")
 def moe(c: OpContext, step: Step, x: Float32, *others: Float32) -> Float32:
-    """Norm, router, then the chosen experts of each row, summed by ascending index; scale and residual at the end."""
+    """Apply the norm, the router, the chosen experts of each row in ascending order, then scale and residual."""
     names = _names(step)
     if "norm" in names:
         x = apply_rms_norm(x, c.weights.get(names["norm"]), step.number("eps"))
@@ -131,7 +131,7 @@ def _names(step: Step) -> dict[str, str]:
 def _linear(c: OpContext, step: Step, role: str, expert: int, x: Float32, wanted: Float32 | None) -> Float32:
     """Multiply x by one expert's matrix and scale, add its bias and adapters."""
     names = _names(step)
-    # All experts in f32 would be several times the file.
+    # All experts in f32 would take several times the size of the file.
     y = apply_linear(x, c.weights.rows(names[role], np.array([expert], np.int32))[0], None)
     if f"{role}_scale" in names:
         y = y * c.weights.get(names[f"{role}_scale"])[expert]
@@ -148,10 +148,10 @@ def _linear(c: OpContext, step: Step, role: str, expert: int, x: Float32, wanted
 
 
 def _adapter_scales(c: OpContext, rows: NDArray[np.intp], n: int) -> Float32 | None:
-    """Return the adapter scales [rows, adapters] of some of n rows; None: 1 for all."""
+    """Return the adapter scales [rows, adapters] of some of n rows, or None if all are 1."""
     if c.batch.adapters is None:
         return None
     scales: Float32 = np.repeat(c.batch.adapters, np.diff(c.batch.offsets), axis=0)
-    if n != c.batch.n_rows:  # behind the last layer, where only some rows go on
+    if n != c.batch.n_rows:  # after the last layer, only some rows are computed
         scales = scales[c.batch.output_rows]
     return scales[rows]

@@ -23,7 +23,7 @@ REFERENCE_OPS: dict[str, Meaning] = {}
 
 
 def reference(op: str) -> Callable[[Function], Function]:
-    """Decorates the function that computes the op."""
+    """Register the decorated function as the implementation of an op."""
 
     def enter(function: Function) -> Function:
         REFERENCE_OPS[op] = function
@@ -42,7 +42,7 @@ class OpContext:
 
 
 def apply_rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """Each group of len(weight) columns divided by its root mean square, times the weight."""
+    """Divide each group of len(weight) columns by its root mean square, and multiply by the weight."""
     groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
     mean_square = np.mean(groups.astype(np.float64) ** 2, axis=-1, keepdims=True)
     scale = (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
@@ -57,14 +57,14 @@ def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
 
 
 def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, batch: Batch) -> Float32:
-    """Each head rotated by its row's position, or the pairs of each section by one of its positions."""
+    """Rotate each head by its row's position, or the pairs of each section by one of its rope positions."""
     if rope.sections and batch.rope_positions is not None:
         return rotated(x, rope, divisors, batch.rope_positions[rope_axes(rope)].T)
     return rotated(x, rope, divisors, batch.positions[:, None])
 
 
 def rotated(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
-    """Heads of rows rotated by positions: one of each row, or one of each row and pair."""
+    """Rotate heads by positions: one per row, or one per row and pair."""
     frequencies, magnitude = rope_frequencies(rope, divisors)
     positions = np.maximum(positions - rope.back, 0)
     angles = positions.astype(np.float64)[:, None, :] * frequencies
@@ -83,7 +83,7 @@ def rotated(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDA
 
 
 def store_cache(c: OpContext, entry: int, *kv: Float32) -> None:
-    """K, and v unless it is a part of k, of every row, put into the pages of its sequence."""
+    """Store k of every row, and v unless it is a part of k, in the pages of its sequence."""
     for s in range(c.batch.n_sequences):
         rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
         positions = c.batch.positions[rows]
@@ -94,7 +94,7 @@ def store_cache(c: OpContext, entry: int, *kv: Float32) -> None:
 
 @reference("attend")
 def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Float32:
-    """Softmax attention of q over the cache, or over the chosen positions."""
+    """Compute softmax attention of q over the cache, or over the chosen positions."""
     keys, values = c.state.k[step.integer("entry")], c.state.v[step.integer("entry")]
     n_kv_heads, head_dim = keys.shape[2:]
     v_dim = values.shape[3]
@@ -104,7 +104,7 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
         positions = c.batch.positions[rows]
         n_past = int(positions[-1]) + 1
-        # Masked pages may be -1; whatever is read instead is masked, too.
+        # Masked pages may be -1. The page that is read instead is masked, too.
         used = c.batch.table(c.state.windows[step.integer("entry")])[s][: -(-n_past // PAGE_SIZE)]
         past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
         past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
@@ -146,7 +146,7 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
 
 
 def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
-    """Return the rotated key bias of all positions, which stored keys lack."""
+    """Return the rotated key bias of all positions, which stored keys do not include."""
     rope = step.rope()
     assert rope is not None
     bias, *divisors = (c.weights.get(weight.name).reshape(-1) for weight in step.by_role("k_bias", "divisors"))
@@ -157,7 +157,7 @@ def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
 def _seen(
     mask: str, window: int, positions: npt.NDArray[np.int32], distance: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return the attention mask [rows, positions], given each position's distance after the row."""
+    """Return the attention mask [rows, positions]; `distance` is the position minus that of the row."""
     if mask == "all":
         return np.abs(distance) <= window // 2 if window else np.full(distance.shape, True)
     if window == 0:
@@ -177,7 +177,7 @@ def _chosen(positions: Float32, n_past: int) -> npt.NDArray[np.bool_]:
 def alibi_slopes(most: float, n_heads: int) -> Float32:
     """Return the ALiBi slope of each head; `most` is the largest exponent of 1/2.
 
-    Heads beyond the largest power of two get the slopes in between.
+    Heads beyond the largest power of two use the slopes in between.
     """
     whole = 2 ** int(np.log2(n_heads))
     exponents = [most * (i + 1) / whole for i in range(whole)]
@@ -185,13 +185,13 @@ def alibi_slopes(most: float, n_heads: int) -> Float32:
     return (2.0 ** -np.array(exponents)).astype(np.float32)
 
 
-_FARTHEST = 128  # from here on distances share a bucket
+_FARTHEST = 128  # from here on, distances share a bucket
 
 
 def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
     """Return T5's distance buckets: half of them for later positions, if visible.
 
-    Half of them, or of each half, are for single distances, the others grow up to 128.
+    The first half of the buckets of a direction are single distances; the others grow up to 128.
     """
     side = n // 2 if sees_later else n
     single, far = side // 2, np.abs(distance if sees_later else np.minimum(distance, 0))
@@ -205,20 +205,20 @@ def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool =
 
 
 def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:
-    """Return the temperature factor of each row's q, which grows with the log of its position."""
+    """Return the temperature factor of q per row, which grows with the log of the position."""
     steps = (positions + step.integer("temper_offset")) // step.integer("temper_length")
     factor: npt.NDArray[np.float64] = 1.0 + step.number("temper") * np.log1p(steps)
     return factor.astype(np.float32)
 
 
 def softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None) -> Float32:
-    """Softmax over the visible positions; a sink adds to the denominator only."""
+    """Compute softmax over the visible positions. A sink adds to the denominator only."""
     scores = np.where(seen, scores, np.float32(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True)
     if sinks is not None:
-        with np.errstate(over="ignore"):  # a sink far above all scores takes everything
+        with np.errstate(over="ignore"):  # a sink far above all scores dominates
             total = total + np.exp(sinks - top)
     gather_weights: Float32 = weights / total
     return gather_weights
@@ -254,7 +254,7 @@ def _hidden(c: OpContext, step: Step) -> Float32:
 @reference("layer_norm")
 def _layer_norm(c: OpContext, step: Step, x: Float32) -> Float32:
     group = step.integer("group")
-    groups = x.reshape(len(x), x.shape[1] // group, group).astype(np.float64)  # -1 would need a row
+    groups = x.reshape(len(x), x.shape[1] // group, group).astype(np.float64)  # -1 fails without rows
     mean = groups.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean((groups - mean) ** 2, axis=-1, keepdims=True) + step.number("eps"))
     y: Float32 = ((groups - mean) / deviation).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The reference backend: NumPy in f32, slow, used to verify the other backends."""
+"""Reference backend: slow NumPy code in f32 that verifies the other backends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class ReferenceProgram:
-    """Walks the plan step by step."""
+    """Program that executes the plan step by step."""
 
     def __init__(self, plan: Plan, weights: WeightStore, threads: int | None, max_rows: int) -> None:
         self.plan = self.running_plan = plan
@@ -42,22 +42,22 @@ class ReferenceProgram:
         self._last_use = {value: i for i, step in enumerate(plan.steps) for value in step.inputs}
 
     def load_weights(self) -> None:
-        """Does nothing: tensors are dequantized when they are first used."""
+        """Do nothing: tensors are dequantized on first use."""
 
     def close(self) -> None:
-        """Does nothing: no work runs in the background."""
+        """Do nothing: there is no background work."""
 
     def cancel(self) -> None:
-        """Stops a run that is under way, at its next step; may be called from any thread."""
+        """Stop a run in progress at its next step. Any thread may call it."""
         self._is_cancelled = True
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> ReferenceState:
-        """An empty cache in f32."""
+        """Return an empty cache in f32."""
         return ReferenceState(self.plan, n_pages, n_slots, window_pages)
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each step."""
+        """Time every run in the block. When it ends, the list has nanoseconds per step."""
         self._times = [0] * len(self._times)
         times: list[int] = []
         try:
@@ -66,11 +66,11 @@ class ReferenceProgram:
             times += self._times
 
     def weight_stats(self) -> WeightStats:
-        """Hits and misses of the dequantized tensors so far."""
+        """Return the hits and misses of the dequantized tensors so far."""
         return self._weights.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps `first` to `last` (exclusive) and returns the value of the last one."""
+        """Run steps `first` to `last` (exclusive) and return the value of the last one."""
         if not isinstance(state, ReferenceState):
             raise PlanError("the state is not one of this program; new_state makes one")
         first, last = checked_range(first, last, len(self.plan.steps))
@@ -79,7 +79,7 @@ class ReferenceProgram:
         if first == 0:
             self._values.clear()
         context = OpContext(self._weights, batch, state)
-        self._is_cancelled = False  # set by a call when nothing ran
+        self._is_cancelled = False  # set by `cancel` while nothing ran
         with self._thread_limit():
             for index in range(first, last):
                 if self._is_cancelled:
@@ -101,12 +101,12 @@ class ReferenceProgram:
 
 
 def _blas_threads() -> int:
-    """Threads that NumPy's matrix products use unless they are limited."""
+    """Return the threads that NumPy's matrix products use unless they are limited."""
     return max((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
 
 
 class ReferenceBackend:
-    """NumPy in f32, weights dequantized on first use."""
+    """NumPy in f32. Weights are dequantized on first use."""
 
     name = "reference"
     is_gpu = False

@@ -13,7 +13,7 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 
 def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
-    """Calls advance(row, state) for the rows of each sequence in order; it returns the state after the row."""
+    """Call advance(row, state) for the rows of each sequence in order. It returns the state after the row."""
     memory, snapshots = c.state.slots[step.integer("entry")], dict(c.batch.snapshots.tolist())
     for s in range(c.batch.n_sequences):
         source = c.batch.slots_in[s]
@@ -62,7 +62,7 @@ def _ngrams(c: OpContext, step: Step) -> Float32:
     def advance(row: int, past: Float32) -> Float32:
         token, hashed, is_cut = int(c.batch.tokens[row]), 0, False
         for i, factor in enumerate(factors):
-            before = token if i == 0 else int(past[i - 1]) - 1  # 0 is before the text
+            before = token if i == 0 else int(past[i - 1]) - 1  # 0 is before the start of the sequence
             is_cut = is_cut or (i > 0 and before in (-1, end))
             hashed ^= (end if is_cut else before) * factor % 2**64
             for head in range((i - 1) * each, i * each) if i else ():

@@ -1,4 +1,4 @@
-"""The reference backend's State: NumPy arrays."""
+"""State of the reference backend: NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Float32 = npt.NDArray[np.float32]
 
 
 class ReferenceState:
-    """K and V of every paged entry, and slots, in f32. The system grants memory when a page is first written."""
+    """K and V of every paged entry, and slots, in f32. The system allocates memory when a page is first written."""
 
     def __init__(self, plan: Plan, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> None:
         self.n_pages = n_pages
         self.n_slots = n_slots
         self.slot_bytes = plan.bytes_per_sequence
         self.slots = {i: np.zeros((n_slots, entry.numbers), np.float32) for i, entry in plan.slots.items()}
-        # [n_pages, PAGE_SIZE, heads, columns] by entry; V that is a part of K is a view of it.
+        # [n_pages, PAGE_SIZE, heads, columns] by entry; If V is a part of K, it is a view.
         self.k: dict[int, Float32] = {}
         self.v: dict[int, Float32] = {}
-        self.windows: dict[int, int | None] = {}  # the index in Plan.windows
+        self.windows: dict[int, int | None] = {}  # index in Plan.windows
         for i, entry in plan.paged.items():
             self.windows[i] = plan.windows.index(entry.window) if entry.window else None
             n_own = window_pages[plan.windows.index(entry.window)] if entry.window and window_pages else n_pages

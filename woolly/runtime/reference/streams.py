@@ -11,7 +11,7 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 @reference("mix_streams")
 def mix_streams(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
-    """Sums of streams by coefficients of each row."""
+    """Return weighted sums of streams, with coefficients per row."""
     n = step.integer("streams")
     weights = coefs.reshape(len(x), -1, n) + np.float32(step.number("plus"))
     y: Float32 = np.einsum("rji,rid->rjd", weights, x.reshape(len(x), n, -1)).reshape(len(x), -1)
@@ -20,7 +20,7 @@ def mix_streams(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32
 
 @reference("hyper_connections")
 def hyper_connections(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Coefficients of hyper-connections; the last n * n are a doubly stochastic matrix."""
+    """Return the coefficients of hyper-connections. The last n * n form a doubly stochastic matrix."""
     n, eps = step.integer("streams"), np.float32(step.number("eps"))
     scale, base = (c.weights.get(w.name) for w in step.weights)
     logits = x * np.repeat(scale, (n, n, n * n)[: len(scale)]) + base
@@ -38,7 +38,7 @@ def hyper_connections(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("match_rms")
 def match_rms(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
-    """Rescale streams to the mean square of another."""
+    """Rescale streams to the mean square of another stream."""
     streams = x.reshape(len(x), -1, like.shape[1]).astype(np.float64)
     squares = np.maximum(np.mean(streams**2, axis=2, keepdims=True), step.number("least"))
     wanted = np.mean(like.astype(np.float64) ** 2, axis=1)[:, None, None]

@@ -1,4 +1,4 @@
-"""NumPy reference of the ops over complete texts."""
+"""NumPy reference of the ops over complete sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _embed_position(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("embed_token_type")
 def embed_token_type(c: OpContext, step: Step, x: Float32) -> Float32:
-    """X plus the row of each token's type."""
+    """Add the token type embedding of each row."""
     table = c.weights.get(step.weights[0].name).reshape(-1, x.shape[1])
     kinds = np.zeros(len(x), np.int32)
     if separator := step.integer("separator"):
@@ -28,7 +28,7 @@ def embed_token_type(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("pool")
 def pool(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Pool the text of each output row to one row."""
+    """Pool the sequence of each output row to one row."""
     texts = np.searchsorted(c.batch.offsets, c.batch.output_rows, side="right") - 1
     firsts, lasts = c.batch.offsets[texts], c.batch.offsets[texts + 1]
     if step.text("kind") != "mean":

@@ -19,7 +19,7 @@ def input(c: OpContext, step: Step) -> Float32:
 
 @reference("embedding_bag")
 def embedding_bag(c: OpContext, step: Step, x: Float32) -> Float32:
-    """X plus rows of a table, one place after another."""
+    """Add rows of a table, one list entry after another."""
     if c.batch.gather_rows is None or c.batch.gather_weights is None:
         raise ValueError("the batch names no rows of a table")
     y: Float32 = x.copy()
@@ -50,7 +50,7 @@ def merge_patches(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("conv1d")
 def conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Each column times a filter over the rows around each, text by text."""
+    """Convolve each column with a filter over neighboring rows, within each sequence."""
     weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
     kernel, before = step.integer("kernel"), step.integer("before")
     y = np.zeros_like(x)
@@ -74,7 +74,7 @@ def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
     gather_rows = c.batch.gather_rows[:, first : first + taps]
     if (gather_rows < -1).any() or (gather_rows >= length).any():
         raise ValueError("a filter reads a row outside its text")
-    gather_rows = np.where(gather_rows < 0, len(x), start + gather_rows)  # the row after all is zeros
+    gather_rows = np.where(gather_rows < 0, len(x), start + gather_rows)  # the last row is zeros
     if step.integer("wanted"):
         gather_rows = gather_rows[c.batch.output_rows]
     padded = np.concatenate([x, np.zeros((1, x.shape[1]), np.float32)])
@@ -86,7 +86,7 @@ def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("cumulative_norm")
 def cumulative_norm(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Normalize each row by the cumulative mean and deviation of its text."""
+    """Normalize each row by the cumulative mean and deviation of its sequence."""
     weight = c.weights.get(step.weights[0].name)
     y = np.zeros_like(x)
     for first, last in zip(c.batch.offsets[:-1], c.batch.offsets[1:], strict=True):
@@ -100,7 +100,7 @@ def cumulative_norm(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("scatter_rows")
 def scatter_rows(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Replace rows of x by the injected rows, or add them."""
+    """Replace rows of x with the injected rows, or add them."""
     y: Float32 = x.copy()
     width, part = x.shape[1], step.integer("part")
     if c.batch.inputs_embeds is not None and c.batch.embeds_rows is not None:

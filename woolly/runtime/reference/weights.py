@@ -1,4 +1,4 @@
-"""The WeightStore: tensors of the file, dequantized on first use and kept under a byte budget."""
+"""WeightStore: tensors of the file, dequantized on first use and cached within a byte budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class WeightStore:
-    """Dequantized tensors, least recently used first out. Thread-safe."""
+    """Dequantized tensors with LRU eviction. Thread-safe."""
 
     def __init__(self, tensors: Views, budget: int | None = None) -> None:
         """`budget`: maximum bytes of cached tensors; None: no limit."""
@@ -53,6 +53,6 @@ class WeightStore:
         return self._tensors[name].dequantize(indices) if array is None else array[indices]
 
     def stats(self) -> WeightStats:
-        """Return the counters since the start, and the cached bytes."""
+        """Return the counters since the start and the cached bytes."""
         with self._lock:
             return WeightStats(self._hits, self._misses, self._evictions, self._n_bytes)

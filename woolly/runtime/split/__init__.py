@@ -1,4 +1,4 @@
-"""A program split over the devices of one machine: GPUs, and the CPU for layers that do not fit."""
+"""Programs split over the devices of one machine: GPUs, and the CPU for layers that do not fit."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The SplitBackend: layers that fit on GPUs, and the rest on the CPU."""
+"""SplitBackend: as many layers as fit on GPUs, and the rest on the CPU."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("woolly.runtime")
 
 _ALL = 1 << 30  # more layers than any model has
-# Values of a batch take less, whatever the model.
+# Upper bound for the values of a batch, for any model.
 _VALUES = 4 << 30
-_PADDING = 1 << 16  # maximum per weight
+_PADDING = 1 << 16  # upper bound per weight
 
 
 class SplitBackend:
-    """A backend of GPUs for one of them or several, with the CPU for layers that do not fit."""
+    """GPU backend for one GPU or several, with the CPU for layers that do not fit."""
 
     is_gpu = True
 
@@ -53,7 +53,7 @@ class SplitBackend:
         return self._gpu.is_available()
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """The program of one GPU, of several, or of GPUs and the CPU."""
+        """Return the program of one GPU, of several GPUs, or of GPUs and the CPU."""
         if options.gpu_layers == 0:
             return CpuBackend().compile(plan, tensors, _for_part(options, on_gpu=False, is_alone=True))
         self._check(options)
@@ -70,7 +70,7 @@ class SplitBackend:
             raise
 
     def place(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
-        """Return the placement that `compile` would choose with the memory that is free now."""
+        """Return the placement that `compile` would choose, given the memory that is free now."""
         self._check(options)
         cards = self._open(options)
         try:
@@ -79,11 +79,11 @@ class SplitBackend:
             _close(cards)
 
     def _check(self, options: Options) -> None:
-        if options.kv_type is not None:  # before a GPU is opened for nothing
+        if options.kv_type is not None:  # fail before a GPU is opened
             check_kv_type(options.kv_type, gpu=self.name)
 
     def _wanted(self, options: Options) -> int | None:
-        """Layers that GPUs must have; None: as many as fit."""
+        """Return the number of layers that must be on GPUs; None: as many as fit."""
         if isinstance(options.gpu_layers, int):
             return options.gpu_layers
         if options.gpu_layers == "all":
@@ -102,17 +102,17 @@ class SplitBackend:
         except BaseException:
             _close(cards)
             raise
-        # A GPU listed twice shares its memory.
+        # A GPU that is listed twice shares its memory.
         times = Counter(numbers)
         return [replace(card, free=card.free // times[card.number]) for card in cards]
 
     def _place(
         self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, cards: Sequence[Card]
     ) -> tuple[Placement, Options]:
-        """The placement, and the options with the rows that it was made for."""
+        """Return the placement, and the options with its maximum rows of a batch."""
         wanted = self._wanted(options)
         if options.max_rows is None:
-            # Large batches are worth less than layers on the GPU.
+            # Layers on the GPU gain more than large batches do.
             try:
                 large = replace(options, max_rows=USUAL_ROWS)
                 placement = place_layers(plan, tensors, large, cards, wanted)
@@ -171,18 +171,18 @@ def _for_part(options: Options, on_gpu: bool, is_alone: bool) -> Options:
     if level is not None and ("+" in level or not is_alone):
         own = CpuBackend().levels
         level = next((one for one in level.split("+") if (one not in own) is on_gpu), None)
-    # The weights that a GPU gets were counted when they were placed.
+    # Placement has already counted the weights of a GPU.
     budget = None if on_gpu else options.weight_memory
     return replace(options, device=None, gpu_layers=None, weight_memory=budget, level=level)
 
 
 def _surely_fits(plan: Plan, options: Options, card: Card) -> bool:
-    """True if a plan fits according to an upper bound; otherwise the exact size has to be computed."""
+    """True if a plan certainly fits, by an upper bound. Otherwise the exact size has to be computed."""
     if options.weight_memory is not None:
         return False
     plans = [one for one in (plan, plan.draft) if one is not None]
     weights = {weight.name: weight for one in plans for weight in one.weights.values()}
-    # A table of tokens may be a matrix, too. No kind of tile takes more than four bytes for a number.
+    # A token table may be a matrix, too. Every tile kind takes at most four bytes per element.
     most = sum(w.n_bytes + 4 * math.prod(w.shape) + _PADDING for w in weights.values())
     cache = sum(cache_bytes(one, range(len(one.state)), options) for one in plans if not one.borrows)
     return most + cache + RESERVE + _VALUES <= card.free

@@ -50,12 +50,12 @@ def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
 
 
 def kv_type_of(plan: Plan, options: Options) -> str:
-    """The type of the cache, as all backends choose it."""
+    """Return the cache type, selected like in all backends."""
     return options.kv_type or ("f16" if plan.is_causal else "f32")
 
 
 def cache_bytes(plan: Plan, entries: Collection[int], options: Options, n_tokens: int | None = None) -> int:
-    """Bytes on a GPU of some entries of the state, for the cache of the options or of `n_tokens`."""
+    """Return the GPU memory of some state entries in bytes, for the cache of the options or of `n_tokens`."""
     n_pages = pages_for(n_tokens if n_tokens is not None else options.cache_tokens or 0)
     kv_type, n_rows, out = kv_type_of(plan, options), options.rows(USUAL_ROWS), 0
     for i, entry in plan.paged.items():
@@ -66,12 +66,12 @@ def cache_bytes(plan: Plan, entries: Collection[int], options: Options, n_tokens
 
 
 class Costs:
-    """Memory that sets of atoms need on one GPU."""
+    """GPU memory required by sets of atoms."""
 
     def __init__(
         self, device: Device, plan: Plan, atoms: list[Atom], tensors: Mapping[str, Tensor], options: Options
     ) -> None:
-        """UnsupportedError if the GPU has no kernels for the plan."""
+        """Raises UnsupportedError if the GPU has no kernels for the plan."""
         ranges = [(atom.first, atom.last) for atom in atoms]
         cut = replace(slice_steps(plan, ranges), draft=plan.draft)
         needs = measure(device, cut, tensors, kv_type_of(plan, options), options.rows(USUAL_ROWS))
@@ -85,12 +85,12 @@ class Costs:
         self.values = needs.values + RESERVE
 
     def weights(self, atoms: Iterable[Atom]) -> int:
-        """Bytes of the weights, each counted once."""
+        """Return the bytes of the weights, each counted once."""
         names = frozenset[str]().union(*(self._names[atom] for atom in atoms))
         return sum(self._needs.weights[name] for name in names)
 
     def cache(self, atoms: Collection[Atom], n_tokens: int | None = None) -> int:
-        """Bytes of the cache that is asked for, or of one of `n_tokens`."""
+        """Return the bytes of the requested cache, or of one with `n_tokens`."""
         entries = {entry for atom in atoms for entry in self._entries[atom]}
         draft = self._plan.draft if self._last in atoms else None
         own = cache_bytes(self._plan, entries, self._options, n_tokens)
@@ -99,5 +99,5 @@ class Costs:
         return own + cache_bytes(draft, range(len(draft.state)), self._options, n_tokens)
 
     def total(self, atoms: Collection[Atom]) -> int:
-        """Bytes of weights, cache, values and a reserve."""
+        """Return the bytes of weights, cache, values and a reserve."""
         return self.weights(atoms) + self.cache(atoms) + self.values if atoms else 0

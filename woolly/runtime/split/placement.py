@@ -1,4 +1,4 @@
-"""The Placement: the device of each step of a plan, and the memory used on each device."""
+"""Placement: the device of each step of a plan, and the memory used on each device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
     from woolly.runtime.options import Options
 
-_CTX_STEP = 256  # rounds the context that would fit
+_CTX_STEP = 256  # the context that would fit is rounded down to a multiple of it
 
 Home = dict[Atom, int]  # GPU index by atom; atoms on the CPU are absent
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU that is open, and the memory that the model may take of it."""
+    """Open GPU, and the memory available to the model."""
 
     number: int
     device: Device
@@ -34,7 +34,7 @@ class Card:
 
     @property
     def label(self) -> str:
-        """The card as `device` names it, such as cuda:0."""
+        """Name of the card for `device`, such as cuda:0."""
         return f"{self.device.kernels.backend}:{self.number}"
 
 
@@ -43,11 +43,11 @@ class Placement:
     """Assignment of a plan's steps to parts: the GPUs in use, in order, then the CPU if used."""
 
     segments: tuple[Segment, ...]
-    cards: tuple[int, ...]  # which of the cards are used
-    shares: tuple[Share, ...]  # of each part
-    n_layers: int  # of the model
+    cards: tuple[int, ...]  # numbers of the cards that are used
+    shares: tuple[Share, ...]  # one per part
+    n_layers: int  # layers of the model
     n_tokens: int  # capacity of the cache
-    cpu_bytes: int  # of weights that the CPU reads for one token
+    cpu_bytes: int  # bytes of weights that the CPU reads per token
     bound: str  # limit that keeps more layers off the GPUs; "": none
 
     @property
@@ -79,20 +79,20 @@ class Placement:
 def place_layers(
     plan: Plan, tensors: Mapping[str, Tensor], options: Options, cards: Sequence[Card], n_wanted: int | None
 ) -> Placement:
-    """Places the first `n_wanted` layers on the cards, and the rest on the CPU; None: as many as fit.
+    """Place the first `n_wanted` layers on the cards, and the rest on the CPU; None: as many as fit.
 
-    Experts are the first to stay on the CPU. RequestError with the sizes if the requested layers do not fit.
+    Experts are the first to be placed on the CPU. RequestError with the sizes if the requested layers do not fit.
     """
     return _Placer(plan, tensors, options, cards).place(n_wanted)
 
 
 class _Placer:
-    """Atoms of a plan dealt to cards."""
+    """Assigns the atoms of a plan to cards."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, cards: Sequence[Card]) -> None:
         self.plan, self.options, self.cards = plan, options, cards
         self.atoms, self.layers = atoms_of(plan)
-        # One GPU that is named twice is measured once.
+        # A GPU that is named twice is measured once.
         costs = {c.number: Costs(c.device, plan, self.atoms, tensors, options) for c in cards}
         self.costs = [costs[card.number] for card in cards]
         self.n_layers = sum(self.layers)
@@ -111,7 +111,7 @@ class _Placer:
         return self._placement(self.most(), self._bound())
 
     def most(self) -> Home:
-        """Place as much as fits: all non-expert steps, then experts layer by layer; else layers from the first on."""
+        """Place all steps except experts, then experts layer by layer; if the former do not fit, leading layers."""
         plain = {atom for atom in self.atoms if not atom.is_experts}
         home = self._dealt(plain)
         if len(plain) == len(self.atoms) or not self._fits(home):
@@ -152,7 +152,7 @@ class _Placer:
         return {atom for atom in self.atoms if atom.unit < units}
 
     def _dealt(self, atoms: set[Atom]) -> Home:
-        """Place units in order, in proportion to the free memory; if that does not fit, fill the cards in turn."""
+        """Place units in order, in proportion to the free memory. If that does not fit, fill the cards in turn."""
         units = sorted({atom.unit for atom in atoms})
         sizes = [self.costs[0].weights([atom for atom in atoms if atom.unit == unit]) for unit in units]
         whole, free = sum(sizes), [card.free for card in self.cards]

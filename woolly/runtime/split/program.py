@@ -1,4 +1,4 @@
-"""The SplitProgram: segments of a plan run by the programs of several devices, in one process."""
+"""SplitProgram: segments of a plan run by the programs of several devices, in one process."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Segment:
-    """Range of a plan's steps run by one part."""
+    """Range of a plan's steps that one part runs."""
 
     part: int
-    first: int  # of the plan's steps
+    first: int  # first step, as the plan counts them
     last: int  # exclusive
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A segment as its program counts its steps."""
+    """Segment in the step numbers of its program."""
 
     part: int
-    first: int  # of the program's running plan: the entrance, if there is one
+    first: int  # first step of the program's running plan, which is the entrance if there is one
     last: int
-    has_entrance: bool  # a step more, which takes the rows that come from another part
+    has_entrance: bool  # whether there is an additional step, which takes rows from another part
 
     @property
     def n_steps(self) -> int:
@@ -52,9 +52,9 @@ class _Run:
 
 
 class SplitProgram:
-    """Parts of a plan, each compiled by a separate backend. Rows pass from one to the next as f32.
+    """Parts of a plan, each compiled by a separate backend. Rows pass from part to part as f32.
 
-    A part may have several segments: experts on the CPU interrupt the steps of a GPU.
+    A part may have several segments, because experts on the CPU interrupt the steps of a GPU.
     """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment], compilers: Sequence[Callable[[Plan], Program]]) -> None:
@@ -68,7 +68,7 @@ class SplitProgram:
         try:
             for index, compile in enumerate(compilers):
                 own = slice_steps(plan, [(one.first, one.last) for one in segments if one.part == index])
-                # A draft reads the rows that the head reads, which are where the head is.
+                # A draft reads the same rows as the output head, so it is in the same part.
                 own = replace(own, draft=plan.draft) if index == segments[-1].part else own
                 self._parts.append(compile(own))
         except BaseException:
@@ -82,7 +82,7 @@ class SplitProgram:
         ]
         self.running_plan = replace(plan, steps=tuple(steps))
         ends = list(itertools.accumulate(run.n_steps for run in self._runs))
-        self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by run
+        self._ranges = list(zip([0, *ends], ends, strict=False))  # step ranges of the running plan, by run
         self.max_rows = min(program.max_rows for program in self._parts)
         self.about = _about([program.about for program in self._parts], [program.plan for program in self._parts])
         head = self._parts[segments[-1].part]
@@ -101,12 +101,12 @@ class SplitProgram:
             program.close()
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> SplitState:
-        """Return an empty cache; each part stores its entries."""
+        """Return an empty cache, in which each part stores its entries."""
         states = [program.new_state(n_pages, n_slots, window_pages) for program in self._parts]
         return SplitState(states, n_pages, n_slots)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Runs steps in the parts that have them and returns a view of the last value, valid until the next run."""
+        """Run steps in their parts and return a view of the last value, valid until the next run."""
         state = self._own(state)
         first, last = checked_range(first, last, len(self.running_plan.steps))
         with self._lock:
@@ -122,7 +122,7 @@ class SplitProgram:
             return value
 
     def _run(self, run: _Run, batch: Batch, state: SplitState, value: Float32 | None, at: int, until: int) -> Float32:
-        """Runs steps `at` to `until` of a segment; at its beginning with the rows that the segment before it left."""
+        """Run steps `at` to `until` of a segment. Its first step takes the rows from the segment before it."""
         batch, first = self._entered(run, batch, value, at)
         last = run.first + run.has_entrance + until
         out = self._parts[run.part].run(batch, state.parts[run.part], first, last)
@@ -132,12 +132,12 @@ class SplitProgram:
     def _rank(
         self, head: Ranks, batch: Batch, state: State, n: int, first: int, meanwhile: Callable[[], None] | None
     ) -> Ranking:
-        """Runs steps from `first` on; the part that computes logits ranks them, too."""
+        """Run steps from `first` on. The part that computes logits also ranks them."""
         run, begin = self._runs[-1], self._ranges[-1][0]
         state = self._own(state)
         if first < begin:
             if meanwhile is not None:
-                meanwhile()  # not later: the parts before may take long
+                meanwhile()  # called early, because the parts before may take long
                 meanwhile = None
             self.run(batch, state, first, begin)
         with self._lock:
@@ -149,7 +149,7 @@ class SplitProgram:
             return ranking
 
     def _entered(self, run: _Run, batch: Batch, value: Float32 | None, at: int) -> tuple[Batch, int]:
-        """The batch for step `at` of a segment, and the step as the part counts it."""
+        """Return the batch for step `at` of a segment, and the number of the step in its part."""
         self._check_cancelled()
         if not run.has_entrance or at > 0:
             return batch, run.first + run.has_entrance + at
@@ -167,14 +167,14 @@ class SplitProgram:
         return state
 
     def cancel(self) -> None:
-        """Stops a run that is under way, as the part does that runs; may be called from any thread."""
+        """Stop a run in progress in the part that runs. Any thread may call it."""
         self._is_cancelled = True
         for program in self._parts:
             program.cancel()
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each step, without the handing over."""
+        """Time every run in the block. When it ends, the list has nanoseconds per step, without transfers."""
         times: list[int] = []
         each: list[list[int]] = []
         try:
@@ -192,7 +192,7 @@ class SplitProgram:
 
 
 def _ranking(rank: weakref.WeakMethod[Callable[..., Ranking]], head: Ranks) -> Callable[..., Ranking]:
-    """`Ranks.rank` of a program whose head ranks. It does not keep the program, whose last reference frees a GPU."""
+    """Return `Ranks.rank` of a program, ranked by its head. The weak reference lets the program free its GPU."""
 
     def ranked(
         batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
@@ -205,7 +205,7 @@ def _ranking(rank: weakref.WeakMethod[Callable[..., Ranking]], head: Ranks) -> C
 
 
 def check_segments(plan: Plan, segments: Sequence[Segment]) -> None:
-    """UnsupportedError unless the plan can be cut there, and no two parts use one entry of the state."""
+    """Raise UnsupportedError unless the plan can be split there without sharing a state entry between parts."""
     edges = [(one.first, one.last) for one in segments]
     if [0, *(last for _, last in edges)] != [*(first for first, _ in edges), len(plan.steps)]:
         raise PlanError("the segments are not the steps of the plan")
@@ -226,7 +226,7 @@ def check_segments(plan: Plan, segments: Sequence[Segment]) -> None:
 
 
 def _runs(segments: Sequence[Segment], steps: Sequence[Sequence[Step]]) -> list[_Run]:
-    """The segments as programs run them: each but the plan's first begins with an entrance."""
+    """Return the segments as their programs run them. All except the first of the plan begin with an entrance."""
     edges: list[list[int]] = []
     for index, own in enumerate(steps):
         starts = [i for i, step in enumerate(own) if step.op == "hidden"]
@@ -242,7 +242,7 @@ def _runs(segments: Sequence[Segment], steps: Sequence[Sequence[Step]]) -> list[
 
 
 def _about(abouts: Sequence[About], plans: Sequence[Plan]) -> About:
-    """Combine the parts' About: all levels, and the cache memory until the first part is full."""
+    """Combine the `About` of the parts: all levels, and the cache memory until the first part is full."""
     all_bytes = sum(plan.bytes_per_token(1) for plan in plans)
     rooms: list[float] = []
     for about, plan in zip(abouts, plans, strict=True):

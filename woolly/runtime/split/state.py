@@ -1,4 +1,4 @@
-"""The SplitState: the states of the parts of a program as one."""
+"""SplitState: the states of a program's parts as one state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class SplitState:
-    """Pages and slots of all parts, with the same numbers. Each part stores its entries of the plan's state."""
+    """Pages and slots of all parts, with the same numbers in every part. Each part stores its own state entries."""
 
     def __init__(self, parts: Sequence[State], n_pages: int, n_slots: int) -> None:
         self.parts = tuple(parts)
@@ -52,7 +52,7 @@ class SplitState:
         return np.concatenate([part.read_page(page, table) for part in self._portable()])
 
     def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
-        """Overwrites a page of one table with a copy."""
+        """Overwrite a page of one table with a copy."""
         sizes = [part.page_sizes[table] for part in self._portable()]
         for part, own in zip(self._portable(), _pieces(data, sizes), strict=True):
             part.write_page(page, own, table)
@@ -62,7 +62,7 @@ class SplitState:
         return np.concatenate([part.read_slot(slot) for part in self._portable()])
 
     def write_slot(self, slot: int, data: Bytes) -> None:
-        """Overwrites a slot with a copy."""
+        """Overwrite a slot with a copy."""
         for part, own in zip(self._portable(), _pieces(data, [p.slot_bytes for p in self.parts]), strict=True):
             part.write_slot(slot, own)
 
@@ -71,7 +71,7 @@ class SplitState:
 
 
 def _pieces(data: Bytes, sizes: Sequence[int]) -> list[Bytes]:
-    """The bytes of each part. ValueError, before anything is written, if they are not as many as all parts keep."""
+    """Return the bytes of each part. ValueError, before any write, if the total size is wrong."""
     if len(data) != sum(sizes):
         raise ValueError("the bytes are not as many as the cache keeps there")
     return [data[end - size : end] for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""Vulkan backend: kernels of native/gpu on GPUs of all vendors, bit-identical to the cpu backend."""
+"""Vulkan backend: kernels of native/gpu on GPUs of all vendors, bit-identical to the CPU backend."""
 
 from typing import TYPE_CHECKING
 

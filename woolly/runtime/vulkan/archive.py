@@ -1,9 +1,10 @@
 """SpirvArchive: compiled kernels, written by native/gpu/compile.py.
 
 File format: 8-byte magic, length of the index, JSON index, xz-compressed packs. The index has the digest of the
-sources, the packed layout of each weight type and, per kernel variant, offset and length of its pack and, by kernel,
-offset and length in the decompressed pack and the digest of its source. Variants may share a pack; a prefix then has
-its own length and checksum. Variant "plain" uses the driver's FMA, "double" emulates FMA in f64.
+sources, the packed layout of each weight type, and the kernel variants. A variant has the offset and length of its pack
+and, for each kernel, its range in the decompressed pack and the digest of its source. Variants may share a pack; the
+first one then has the length and checksum of its prefix. Variant "plain" uses the driver's FMA, "double" emulates FMA
+in f64.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from woolly.errors import DeviceError
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "vulkan")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyv1"
-# Sources in a clone, to detect an outdated archive.
+# Sources of a checkout, to detect an outdated archive.
 _SOURCES = Path(__file__).resolve().parents[3] / "native" / "gpu"
 _MAKE = (
     "in the clone `pip install slangpy` and `python native/gpu/compile.py` make them, and `pip install .` takes them"
@@ -32,7 +33,7 @@ _MAKE = (
 
 @dataclass(frozen=True)
 class PackedForm:
-    """Packed layout of a weight block, as in its struct in native/gpu/weights."""
+    """Packed layout of a weight block, as defined by its struct in native/gpu/weights."""
 
     words: int  # 32-bit words per block
     head: int  # leading bytes of the file's block that are moved to the end
@@ -104,7 +105,7 @@ def _read(path: Path, version: tuple[int, int] | None) -> SpirvArchive:
 
 @functools.cache
 def _sources_digest(folder: Path) -> str:
-    """Return the digest of the kernel sources as in native/gpu/compile.py; empty without sources."""
+    """Return the digest of the kernel sources as in native/gpu/compile.py; empty if there are no sources."""
     script = folder / "compile.py"
     if not script.exists():
         return ""
@@ -116,7 +117,7 @@ def _sources_digest(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _opened(packed: bytes, end: tuple[int, int] | None) -> bytes:
-    """Decompress a pack, or its prefix of given length and CRC-32 in `end`."""
+    """Decompress a pack, or only its prefix if `end` has a length and a CRC-32."""
     import lzma  # missing in some Python builds
 
     try:

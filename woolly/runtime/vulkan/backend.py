@@ -1,4 +1,4 @@
-"""VulkanBackend: GPUs of all vendors, bit-identical to the cpu backend."""
+"""VulkanBackend: GPUs of all vendors, bit-identical to the CPU backend."""
 
 from __future__ import annotations
 

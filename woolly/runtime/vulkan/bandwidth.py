@@ -18,7 +18,7 @@ _TIMES = 3
 
 
 def find_bandwidth(device: VulkanDevice) -> float | None:
-    """Return the bandwidth in bytes per second; None for CPU drivers, without timestamps or without enough memory.
+    """Return the bandwidth in bytes per second; None for CPU drivers, or if timestamps or memory are missing.
 
     A failed measurement must not prevent loading a model: a GPU may be full although the driver reports free memory.
     """

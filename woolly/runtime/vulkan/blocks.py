@@ -14,12 +14,12 @@ from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 from woolly.runtime.vulkan.archive import open_archive
 
-_THREADS, _MAX_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
+_THREADS, _MAX_GROUPS = 64, 32768  # constants of native/gpu/weights/pack.slang
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A packed matrix, or one per head or expert, on the device."""
+    """Packed matrix on the device, or one per head or expert."""
 
     address: Address
     points: Address  # codebook; 0: none

@@ -1,4 +1,4 @@
-"""VulkanContext: state shared by all queues of a GPU: logical device, memory, pipelines and device loss."""
+"""VulkanContext: state shared by the queues of a GPU, such as the logical device, memory, pipelines and device loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from woolly.runtime.vulkan.structs import (
 )
 from woolly.store.folder import models_folder
 
-COMPUTE = 0x20  # the stage of shaders
+COMPUTE = 0x20  # shader stage
 
 
 class VulkanContext:
@@ -48,7 +48,7 @@ class VulkanContext:
         self.knows_bandwidth = False
         self.lost: DeviceError | None = None  # error that made the device unusable
         self.hangs = False  # whether work timed out: then nothing can be freed
-        self.lock = threading.RLock()  # of the queue, the memory and the pipelines
+        self.lock = threading.RLock()  # guards the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
         self._pipelines: dict[tuple[str, bool, str], Any] = {}
         optional = ("shaderFloat64", *(matrices.FEATURES if physical.has_matrices else ()))
@@ -76,13 +76,13 @@ class VulkanContext:
         leave_in_children(self)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call the driver and raise an error on failure; records device loss."""
+        """Call the driver. Raise an error on failure, and record device loss."""
         self.enter()
         if code := self.driver.result(name, *arguments):
             raise self.failed(self.driver.error(name, code))
 
     def enter(self) -> VulkanLibrary:
-        """Return the driver; raises if the device is lost."""
+        """Return the driver. DeviceError if the device is lost."""
         if self.lost is not None:
             # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
@@ -118,7 +118,7 @@ class VulkanContext:
             special = constants(int(self.converts_halves))
             wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", reference(special)), self.layout, None, -1)
             arguments = (self._cache, 1, c.byref(wanted), None, c.byref(made))
-            # Without the lock: compilation takes milliseconds and may run in several threads.
+            # Compile without the lock: it takes milliseconds, and several threads may do it concurrently.
             self.call("vkCreateComputePipelines", self.device, *arguments)
         finally:
             self.driver.result("vkDestroyShaderModule", self.device, module, None)
@@ -161,7 +161,7 @@ class VulkanContext:
             part.replace(path)
 
     def close(self, is_lost: bool = False) -> None:
-        """Free everything. After device loss only with `is_lost`; otherwise it is freed when the process exits."""
+        """Free everything. After device loss, do so only with `is_lost`; otherwise wait for the exit of the process."""
         if self.lost is None or is_lost:
             driver = self.driver
             # Errors are ignored during cleanup.

@@ -1,6 +1,6 @@
 """VulkanDevice: memory, copies, launches and graphs of one GPU.
 
-Graphs are command buffers that are submitted again.
+Graphs are reusable command buffers.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def level(self) -> str:
-        """Kernel level, the same for all GPUs: results match the cpu backend."""
+        """Kernel level, the same for all GPUs: results match the CPU backend."""
         return LEVEL
 
     @property
     def driver(self) -> str:
-        """Driver and version, with deviations from the arithmetic of the CPU."""
+        """Driver and version, with deviations from CPU arithmetic."""
         physical = self._shared.physical
         text = f"{physical.driver}, Vulkan {physical.version}" if physical.driver else f"Vulkan {physical.version}"
         return text if self._shared.variant == "plain" else f"{text}, with f64 in place of fused multiply-adds"
@@ -66,7 +66,7 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def architecture(self) -> int:
-        """1 with usable matrix units (cooperative matrices), else 0."""
+        """1 if the GPU has usable matrix units (cooperative matrices), else 0."""
         return int(self._shared.has_matrices)
 
     @property
@@ -129,8 +129,8 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
 def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: float = 120.0) -> VulkanDevice:
     """Open a GPU by number and probe its arithmetic. DeviceError if it cannot be used.
 
-    `limit_s`: timeout of queued work in seconds. A GPU lost during the probe can be opened again, without its matrix
-    units if their test caused the loss.
+    `limit_s`: timeout of queued work in seconds. A GPU lost during the probe can be opened again; it is then used
+    without matrix units if their test caused the loss.
     """
     driver = driver or open_driver()
     physical = find_physical(driver, index)
@@ -145,7 +145,7 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
 
 
 def _has_exact_units(device: VulkanDevice) -> bool:
-    """Test whether matrix units compute exactly. If the GPU is lost, later openings do not use them."""
+    """Test whether matrix units compute exactly. If the test loses the GPU, later openings do not use them."""
     try:
         return matrices.is_exact(device)
     except DeviceError as error:
@@ -163,7 +163,7 @@ def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDe
         raise
     try:
         context.variant = choose_variant(device, context)
-        # Tested like the other arithmetic; with a failing driver, products use dot product kernels.
+        # If the test fails, matrix products use dot product kernels.
         if physical.has_matrices and context.variant == "plain":
             context.has_matrices = _has_exact_units(device)
     except BaseException:

@@ -18,7 +18,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     CPU drivers (llvmpipe) are only accepted with `is_named`.
     """
     if not is_named:
-        find_level(number)  # fails here on most machines, before further imports
+        find_level(number)  # fails first on most machines, before further imports
     driver = open_driver()
     from woolly.runtime.gpu.found import Gpu
     from woolly.runtime.vulkan.physical import find_physical

@@ -6,17 +6,17 @@ from woolly.errors import DeviceError
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.libvulkan import open_driver
 
-# One level for all GPUs: results match the cpu backend.
+# One level for all GPUs: results match the CPU backend.
 LEVEL = "vulkan"
 
 
 def find_level(index: int = 0) -> str:
     """Return the level of a GPU without opening it. DeviceError if `auto` may not use the GPU.
 
-    A CPU driver (llvmpipe) must be selected explicitly, because the cpu backend is faster; so must an integrated GPU,
-    until measurements show that it is not slower.
+    A CPU driver (llvmpipe) must be selected explicitly, because the CPU backend is faster. An integrated GPU must be
+    selected explicitly until measurements show that it is not slower.
     """
-    driver = open_driver()  # fails here on most machines
+    driver = open_driver()  # fails first on most machines
     from woolly.runtime.vulkan.physical import find_physical
 
     physical = find_physical(driver, index)

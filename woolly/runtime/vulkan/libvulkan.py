@@ -91,7 +91,7 @@ class VulkanLibrary:
 
 
 def open_driver() -> VulkanLibrary:
-    """Return the driver, opened once per process. DeviceError without a driver, or in a forked child."""
+    """Return the driver, opened once per process. DeviceError if there is no driver, or in a forked child."""
     process, driver = _opened()
     if process != os.getpid():
         raise DeviceError(
@@ -104,12 +104,12 @@ def open_driver() -> VulkanLibrary:
 
 @functools.cache
 def _opened() -> tuple[int, VulkanLibrary]:
-    """Return the id of the process that opened the driver, to detect forks, and the driver."""
+    """Return the driver, and the id of the process that opened it, to detect forks."""
     return os.getpid(), _start()
 
 
 def _start() -> VulkanLibrary:
-    """Open the driver. DeviceError without one."""
+    """Open the driver. DeviceError if there is none."""
     named = os.environ.get("WOOLLY_VULKAN_DRIVER")
     last: DeviceError | None = None
     for name in (named,) if named else _NAMES.get(sys.platform, _NAMES["linux"]):

@@ -30,7 +30,7 @@ _SHARED = 47104  # bytes of shared memory of the largest kernel
 def has_units(
     driver: VulkanLibrary, handle: c.c_void_p, features: frozenset[str], shared_bytes: int, sizes: tuple[int, ...]
 ) -> bool:
-    """Check that the GPU can run the matrix unit kernels; `sizes`: minimum and maximum subgroup size."""
+    """True if the GPU can run the matrix unit kernels. `sizes`: minimum and maximum subgroup size."""
     if not features.issuperset(FEATURES) or shared_bytes < _SHARED or sizes != (_SUBGROUP, _SUBGROUP):
         return False
     name, n = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", c.c_uint32()
@@ -60,7 +60,7 @@ _COMPILERS = 8  # kernels compiled concurrently; each takes about 0.25 s
 
 
 def is_exact(device: VulkanDevice, tiled: tuple[_Kernel, ...] = _TILED) -> bool:
-    """Check that matrix unit kernels of all types match the kernel without matrix units bit for bit.
+    """True if matrix unit kernels of all types are bit-identical to the kernel without matrix units.
 
     False if the driver cannot compile them.
     """
@@ -76,7 +76,7 @@ def is_exact(device: VulkanDevice, tiled: tuple[_Kernel, ...] = _TILED) -> bool:
 
 
 def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[_Kernel, ...]) -> bool:
-    """Check that kernels agree bit for bit on a weight type, for random weights and for the largest sums."""
+    """True if kernels are bit-identical for a weight type, with random weights and with the largest sums."""
     random = np.random.default_rng(11)
     words = open_archive().weights[type_name].words
     weights = random.integers(0, 1 << 32, (_N_OUT, _COLUMNS // 256, words), np.uint32)
@@ -97,7 +97,7 @@ def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[_Kernel, ...]
     try:
         for place, one in zip(places, inputs, strict=False):
             device.upload(place, np.ascontiguousarray(one).view(np.uint8).reshape(-1))
-        device.zero(places[-1], y.nbytes)  # clears correct results of an earlier test
+        device.zero(places[-1], y.nbytes)  # clears results of an earlier test
         for i, (name, grid, threads) in enumerate(kernels):
             args = (
                 *(places[0], places[1], _NONE, *places[2:5], _NONE, _NONE, Address(places[-1] + i * y[0].nbytes)),

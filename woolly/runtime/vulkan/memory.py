@@ -13,7 +13,7 @@ from woolly.runtime.vulkan.structs import AddressInfo, AllocateFlags, AllocateIn
 
 # Drivers allow 4,096 allocations of at most 2 to 4 GiB each: 1 TB in blocks of this size.
 _BLOCK = 256 << 20
-_SMALL_BLOCK = 32 << 20  # of CPU devices, which use system memory: tests open many
+_SMALL_BLOCK = 32 << 20  # for CPU devices, which use system memory; tests open many devices
 _STORAGE = 0x20000 | 0x20 | 1 | 2  # usage: device address, storage, copy source and target
 _ADDRESSED = 2
 # Memory property flags: device-local, host-visible, -coherent, -cached.

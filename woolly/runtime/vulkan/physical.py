@@ -65,7 +65,7 @@ FEATURES = (
 def features_chain(wanted: frozenset[str]) -> list[Any]:
     """Return the pNext chain of feature structs (Vulkan 1.0 to 1.2, integer dot products) with `wanted` enabled.
 
-    The cooperative matrix struct is last and only included if wanted: other drivers do not know it.
+    The cooperative matrix struct is last and only included if wanted, because other drivers do not support it.
     """
     chain: list[Any] = []
     for s_type, n, places in reversed((*_STRUCTS, _MATRICES) if "cooperativeMatrix" in wanted else _STRUCTS):
@@ -84,7 +84,7 @@ class Physical:
     number: int  # N in `--device vulkan:N`
     name: str
     kind: str
-    identity: str  # of GPU and driver; key of the pipeline cache
+    identity: str  # GPU and driver; key of the pipeline cache
     features: frozenset[str]  # supported features among FEATURES, shaderFloat64 and matrices.FEATURES
     controls: frozenset[str]  # supported float controls, as in spirv.py
     family: int  # compute queue family; -1: none
@@ -110,7 +110,7 @@ class Physical:
 
     @property
     def is_software(self) -> bool:
-        """Check for a CPU driver, such as llvmpipe."""
+        """True for a CPU driver, such as llvmpipe."""
         return self.kind == "software"
 
     def check(self) -> None:

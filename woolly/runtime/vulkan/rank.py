@@ -38,7 +38,7 @@ class KeyRanker:
         self._args: dict[tuple[int, int], list[tuple[int, tuple[Argument, ...]]]] = {}
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
-        """Queue the top-n of each output row; the result is valid once the device is done, until two calls later."""
+        """Queue the top-n of each output row. The result is valid after the device is done, until two calls later."""
         self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
         for first in range(0, n_output, _ROWS):
             kernel = "rank_logits"
@@ -61,7 +61,7 @@ class KeyRanker:
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
 
     def _levels(self, first: int, n: int) -> list[tuple[int, tuple[Argument, ...]]]:
-        """Return group count and arguments of each launch; cached, because a device caches arguments by tuple."""
+        """Return group count and arguments of each launch: cached tuples, because a device caches them by tuple."""
         if (first, n) not in self._args:
             levels, n_in, source = list[tuple[int, tuple[Argument, ...]]](), self._width, _NONE
             while not levels or levels[-1][0] > 1:

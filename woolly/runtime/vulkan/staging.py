@@ -15,8 +15,8 @@ from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
 
 _INLINE = 1 << 16  # bytes: Vulkan's limit for vkCmdUpdateBuffer
-# Bytes of each of two staging buffers: one is copied while the other is filled. An estimate: 0.3 ms at 25 GB/s, far
-# longer than a submission takes.
+# Size of each of two staging buffers: one is copied while the other is filled. A copy takes about 0.3 ms at 25 GB/s,
+# far longer than a submission.
 _STAGE = 8 << 20
 
 
@@ -38,7 +38,7 @@ class Staging:
         self._stream.record("vkCmdUpdateBuffer", block.buffer, c.c_uint64(at), size, c.c_void_p(data.ctypes.data))
 
     def upload(self, address: int, data: npt.NDArray[np.uint8]) -> None:
-        """Queue an upload; the array may change after the call."""
+        """Queue an upload. The array may change after the call."""
         if data.nbytes <= _INLINE and data.nbytes % 4 == 0 and address % 4 == 0:
             if data.nbytes:
                 self.write(address, data)
@@ -60,7 +60,7 @@ class Staging:
             self._next = 1 - self._next
 
     def download(self, address: int, out: npt.NDArray[Any]) -> None:
-        """Queue a download; `settle` copies it to the array once it is done."""
+        """Queue a download. `settle` copies it to the array once it is done."""
         if out.nbytes == 0:
             return
         fitting = [block for block in self._returns if block.size >= out.nbytes]

@@ -54,9 +54,9 @@ class CommandStream:
     def __init__(self, shared: VulkanContext, limit_s: float) -> None:
         self._shared, self._limit_s = shared, limit_s
         self._pool, self._semaphore, self._stamps = c.c_void_p(), c.c_void_p(), c.c_void_p()
-        self._open: Any = None  # the command buffer that takes work
-        self._piece: Any = None  # the one that launches are recorded in
-        # Whether each has only launches since the last full barrier.
+        self._open: Any = None  # open command buffer, which takes work
+        self._piece: Any = None  # command buffer that records launches
+        # Whether each command buffer has only launches since the last full barrier.
         self._open_launched, self._piece_launched = False, False
         self._last = 0  # timeline value of the last submission
         self._done = 0
@@ -88,7 +88,7 @@ class CommandStream:
         return self._last + 1
 
     def is_done(self, value: int) -> bool:
-        """Check that a timeline value was reached, as of the last poll."""
+        """True if a timeline value was reached, as of the last poll."""
         return value <= self._done
 
     def record(self, name: str, *arguments: Any) -> None:
@@ -139,7 +139,7 @@ class CommandStream:
         self._shared.driver.result("vkCmdPipelineBarrier", commands, *stages)
 
     def _commands(self) -> Any:
-        """Return the open command buffer; begins one if needed."""
+        """Return the open command buffer, after beginning one if needed."""
         self._shared.enter()
         if self._open is None:
             self._open, self._open_launched = self._begin(_ONCE), False
@@ -156,7 +156,7 @@ class CommandStream:
         return commands
 
     def _stamp(self, commands: Any) -> int | None:
-        """Queue a timestamp query; None without timestamp support or free queries."""
+        """Queue a timestamp query; None if timestamps are not supported or no query is free."""
         if not self._shared.physical.timestamp_bits or not self._free_stamps:
             return None
         stamp = self._free_stamps.pop()
@@ -203,7 +203,7 @@ class CommandStream:
         self._sent.append(sent)
 
     def _reap(self) -> float | None:
-        """Recycle the resources of finished submissions; returns seconds per launch of the last one."""
+        """Recycle the resources of finished submissions, and return seconds per launch of the last one."""
         value = c.c_uint64()
         device = self._shared.device
         self._shared.call("vkGetSemaphoreCounterValue", device, self._semaphore, c.byref(value))
@@ -248,7 +248,7 @@ class CommandStream:
         self._reap()
 
     def reach_value(self, value: int) -> None:
-        """Block until a timeline value is reached; it must have been submitted."""
+        """Block until a timeline value is reached, which must have been submitted."""
         self._await(value)
 
     def begin_piece(self) -> None:
@@ -287,7 +287,7 @@ class CommandStream:
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Return the nanoseconds between consecutive marks; drops the marks."""
+        """Return the nanoseconds between consecutive marks, and release the marks."""
         found = [self._marks.pop(mark) for mark in marks]
         try:
             if len(found) < 2:
@@ -298,7 +298,7 @@ class CommandStream:
             self._free_stamps += [stamp for _, stamp in found if stamp >= 0]
 
     def reach(self, mark: int) -> None:
-        """Block until the work before a mark is done; drops the mark."""
+        """Block until the work before a mark is done, and release the mark."""
         value, stamp = self._marks.pop(mark)
         if stamp >= 0:
             self._free_stamps.append(stamp)

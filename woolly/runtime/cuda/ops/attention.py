@@ -1,4 +1,4 @@
-"""Emitters of attention: K and V stored in the cache, and softmax attention over it."""
+"""Attention emitters: store K and V in the cache, and compute softmax attention over it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
-# Maximum memory for the partial results of split-KV units (256 positions), which a separate kernel merges.
+# Maximum memory for partial results of split-KV blocks (256 positions), which a separate kernel merges.
 PARTIAL_BYTES = 64 << 20
 
 # Maximum rows of a sequence for the decode kernels, and queries per block of the prefill kernel.
 MAX_FEW_ROWS = 15
 QUERIES = 128
 
-# Context length from which blocks that share a head exchange results through memory instead of a cluster.
+# Context length from which blocks of a head exchange results through memory instead of a cluster.
 FAR = 2048
 
-_MAX_WARP_ROWS = 64  # maximum rows with a separate warp for each head of q, k and v
+_MAX_WARP_ROWS = 64  # maximum rows that use a separate warp for each head of q, k and v
 _STREAMED = {"f16": 8, "q8_0": 3}  # minimum rows for which the decode kernels stream K and V through rings
 
 # Head sizes with a WGMMA prefill kernel for Hopper.
 _WIDE = {"f16": (64, 80, 96, 128), "q8_0": (64, 128)}
 
-# Above 48 KB: raises the driver's limit, as kernels with additional static arrays need, and selects the carveout of
-# all large kernels.
+# More than 48 KB, so that the driver's limit is raised for kernels with additional static arrays, and all large kernels
+# use the same carveout.
 _MIN_SHARED_BYTES = (48 << 10) + 16
 
-_FARTHEST = 128  # distances from here on share a bucket
+_FARTHEST = 128  # all distances from here on share a bucket
 _ALL_ROWS = 1 << 30
 _NONE = Address(0)
 _MASKS = {"": 0, "all": 1, "chunked": 2, "block": 3, "causal": 4}
@@ -53,7 +53,7 @@ def joined(plan: Plan, kv_type: str) -> frozenset[int]:
 
 
 def is_far(batch: Batch) -> bool:
-    """True if the batch is one row after a long context, for which some launches are reserved."""
+    """True if the batch is one row with a long context, which uses separate launches."""
     return batch.n_rows == 1 and int(batch.positions[0]) >= FAR
 
 
@@ -65,7 +65,7 @@ def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
 
 
 def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
-    """True if few rows use the kernel that streams groups of positions through shared memory."""
+    """True if a batch of few rows uses the kernel that streams groups of positions through shared memory."""
     return e.kv_type in _STREAMED and _prefill_bytes(entry, group, e.kv_type, e.device.shared_bytes) > 0
 
 
@@ -76,7 +76,7 @@ def _store(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // step.integer("head_dim")
     arguments, n_heads = store_arguments(e, step), heads + entry.heads
-    if step.output == step.inputs[0]:  # q is unchanged: no norm and no rope
+    if step.output == step.inputs[0]:  # q is unchanged: no norm or rope
         arguments, n_heads = (*arguments[:7], 0, *arguments[8:]), entry.heads
     # One head per warp for few rows, five for many.
     few, many = ((GridRows(0), -(-n_heads // (4 * n))) for n in (1, 5))
@@ -103,7 +103,7 @@ def _attend(e: Emitter, step: Step) -> None:
     n_partials = PARTIAL_BYTES // part_bytes
     partials = e.scratch("attention parts", n_partials * part_bytes)
     grid = 8 * e.device.n_processors
-    if e.kv_type == "f32":  # no rounding, so no tensor cores
+    if e.kv_type == "f32":  # f32 is not rounded, so tensor cores cannot be used
         arguments = _arguments(e, step, partials, n_partials, _ALL_ROWS, 0)
         e.launch("attend_f32", grid, 128, *arguments)
         e.launch("attend_merge", grid, 128, *arguments)
@@ -118,7 +118,7 @@ def _attend(e: Emitter, step: Step) -> None:
         return
     columns = room(entry.k_dim, e.kv_type)
     tiles, least = GridRows(0, per=QUERIES // group), MAX_FEW_ROWS + 1
-    # If a kernel fuses this step with the one before, the other launches cover the runs that it does not take.
+    # If a kernel fuses this step with the previous one, the other launches process the runs that it skips.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
     other = 0 if store is None else -1
     # WGMMA kernel: shared memory for queries, a ring of six, sums, alignment and barriers; for q8_0 also three raw
@@ -152,7 +152,7 @@ def _attend(e: Emitter, step: Step) -> None:
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
     name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
     launch(f"attend_decode_batch_{name}", 2 * n, 128, *arguments, shared=ring, least=least, apart=True)
-    # As many complete clusters as are resident: 30 of 8 blocks on 132 multiprocessors.
+    # Number of complete clusters that can be resident: 30 of 8 blocks on 132 multiprocessors.
     whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
     launch(f"attend_decode_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
     if not is_near:
@@ -160,7 +160,7 @@ def _attend(e: Emitter, step: Step) -> None:
 
 
 def _named(entry: Paged, kv_type: str) -> str:
-    """Return the cache type in kernel names: only that of K if V is a part of K."""
+    """Return the cache type in kernel names: only the type of K if V is a part of K."""
     return kept_as(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
 
 
@@ -289,7 +289,7 @@ def _arguments(
 
 
 def _mask(step: Step) -> int:
-    """Return the kernels' number of a mask; UnsupportedError for an unsupported mask."""
+    """Return the mask number in the kernels; UnsupportedError for other masks."""
     if (mask := step.text("mask")) not in _MASKS:
         raise UnsupportedError(f"the cuda backend has no attention with the mask {mask}")
     return _MASKS[mask]

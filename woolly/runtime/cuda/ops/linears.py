@@ -1,7 +1,7 @@
 """Emitters of linear layers: choice of the matrix-product kernels by the number of rows.
 
-All variants compute the same bits (native/cuda/linears/linears.cuh), so the choice affects only speed. Few rows are
-bound by weight bandwidth, many by tensor cores; in between, work is split over all multiprocessors.
+All variants compute the same bits (native/cuda/linears/linears.cuh), so the choice affects only speed. Small batches
+are limited by weight bandwidth, large ones by tensor cores. In between, work is split over all multiprocessors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 # Row tiles of the GEMM kernels.
 _WGMMA_ROWS = (16, 32, 64, 128)
 _MMA_ROWS = (16, 64)
-# Maximum rows that GEMM kernels prepare themselves, given enough blocks of 128 weight rows to fill the GPU.
+# GEMM kernels prepare up to 64 rows themselves if there are enough blocks of 128 weight rows: rows, blocks, columns.
 _MAX_OWN_ROWS, _MIN_W_BLOCKS, _MAX_FUSED_COLUMNS = 64, 8, 14336
 # Row tiles of linear_splitk.cu, blocks per team, and maximum items per team.
 _SPLITK_ROWS, _SPLITK_BLOCKS, _SPLITK_ROUNDS = (32, 64), 4, 2
@@ -78,7 +78,7 @@ def _linears(e: Emitter, step: Step) -> None:
 def _launch_glu(
     e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: Step, gate: int, scale: float
 ) -> None:
-    """Launch gate and up as one matrix of row pairs if their types are equal, else separately with a GLU kernel."""
+    """Launch gate and up as one matrix of paired rows if their types are equal, else separately with a GLU kernel."""
     (first, first_bias), (second, second_bias) = pairs
     y, limit, n = e.value(step.output), step.number("limit"), first.shape[0]
     if first.type == second.type != GGMLType.F32 and first.shape == second.shape:
@@ -119,7 +119,7 @@ _Groups = dict[str, list[tuple[Tiles, _Product]]]  # by tile kind
 
 
 def _products(e: Emitter, rows: Input, products: Sequence[_Product], epi: EpilogueParams) -> None:
-    """Launch all products: matrices of one type together, at most three per launch."""
+    """Launch all products, up to three matrices of one type per launch."""
     groups: _Groups = {}
     for product in products:
         if product.weight.type == GGMLType.F32:
@@ -141,13 +141,13 @@ def _products(e: Emitter, rows: Input, products: Sequence[_Product], epi: Epilog
 
 
 def _is_mixed(groups: _Groups) -> bool:
-    """True if one kernel for few rows takes q and k of q4_k or q5_k together with v of q6_k."""
+    """True if the small-batch kernel can compute q and k in q4_k or q5_k together with v in q6_k."""
     sizes = {kind: len(group) for kind, group in groups.items()}
     return sizes.pop("q6_k", 0) == 1 and sizes in ({"q4_k": 2}, {"q5_k": 2})
 
 
 def _mixed(e: Emitter, rows: Input, groups: _Groups, epi: EpilogueParams, is_fused: bool) -> None:
-    """Launch few rows with one kernel for both kinds (q6_k last), many rows separately by kind."""
+    """Launch small batches with one kernel for both kinds (q6_k last), larger ones with a kernel per kind."""
     first = next(group for kind, group in groups.items() if kind != "q6_k")
     pairs = [*first, *groups["q6_k"]]
     matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_panels) for t, p in pairs)
@@ -162,7 +162,7 @@ def _mixed(e: Emitter, rows: Input, groups: _Groups, epi: EpilogueParams, is_fus
         first_many = width + 1
     for part in (matrices[:2], matrices[2:]):
         tiles = first[0][0] if len(part) == 2 else largest
-        # The second reuses the rows that the first prepared.
+        # The second product reuses the rows prepared by the first.
         _launch_gemm(e, rows, tiles, part, epi, first_many, is_fused and len(part) == 2)
 
 
@@ -182,7 +182,7 @@ def _launch_f32(e: Emitter, rows: Input, product: _Product, epi: EpilogueParams)
 def _launch_tiles(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, is_fused: bool
 ) -> None:
-    """Launch matrices of one tile kind, with a kernel for each range of rows."""
+    """Launch matrices of one tile kind, with one kernel per range of rows."""
     if rows.heads > 1:
         launch_heads(e, rows, tiles, matrices)
         return
@@ -194,7 +194,7 @@ def _launch_tiles(
 def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -> bool:
     """Launch the preparation (norm, f16 conversion) of the rows, shared by all matrices of the step.
 
-    Kernels for few rows prepare rows themselves. Return True if the GEMM kernels do so for up to _MAX_OWN_ROWS rows.
+    Small-batch kernels prepare rows themselves. Return True if the GEMM kernels do so for up to _MAX_OWN_ROWS rows.
     """
     if rows.heads > 1 or not parts:
         return False
@@ -241,7 +241,7 @@ def _launch_gemm(
             _launch_splitk(e, rows, tiles.kind, n_bytes, matrices, epi, width, (first, most), is_fused)
             first = most + 1
             continue
-        # Partial sums of split-K slices, or of items that one pair of blocks starts and the next completes.
+        # Partial sums of split-K slices, or of items that one pair of blocks starts and the next one completes.
         n_sums = 16 * n_w_blocks if n_splits > 1 else n_blocks if is_wgmma else 0
         parts = e.scratch("linears parts", 512 * width * n_sums) if n_sums else NULL
         flags = (
@@ -280,7 +280,7 @@ def _launch_gemm(
 
 
 def _uses_splitk(e: Emitter, rows: Input, matrices: Matrices, epi: EpilogueParams) -> bool:
-    """True if linear_splitk.cu computes these products: every slice has tiles, and items are fewer than blocks."""
+    """True if linear_splitk.cu computes these products: every slice has tiles, and blocks outnumber items."""
     if e.device.kernels_for != 90 or rows.n_tiles < 16 or epi.epilogue == _EPILOGUES["glu"]:
         return False
     n_teams = e.device.n_processors // _SPLITK_BLOCKS
@@ -340,7 +340,8 @@ def _mma_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], 
 def _variants(widths: Sequence[int], n_w_blocks: int, n_processors: int) -> list[tuple[int, int, int]]:
     """Return (row tile, maximum rows, split-K parts) of each GEMM launch, by ascending rows.
 
-    First one row tile of each width, then narrow tiles while one block per multiprocessor suffices, then the rest.
+    The order is one row tile of each width, then narrow tiles while one block per multiprocessor suffices, then the
+    rest.
     """
     out = [(width, width, _splits(n_w_blocks, n_processors)) for width in widths[:-1]]
     out += [(width, width * (n_processors // n_w_blocks), 1) for width in widths[1:-1]]
@@ -349,10 +350,9 @@ def _variants(widths: Sequence[int], n_w_blocks: int, n_processors: int) -> list
 
 
 def _splits(n_w_blocks: int, n_processors: int) -> int:
-    """Return the number of split-K parts if there are fewer blocks of weight rows than multiprocessors.
+    """Return the number of split-K parts, 1 if there are at least as many weight blocks as multiprocessors.
 
-    Chooses the fewest parts that minimize the longest block. With more blocks than multiprocessors, there is no split:
-    partial sums would cost another pass.
+    The result is the smallest number of parts that minimizes the longest block. Partial sums cost an additional pass.
     """
     if n_w_blocks > n_processors:
         return 1

@@ -1,7 +1,7 @@
 """Emitters of mixture-of-experts layers: native/cuda/experts/moe.cu, moe_route.cu and moe_products.py.
 
-An entry is one (row, expert) pair. Entries of an expert are grouped into items: up to 8 entries for few rows, whose
-kernels read each chosen expert once, more for many rows.
+An entry is one (row, expert) pair. Entries of an expert are grouped into items: up to 8 entries in small batches, so
+that kernels read each chosen expert once, and more in large batches.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 _SCORING = ("softmax", "sigmoid", "sparsemixer")
 # Constants of the kernels.
 _TOPK_ROWS = 4  # rows per top-k block
-_ROUTER_EXPERTS = 8  # experts per routing block
+_ROUTER_EXPERTS = 8  # experts per router block
 _OUTPUTS, _ROWS = 32, 8  # per block of router logits
 _PERMUTE_ENTRIES = 8  # entries per block
 
 
 @dataclass(frozen=True)
 class _ProductOutput:
-    """Output of a product, [entries][stride], with bias and scale still to apply."""
+    """Output of a product, [entries][stride], with bias and scale not applied yet."""
 
     y: Address = NULL
     bias: Address = NULL
@@ -209,7 +209,7 @@ def _glu(e: Emitter, m: MoeStep, x: ExpertInput) -> ExpertInput:
 
 
 def _product(e: Emitter, m: MoeStep, role: str, x: ExpertInput, name: str, least: int = 0) -> _ProductOutput:
-    """Launch the product of each entry with the matrix of its expert, for `least` rows or more."""
+    """Launch the product of each entry with the matrix of its expert, for at least `least` rows."""
     weight = m.weights[role]
     bias, scale = vector(e, m, f"{role}_bias"), vector(e, m, f"{role}_scale")
     if weight.type == GGMLType.F32:

@@ -12,18 +12,18 @@ from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-# Few rows: (maximum rows of the launch, rows per routing block).
+# Small batches: (maximum rows of the launch, rows per routing block).
 _SMALL_LAUNCHES = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
 MAX_SMALL_ROWS = 64
-SMALL_ITEM_ROWS = 8  # up to this many rows and _MAX_CHOSEN_EXPERTS experts, product blocks run top-k themselves
+SMALL_ITEM_ROWS = 8  # up to this number of rows and _MAX_CHOSEN_EXPERTS experts, product blocks run top-k themselves
 _MAX_CHOSEN_EXPERTS = 256
 _ITEM_BYTES = 112  # shared memory of an item
 _SUM_PITCH = 20  # row pitch of sums in shared memory
-# Few rows: warps per block to try, tiles in flight per warp, tiles prefetched before the rows, and blocks per
+# Small batches: warps per block to try, tiles in flight per warp, tiles prefetched before the rows, and blocks per
 # multiprocessor (one for a single row).
 _WARPS, _STAGES, _EARLY, _BLOCKS = (16, 12, 8, 6, 4, 2, 1), (3, 2), 2, 2
 _GEMV_WARPS, _GEMV_STAGES = 24, 4
-# Many rows without WGMMA: maximum rows of each launch, whose grid covers the maximum number of items.
+# Large batches without WGMMA: maximum rows per launch. The grid covers the maximum number of items.
 _MMA_LAUNCHES = (512, 1 << 30)
 _MMA_PANELS = 4  # panels per block
 LARGE_ITEM_ROWS = 64
@@ -61,7 +61,7 @@ class MoeStep:
 
     @property
     def n_places(self) -> int:
-        """Places for entries in expert order, with alignment per expert and padding for reads past the end."""
+        """Buffer positions for entries in expert order, aligned per expert, with padding for reads past the end."""
         return -(-(self.n_entries + self.n_experts * ROW_ALIGNMENT) // 128) * 128 + 128
 
     @property
@@ -92,7 +92,7 @@ class MoeStep:
         return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.router_args)
 
     def item_rows(self, n_rows: int) -> int:
-        """Return the maximum entries of an item, a power of two. A row may have several entries of a shared matrix."""
+        """Return the maximum entries of an item, a power of two. Experts with a shared matrix may share a row."""
         is_shared = (self.step.integer("shared") or 1) > 1
         return SMALL_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, SMALL_ITEM_ROWS)
 
@@ -106,7 +106,7 @@ class MoeStep:
 
     def small_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield (minimum rows, maximum rows, rows per routing block) of each launch for few rows."""
-        least = 1  # no rows, no routing
+        least = 1  # empty batches have no routing
         for most, n_each in _SMALL_LAUNCHES:
             if least <= self.max_rows:
                 yield least, most, n_each
@@ -136,20 +136,20 @@ class ExpertInput:
 def launch_rows8_glu(
     e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput
 ) -> None:
-    """Launch gate, up and activation for few rows."""
+    """Launch gate, up and activation for small batches."""
     args = (x.x_f16, x.inv_scales, *glu, out.width, out.numbers, m.max_abs)
     for least, most, _ in m.small_ranges():
         _launch_rows8(e, m, "moe_gemv_glu" if most == 1 else "moe_rows8_glu", tiles, args, least, most, is_first=True)
 
 
 def launch_rows8_up(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
-    """Launch one matrix for few rows."""
+    """Launch one matrix for small batches."""
     for least, most, _ in m.small_ranges():
         _launch_rows8(e, m, "moe_rows8_up", tiles, (x.x_f16, x.inv_scales, y), least, most)
 
 
 def launch_rows8_down(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address, first: int) -> None:
-    """Launch the down matrix for few rows, from `first` on."""
+    """Launch the down matrix for small batches of at least `first` rows."""
     for least, most, _ in m.small_ranges():
         if most >= first:
             args = (x.numbers, m.max_abs, x.width, y)
@@ -205,7 +205,7 @@ def _launch_rows8(
 
 
 def _fit(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
-    """Return (warps, panels per round, tiles in flight per warp, bytes of sums); `least` bytes of sums at least."""
+    """Return (warps, panels per round, tiles in flight per warp, bytes of sums); sums take at least `least` bytes."""
     for n_warps in _WARPS:
         at_once = max(1, n_warps // n_slices)
         for n_stages in _STAGES:
@@ -246,7 +246,7 @@ def launch_down_gemv(e: Emitter, m: MoeStep, x: ExpertInput, last: tuple[Argumen
 
 
 def launch_mma(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address) -> None:
-    """Launch one matrix for many rows, without WGMMA."""
+    """Launch one matrix for large batches without WGMMA."""
     last = (x.x_f16, x.inv_scales, x.per, tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, y)
     least = MAX_SMALL_ROWS + 1
     for most in _MMA_LAUNCHES:
@@ -265,12 +265,12 @@ def launch_mma(e: Emitter, m: MoeStep, x: ExpertInput, tiles: Tiles, y: Address)
 
 
 def launch_wgmma_glu(e: Emitter, m: MoeStep, tiles: Tiles, glu: tuple[Argument, ...], out: ExpertInput) -> None:
-    """Launch gate, up and activation for many rows, with WGMMA."""
+    """Launch gate, up and activation for large batches with WGMMA."""
     _launch_wgmma(e, m, "moe_wgmma_glu", tiles, (*glu, out.width, out.numbers))
 
 
 def launch_wgmma(e: Emitter, m: MoeStep, tiles: Tiles, y: Address) -> None:
-    """Launch one matrix for many rows, with WGMMA."""
+    """Launch one matrix for large batches with WGMMA."""
     _launch_wgmma(e, m, "moe_wgmma_plain", tiles, (y,))
 
 
@@ -299,7 +299,7 @@ def prepared(e: Emitter, m: MoeStep, n_columns: int) -> Address:
 
 
 def n_items(n_entries: int, n_experts: int, n_rows: int) -> int:
-    """Return the maximum number of items: each expert may have one that is partly filled."""
+    """Return the maximum number of items. Each expert may have one partly filled item."""
     return min(n_entries, n_experts + n_entries // n_rows)
 
 

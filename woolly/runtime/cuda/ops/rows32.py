@@ -21,7 +21,7 @@ _FORMS = {
     (16, False): (True, 2, 1, 2, 1),
     (32, True): (True, 2, 2, 4, 2),
 }
-# From 17 rows on, longer rows and matrices with more panels per multiprocessor use WGMMA.
+# From 17 rows on, WGMMA computes longer rows, and matrices with more panels per multiprocessor.
 _MAX_PANELS = 8
 
 
@@ -30,7 +30,7 @@ class _Form:
     """Launch configuration of a kernel of linear_rows32.cu."""
 
     width: int
-    in_registers: bool  # slices are one tile
+    in_registers: bool  # each slice is one tile
     team: int  # blocks that share panels
     panels_per_round: int  # panels per round
     n_buffers: int  # buffers for the sums of a round
@@ -45,7 +45,7 @@ class _Form:
 
 
 def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
-    """Return the configurations for these rows; empty if there are fewer tiles than slices."""
+    """Return the configurations for these rows; [] if there are fewer tiles than slices."""
     if rows.n_tiles < 16 or e.device.kernels_for not in _GENERATIONS:
         return []
     in_registers = rows.n_tiles == 16 and rows.n_columns % 4 == 0
@@ -66,14 +66,14 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
 
 
 def max_rows32(e: Emitter, rows: Input, tiles: Tiles) -> int:
-    """Return the maximum rows of these kernels and of those for fewer rows."""
+    """Return the maximum rows of the kernels of rows8.py and rows32.py."""
     return max((form.width for form in _forms(e, rows, tiles)), default=max_rows8(e, rows, tiles))
 
 
 def launch_rows32(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, kind: str = ""
 ) -> None:
-    """Launch the kernels for more rows than `launch_rows8` takes. `tiles` and `kind` as there."""
+    """Launch the kernels for more rows than `launch_rows8` supports. `tiles` and `kind` are as in `launch_rows8`."""
     tile, bias, y, n_rows, panels = (flat(matrices)[i::5] for i in range(5))
     kind, least = kind or tiles.kind, max_rows8(e, rows, tiles) + 1
     for form in _forms(e, rows, tiles):

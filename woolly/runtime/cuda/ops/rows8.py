@@ -20,7 +20,7 @@ _ROWS8_FIXED, _REGISTER_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 *
 _MAX_SHORT_COLUMNS, _MAX_COLUMNS = 4096, 14336
 # Tiles in flight per warp, and tiles prefetched before the rows: for one row, and for several.
 _GEMV_STAGES, _GEMV_EARLY = 2, 1
-# One row has more tiles in flight if each warp has at least _LONG_TILES tiles.
+# A single row keeps more tiles in flight if each warp has at least _LONG_TILES tiles.
 _LONG_STAGES, _LONG_TILES = 3, 6
 _ROWS8_STAGES, _ROWS8_EARLY = 2, 1
 # Rows that each block of linear_rows8.cu prepares itself if it keeps them in registers.
@@ -28,12 +28,12 @@ _FUSED_ROWS = 2
 
 
 def _is_gemv(rows: Input) -> bool:
-    """True if linear_gemv.cu takes the row: columns are a multiple of 4 and fit the registers of a block."""
+    """True if linear_gemv.cu supports the row: its columns are a multiple of 4 and fit in the registers of a block."""
     return rows.n_columns % 4 == 0 and rows.n_columns <= _MAX_COLUMNS
 
 
 def _is_in_registers(e: Emitter, rows: Input) -> bool:
-    """True if warps of linear_rows8.cu keep their columns in registers, with larger buffers of sums."""
+    """True if warps of linear_rows8.cu keep their columns in registers, which needs larger buffers for sums."""
     return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16) and e.device.shared_bytes >= 2 * _REGISTER_SUMS
 
 
@@ -52,13 +52,13 @@ def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
 
 
 def _tiles_of_block(e: Emitter, rows: Input) -> int:
-    """Return the column tiles of a block of linear_rows8.cu: every second slice in a team of two."""
+    """Return the column tiles of a block of linear_rows8.cu. In a team of two, a block has every second slice."""
     team = _team(e, rows)
     return rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
-    """Return the tiles in flight per warp that fit next to `n_group` rows; at most 0 if none fit."""
+    """Return the tiles in flight per warp that fit next to `n_group` rows; 0 or less if none fit."""
     is_gemv = n_group == 1 and _is_gemv(rows)
     if not is_gemv and not _is_in_registers(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
         return 0
@@ -76,7 +76,7 @@ def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
 def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
     """Return the maximum rows of the kernels for few rows.
 
-    0 on GPUs with too little shared memory for one row: the GEMM kernels then take all rows.
+    0 on GPUs with too little shared memory for one row, where the GEMM kernels compute all batches.
     """
     return max(_sizes(e, rows, tiles), default=0)
 
@@ -84,7 +84,7 @@ def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
 def launch_rows8(
     e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, kind: str = ""
 ) -> None:
-    """Launch the kernels for few rows. `tiles`: the largest of all matrices. `kind`: kind of mixed matrices."""
+    """Launch the small-batch kernels. `tiles`: largest tile of the matrices. `kind`: tile kinds of mixed matrices."""
     tile, bias, y, n_rows, panels = (flat(matrices)[i::5] for i in range(5))
     kind, least = kind or tiles.kind, 1
     for n_group in _sizes(e, rows, tiles):
@@ -106,7 +106,7 @@ def launch_rows8(
             middle = (_ROWS8_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, x_f16, inv_scales, arrivals)
         shared = _fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles)
         if is_gemv:
-            # More than half of the shared memory, 1 KB per block of which is reserved, so that each multiprocessor gets
+            # Request more than half of the shared memory (1 KB per block is reserved), so that each multiprocessor gets
             # one block.
             shared = max(shared, (e.device.shared_bytes + 1024) // 2)
         e.launch(
@@ -125,7 +125,7 @@ def launch_rows8(
 
 
 def launch_heads(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> None:
-    """Launch a product with one matrix per head. Many rows are processed in groups: there is no GEMM kernel."""
+    """Launch a product with one matrix per head. Large batches are split into groups, as there is no GEMM kernel."""
     n_bytes = tile_bytes(tiles)
 
     def shared(n_group: int, n_stages: int) -> int:

@@ -13,7 +13,7 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 # As in native/cuda/rows/scans.cu.
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys per lane
-_LONG = ("delta_net", "wkv7")  # ops without the last of these sizes
+_LONG = ("delta_net", "wkv7")  # ops without the largest of these sizes
 _N_SEQUENCES = 16  # sequences with separate blocks
 
 
@@ -29,8 +29,8 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
         weights = [_fades(e, step, heads)]
     given = (*inputs, *weights, e.value(step.output), step.integer("entry"), *args)
     name, columns, threads = f"{step.op}_{each}", -(-n_columns // _COLUMNS), _LANES * _COLUMNS
-    # One row is one sequence. For more rows the number of sequences is unknown at record time, and empty blocks cost
-    # time.
+    # One row is one sequence. With more rows, the number of sequences is unknown when launches are recorded, and empty
+    # blocks cost time.
     e.launch(name, (columns, heads, 1), threads, *given, most=1)
     e.launch(name, (columns, heads, _N_SEQUENCES), threads, *given, least=2)
 

@@ -24,21 +24,22 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-# "": causal, but rows of an image may attend to later rows; "causal": strictly; "block": only ranges in the batch.
+# "": causal, except that rows of an image may attend to later rows; "causal": strictly causal; "block": only the ranges
+# in the batch.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # V columns of the kernel variants
 # Positions per split, groups that share the splits of a row (as in attend.slang), maximum splits.
 _SPLIT, _SHARERS, _MAX_SPLITS = 128, 32, 256
 # Sparse attention: maximum splits per row for split attention of several rows.
 _MAX_CHOSEN = 96
-# Splits per row in batches of a few rows: twice the memory of a single row.
+# Splits per row in small batches, which take twice the memory of a single row.
 _FEW_SPLITS = 2 * _MAX_SPLITS // MAX_SPLIT_ROWS
 _MERGED = 256  # columns per group of native/gpu/attention/merge.slang
-# Queries per group of native/gpu/attention/tile.slang, and minimum batch rows at which it is faster.
+# Queries per group of native/gpu/attention/tile.slang, and minimum batch rows for which it is faster.
 _TILE, _MIN_TILED_ROWS = 32, 256
 _MIN_SEQUENCE_ROWS = 32  # minimum rows of a sequence for tiled attention
-# Maximum head columns of native/gpu/attention/staged.slang, and maximum rows at which it is faster: with eight rows an
-# H200 takes 8.9 ms per step without it and 9.2 with it.
+# Maximum head columns of native/gpu/attention/staged.slang, and maximum rows for which it is faster: a step of eight
+# rows on an H200 takes 8.9 ms without it and 9.2 ms with it.
 _STAGED, _MAX_STAGED_ROWS = 128, 4
 _TILE_SHARED = 30720  # bytes of shared memory of the tiled and staged kernels, with a margin
 KINDS = ("f32", "f16", "q8_0", "q4")  # ids in native/gpu/attention/any.slang
@@ -49,9 +50,10 @@ _MAX_PAIRS = 128  # column pairs of keys stored without bias: one thread each
 
 
 def is_far(batch: Batch) -> bool:
-    """Check whether attention processes rows sequentially.
+    """True if attention processes the splits of a row sequentially.
 
-    True for few rows with a context beyond the maximum splits, and for large batches with short sequences near the end.
+    That is the case for small batches with a context beyond the maximum splits, and for large batches with short
+    sequences near the end.
     """
     if batch.n_rows >= _MIN_TILED_ROWS:
         return n_front(batch) == batch.n_rows
@@ -63,7 +65,7 @@ def is_far(batch: Batch) -> bool:
 
 
 def n_front(batch: Batch) -> int:
-    """Return the rows up to the last short sequence, which tiled attention skips; all rows if few follow.
+    """Return the rows up to the last short sequence, which tiled attention skips; all rows if only few follow.
 
     A tile computes all its queries once per sequence in it. The engine orders decode rows before prefill rows.
     """
@@ -78,7 +80,7 @@ def n_front(batch: Batch) -> int:
 
 
 def _is_plain(step: Step) -> bool:
-    """Check that scores are scaled q*k products without softcap, temperature, ALiBi or distance bias."""
+    """True if scores are scaled q*k products without softcap, temperature, ALiBi or distance bias."""
     return not (any(map(step.number, ("softcap", "temper", "alibi"))) or step.by_role("distances"))
 
 
@@ -118,7 +120,7 @@ class _Cache:
 
 
 def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
-    """Return the key bias omitted from the cache, rope factors of its column pairs in a split, pairs, pair count."""
+    """Return the key bias omitted from the cache, rope factors of its column pairs, the pairs and their count."""
     if not (found := step.by_role("k_bias")):
         return _NONE, _NONE, _NONE, 0
     rope = step.rope()
@@ -149,7 +151,7 @@ def _sinks(e: Emitter, step: Step) -> Address:
 
 def _tempers(e: Emitter, step: Step) -> Address:
     """Return the query scales of temperature tuning, by position // temper_length."""
-    temper = float(np.float32(step.number("temper")))  # as C++ gets it
+    temper = float(np.float32(step.number("temper")))  # rounded to f32, as passed to C++
     length, offset = step.integer("temper_length"), step.integer("temper_offset")
     if not temper:
         return _NONE
@@ -242,7 +244,7 @@ def _attend(e: Emitter, step: Step) -> None:
         rotated = e.scratch("rotated queries", n_bytes) if is_tiled else _NONE
         last = (*last, (rotated, *_centers(e, step), *cache.kinds, *_choice(e, step)))
     kind = f"{cache.name}_{columns}"
-    # Splits of few rows run in parallel; beyond the allocated memory, sequentially.
+    # In small batches, splits run in parallel; beyond the allocated memory they run sequentially.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     if has_chosen:
         _attend_chosen(e, kind, heads, entry.heads, shares, first, last)
@@ -277,7 +279,8 @@ def _attend(e: Emitter, step: Step) -> None:
         plain = "plain_" if _is_plain(step) and not cache.kinds else ""
         kernel = f"attend_tile_{plain}{cache.name}"
         e.launch(kernel, (entry.heads, tiles), 128, *args, least=_MIN_TILED_ROWS, far=False)
-        # Front rows are independent of the tiles. Up to MAX_SPLIT_ROWS use split attention, as in small batches.
+        # Front rows are independent of the tiles. Up to MAX_SPLIT_ROWS of them use split attention, as in small
+        # batches.
         launch, few = partial(e.launch, kind=2, far=False), 0 if MAX_SPLIT_ROWS % per else MAX_SPLIT_ROWS
         launch(f"attend_{kind}", (teams, front), 128, *args, least=few + 1, early=True)
         if few:
@@ -307,9 +310,9 @@ def _attend_newest(
 
 
 def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
-    """Return the selected positions: address, columns per row, maximum count and block size,
+    """Return the selected positions: address, columns per row, maximum count and block size, then zeros.
 
-    then zeros for the fields of `attend_compressed`.
+    The zeros are for the fields of `attend_compressed`.
     """
     if len(step.inputs) == 1:
         return _NONE, 0, 0, 1, 0, 0, 0
@@ -332,14 +335,14 @@ def _cache_rows(e: Emitter, step: Step) -> None:
 
 @emits("attend_compressed")
 def _attend_compressed(e: Emitter, step: Step) -> None:
-    """Attend to the latest rows and to compressed blocks, as selected positions partly in another entry."""
+    """Attend to the latest rows and to compressed blocks, treated as selected positions of two entries."""
     q, latest, _, *chosen = step.inputs
     width, window, every = e.width(latest), step.integer("window"), step.integer("every")
     heads, cache = e.width(q) // width, _Cache.of(e, e.plan.paged[step.integer("entry")], has_chosen=True)
     columns, n_chosen = room(width, e.kv_type), e.width(chosen[0]) if chosen else 0
     kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
     shares = _shares(window + (n_chosen or MAX_CONTEXT // every))
-    if is_near := not shares[1]:  # memory only for rows with a short context
+    if is_near := not shares[1]:  # the memory is for rows with a short context only
         shares = _shares(window + _SPLIT * _MAX_SPLITS // every)
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
     first = (
@@ -364,9 +367,9 @@ def _attend_chosen(
     last: tuple[Argument, ...],
     is_near: bool = False,
 ) -> None:
-    """Launch sparse attention over selected positions; small batches use split attention.
+    """Launch sparse attention over selected positions. Small batches use split attention.
 
-    `is_near`: memory for splits suffices only for rows with a short context, else for all.
+    `is_near`: the memory for splits suffices only for rows with a short context.
     """
     (n_splits, most), teams = shares, n_kv * -(-(heads // n_kv) // _TEAM)
     args = (*first, n_splits, *last)

@@ -13,9 +13,9 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.attention import KINDS
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS
 
-# As in pick.slang: threads, groups that share the candidates of a row, maximum columns of a head.
+# As in index_topk.slang: threads, groups that share the candidates of a row, maximum columns of a head.
 _THREADS, _SHARERS, _MAX_COLUMNS = 256, 128, 256
-_SCORES = 16 << 20  # scores of a batch: 64 MB, as in the cpu backend
+_SCORES = 16 << 20  # scores of a batch: 64 MB, as in the CPU backend
 _SCORE, _CHOOSE, _BOTH = 0, 1, 2  # phases of the kernel
 
 

@@ -74,7 +74,7 @@ def _moe(e: Emitter, step: Step) -> None:
 
 
 def _table(e: Emitter, weight: Weight, n_experts: int) -> Address:
-    """Return the address of the expert ids of each token, after checking that all ids exist."""
+    """Return the address of the expert ids per token, after checking that all ids exist."""
     experts = e.views[weight.name].dequantize()
     if weight.shape[0] < e.plan.n_tokens or not ((experts >= 0) & (experts < n_experts)).all():
         raise UnsupportedError(f"Vulkan and Metal have no table of experts such as {weight.name}: some are not there")

@@ -21,16 +21,16 @@ MAX_FEW_ROWS = 16
 MAX_SPLIT_ROWS = 8  # maximum rows for split (flash-decoding) attention
 _QUANTIZED = 256  # columns per group of native/gpu/linears/quantize.slang
 _MIN_GROUP_ROWS = 64  # minimum rows for a norm with one group per row
-# Matrix unit kernels of native/gpu/linears/tiles.slang: name, x rows per tile, maximum rows at which the kernel is
-# fastest. Matrices with few rows use squares instead of tiles. H200, Q4_K 4,096 x 4,096: 36 us for 32 rows (strips),
-# 50 us for 64 (squares), 124 us for 512 (tiles).
+# Matrix unit kernels of native/gpu/linears/tiles.slang: name, x rows per tile, maximum rows for which the kernel is
+# fastest. Matrices with few rows use squares instead of tiles. H200, Q4_K 4,096 x 4,096: 36 us for 32 rows (strips), 50
+# us for 64 (squares), 124 us for 512 (tiles).
 _UNIT_OUTS, _SMALL = 64, 2048
 _UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("tiles", 128, 1 << 30))
-# Maximum rows at which dot products are faster: 8 rows of an 8B model take 10.2 ms, with slips 11.9.
+# Maximum rows for which dot products are faster: 8 rows of an 8B model take 10.2 ms, and 11.9 ms with slips.
 _MAX_BEFORE_UNITS = 8
 # Single-row kernel for types with small blocks; `_supers` has the kernels of K-quants.
 _MIN_SUPERS = (("one", 1, 4, 1),)
-_ORDER_THREADS = 256  # of native/gpu/experts/order.slang
+_ORDER_THREADS = 256  # as in native/gpu/experts/order.slang
 _MAX_GROUPS = 65535  # groups along a grid axis: Vulkan's guaranteed minimum
 
 
@@ -44,7 +44,7 @@ class InputRows:
     norm: Address = _NONE  # weight of a norm fused into quantization; only if no product takes floats
     eps: float = 0.0
     quantized: int = 0  # block columns if the previous step has already quantized the value
-    merged: bool = False  # quantized by the attention merge, for few rows with a short context
+    merged: bool = False  # quantized by the attention merge, for small batches with a short context
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Product:
     bias: Address = _NONE
     residual: Address = _NONE
     factor: float = 1.0
-    scales: Address = _NONE  # of experts
+    scales: Address = _NONE  # scale per expert
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,13 @@ def _forms(step: Step) -> set[int]:
 
 
 def _leaves_bytes(step: Step, after: Step) -> bool:
-    """Check whether a gated step also quantizes its output for the next step."""
+    """True if a gated step also quantizes its output for the next step."""
     is_gated = step.op == "linears" and str(dict(step.attributes).get("epilogue")).startswith("glu:")
     return is_gated and _form_of(step, after) > 0
 
 
 def is_plain_cache(kv_type: str) -> bool:
-    """Check that K and V have the same type, stored unrotated (not q4), which fused small-batch kernels require."""
+    """True if K and V have the same unrotated type (not q4), which fused small-batch kernels require."""
     k, v = kept_as(kv_type)
     return k == v != "q4"
 

@@ -239,7 +239,7 @@ def norm(
     bias: Address = _NONE,
     apart: bool = False,
 ) -> None:
-    """Launch a norm kernel over groups of n columns in rows of `width`; `number` is its parameter, such as eps."""
+    """Launch a norm kernel over groups of n columns in rows of `width`; `number` is a parameter such as eps."""
     args = (x, weight, bias, y, kind, n, width, int(apart), float(number))
     e.launch(kernel, (GridRows(kind), width // n), _THREADS, *args, kind=kind)
 

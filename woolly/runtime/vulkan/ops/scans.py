@@ -17,7 +17,7 @@ _NONE = Address(0)
 
 
 def _columns(e: Emitter, kernel: str, n_columns: int, heads: int, *args: Argument) -> None:
-    """Launch a scan kernel, in which each thread keeps a column of the state. One row is always one sequence."""
+    """Launch a scan kernel, in which each thread processes a column of the state. One row is always one sequence."""
     for n, least, most in ((1, 0, 1), (_N_SEQUENCES, 2, 1 << 30)):
         e.launch(kernel, (-(-n_columns // _THREADS), heads, n), _THREADS, *args, least=least, most=most)
 
