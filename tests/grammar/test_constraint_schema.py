@@ -194,6 +194,55 @@ def test_escaped_property_name_does_not_bypass_its_schema():
     assert not accepts(grammar.start(), b'{"foo": 1, "foo": 2}')
 
 
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"const": "a\0b"}, [r'"a\u0000b"'], ['"ab"', r'"a\u0001b"', '"a\0b"']),
+        ({"const": "a\x7fb"}, [r'"a\u007fb"', r'"a\u007Fb"'], ['"ab"']),
+        ({"const": "a\x1fb"}, [r'"a\u001fb"'], ['"ab"', r'"\u0061\u001fb"']),
+        ({"const": "a\nb"}, [r'"a\nb"'], ['"ab"', '"a\nb"']),
+        ({"enum": ["x\x1b[0m", "y"]}, [r'"x\u001b[0m"', '"y"'], ['"x[0m"']),
+        ({"const": {"k": ["\x01"]}}, [r'{"k": ["\u0001"]}'], ['{"k": [""]}']),
+        ({"const": {"\x01": 1}}, [r'{"\u0001": 1}'], ['{"": 1}']),
+        ({"properties": {"a\x01": {"const": "\x02"}}}, [r'{"a\u0001":"\u0002"}'], ['{"a":"\x02"}', '{"a":""}']),
+        ({"type": "string", "pattern": "^a\x01b$"}, [r'"a\u0001b"'], ['"ab"', r'"a\u0002b"']),
+        ({"type": "string", "pattern": r"^a\x01b$"}, [r'"a\u0001b"'], ['"ab"']),
+        ({"type": "string", "pattern": r"^a\u007fb$"}, [r'"a\u007fb"'], ['"ab"']),
+        ({"type": "string", "pattern": r"^a\u{1}b$"}, [r'"a\u0001b"'], ['"ab"']),
+        ({"type": "string", "pattern": r"^a\vb$"}, [r'"a\u000bb"'], ['"ab"']),
+        ({"type": "string", "pattern": r"^a[\x01-\x02]b$"}, [r'"a\u0001b"', r'"a\u0002b"'], ['"ab"', r'"a\u0003b"']),
+        ({"type": "string", "pattern": r"^a[^\x00-\x1f\x7f]b$"}, ['"acb"'], ['"ab"', r'"a\u0001b"']),
+        ({"type": "string", "pattern": r"^a\\x01b$"}, [r'"a\\x01b"'], ['"ab"', r'"a\u0001b"']),
+        (
+            {"patternProperties": {"^a\x01b$": {"type": "null"}}, "type": "object", "additionalProperties": False},
+            [r'{"a\u0001b":null}'],
+            ['{"ab":null}'],
+        ),
+    ],
+)
+def test_control_characters_are_kept(schema, right, wrong):
+    grammar = BYTES.compile("json_schema", json.dumps(schema))
+    assert [text for text in right if not accepts(grammar.start(), text.encode())] == []
+    assert [text for text in wrong if accepts(grammar.start(), text.encode())] == []
+
+
+def test_control_character_beside_free_names_is_rejected():
+    r"""With \u escapes, a free name "\u0061" would be another way to write the declared name "a"."""
+    free = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}
+    refused = refusal(BYTES.compile, "json_schema", json.dumps({"items": [free], "const": "\x01"}))
+    assert "a control character in 'const' at #" in refused and "set additionalProperties" in refused
+    inner = {"allOf": [{"patternProperties": {"^a": {"type": "integer"}}}], "type": "object"}
+    assert "control character" in refusal(BYTES.compile, "json_schema", json.dumps({"items": inner, "enum": ["\x7f"]}))
+    # Free names alone, a range that reaches printable characters and closed objects are fine.
+    closed = {"type": "object", "properties": {"a": {"const": "\x01"}}, "required": ["a"]}
+    both = {"anyOf": [closed, {"items": {"type": "object", "additionalProperties": {"type": "integer"}}}]}
+    grammar = BYTES.compile("json_schema", json.dumps(both))
+    assert accepts(grammar.start(), rb'{"a":"\u0001"}') and not accepts(grammar.start(), rb'{"\u0061":"\u0001"}')
+    free["properties"]["b"] = {"type": "string", "pattern": r"^[\x00-\x7f]$"}
+    grammar = BYTES.compile("json_schema", json.dumps(free))
+    assert accepts(grammar.start(), b'{"b":"c"}') and not accepts(grammar.start(), rb'{"\u0061":"x"}')
+
+
 def test_whitespace_is_bounded():
     compact = BYTES.compile("json_object", "")
     indented = BYTES.compile("json_schema", '{"type": "object", "x-whitespace": "indented"}')

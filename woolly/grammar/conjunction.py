@@ -83,9 +83,23 @@ class Conjunctions:
             if id(schema) not in joined:
                 _close(schema, [member for member in members if member is not schema])
 
+    def join(self, first: Callable[[Schema], bool], second: Callable[[Schema], bool], schemas: list[Schema]) -> bool:
+        """Return True if one value may have to satisfy two schemas of which each meets one condition."""
+        for schema in schemas:
+            found = self._members([schema])
+            if any(map(first, found)) and any(map(second, found)):
+                return True
+        return False
+
     def _objects(self, group: list[Schema]) -> list[Schema]:
         """Return the schemas with properties of a group and of all schemas in conjunction with it."""
-        found, seen, waiting = [], set(), group[::-1]
+        return [schema for schema in self._members(group) if isinstance(schema.get("properties"), dict)]
+
+    def _members(self, group: list[Schema]) -> list[Schema]:
+        """Return a group and all schemas in conjunction with it."""
+        found: list[Schema] = []
+        seen: set[int] = set()
+        waiting = group[::-1]
         while waiting:
             schema = waiting.pop()
             if id(schema) in seen:
@@ -94,8 +108,7 @@ class Conjunctions:
             self._n_visits += 1
             if self._n_visits > MAX_MEMBERS:
                 raise RequestError("the JSON schema joins too many schemas in one value; join fewer by $ref and allOf")
-            if isinstance(schema.get("properties"), dict):
-                found.append(schema)
+            found.append(schema)
             waiting += [member for inner in self._groups(schema) for member in inner][::-1]
         return found
 

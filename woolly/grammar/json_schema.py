@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 from woolly.errors import RequestError
 from woolly.grammar.conjunction import Conjunctions
+from woolly.grammar.control_characters import control_character_in, declares_names, has_free_names
 
 MAX_SOURCE = 1 << 20
 # A chain of references costs up to 8 KiB of stack per schema while it is compiled, and the stack is 256 MiB.
@@ -36,8 +37,8 @@ _DEFINITIONS = ("$defs", "definitions")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 
 # Without \uXXXX each string is written in one way. With it, "\u0061" would be a name that is not "a", and a
-# declared property would slip past its schema.
-_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+# declared property would slip past its schema. A schema that names a control character needs it.
+_ESCAPES = 'nrbtf\\"'
 _WHITESPACE: dict[str, dict[str, Any]] = {
     # At most one space, behind a comma or a colon: small models that may begin a new line often never end it.
     "compact": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
@@ -70,8 +71,9 @@ def prepare_schema_value(schema: Any) -> dict[str, Any]:
         raise RequestError(
             f"the JSON schema has x-whitespace {json.dumps(whitespace)[:40]}; compact or indented is right"
         )
-    _Walk(schema).run()
-    schema["x-guidance"] = _WHITESPACE[whitespace] | _ESCAPES
+    walk = _Walk(schema)
+    walk.run()
+    schema["x-guidance"] = _WHITESPACE[whitespace] | {"json_allowed_escapes": _ESCAPES + "u" * walk.needs_unicode}
     return schema
 
 
@@ -87,6 +89,7 @@ class _Walk:
         self._seen: dict[int, dict[str, Any]] = {}
         self._conjunctions = Conjunctions(partial(_target, root))  # no bound method: a cycle would keep the schema
         self._waiting: list[tuple[Any, str]] = [(root, "#")]
+        self.needs_unicode = False  # \\u escapes, since the schema names a control character
         self._property_pairs = self._pattern_pairs = self._patterns = 0
         draft = root.get("$schema")
         self._old_ids = isinstance(draft, str) and "draft-04" in draft
@@ -94,6 +97,7 @@ class _Walk:
             raise RequestError("the JSON schema is of draft 3; drafts 4, 6, 7, 2019-09 and 2020-12 are supported")
 
     def run(self) -> None:
+        control: str | None = None
         while self._waiting:
             schema, pointer = self._waiting.pop()
             if not isinstance(schema, dict) or id(schema) in self._seen:
@@ -107,7 +111,17 @@ class _Walk:
             self._measure(schema, pointer)
             self._conjunctions.check(schema, pointer)
             self._waiting.extend(reversed(list(self._inner(schema, pointer))))
-        self._conjunctions.close(list(self._seen.values()))
+            if control is None and (keyword := control_character_in(schema)) is not None:
+                control = f"{keyword!r} at {pointer}"
+        schemas = list(self._seen.values())
+        self._conjunctions.close(schemas)
+        if control is not None:
+            self.needs_unicode = True
+            if self._conjunctions.join(has_free_names, declares_names, schemas):
+                raise RequestError(
+                    f"the JSON schema has a control character in {control}, and an object with both declared and free"
+                    " property names, which cannot be combined; set additionalProperties of that object to false"
+                )
 
     def _modernize(self, schema: dict[str, Any]) -> None:
         for annotation in ("$schema", "$dynamicAnchor", "$recursiveAnchor"):
