@@ -8,7 +8,7 @@ from woolly.errors import ModelError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
-from woolly.plan import Handle, Tracer
+from woolly.plan import Handle, Injection, Tracer
 
 _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input")
 
@@ -52,6 +52,11 @@ def build(p: Tracer, hp: Gemma4Params) -> None:
             x = x + parts.gated_input(p, x, inputs, common, i) if inputs is not None else x
             x = p.mul_weight(x, "layer_output_scale") if p.has("layer_output_scale") else x
     parts.read_out(p, x, common)
+
+
+def injection(hp: Gemma4Params) -> Injection:
+    """Image rows attend to each other in layers with a window; with per-layer embeddings (E2B, E4B), in none."""
+    return Injection(causal="all layers" if hp.extra else "global layers")
 
 
 def _experts(p: Tracer, x: Handle, mixture: Experts, eps: float) -> Handle:

@@ -8,7 +8,7 @@ from woolly.errors import ModelError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
-from woolly.plan import Tracer
+from woolly.plan import Injection, Tracer
 
 ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
@@ -49,6 +49,11 @@ def read_logit_scale(keys: Keys, default: float | None = None) -> float:
     if scale == 0:
         raise ModelError(f"metadata key {keys.architecture}.logit_scale is 0, but logits are divided by it")
     return scale
+
+
+def injection(hp: GraniteParams) -> Injection:
+    """Image rows are scaled as token embeddings are."""
+    return Injection(is_scaled=True)
 
 
 def build(p: Tracer, hp: GraniteParams) -> None:

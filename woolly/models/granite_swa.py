@@ -7,6 +7,7 @@ from dataclasses import replace
 from woolly.errors import ModelError
 from woolly.models.granite import GraniteParams, read_granite
 from woolly.models.granite import build as build
+from woolly.models.granite import injection as injection
 from woolly.models.metadata import Keys
 
 

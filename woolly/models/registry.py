@@ -1,7 +1,7 @@
 """Registry of architectures: traces a file to a plan.
 
 Every module of this folder with `read` and `build` is the architecture of the same name. `ARCHITECTURES` lists the
-names if there are several, or if the name is not a Python identifier.
+names if there are several, or if the name is not a Python identifier. `injection` states what differs for images.
 """
 
 from __future__ import annotations
@@ -78,10 +78,13 @@ def trace(
     try:
         keys = Keys(file.metadata, name, ctx)
         tracer = Tracer(name, file.tensors, _pooling(keys, result, pooling))
-        module.build(tracer, module.read(keys))
+        params = module.read(keys)
+        module.build(tracer, params)
         plan = tracer.plan()
         labels = _labels(keys, plan.width) if plan.result == "scores" else ()
         plan = replace(plan, labels=labels, positions=keys.positions, transcribes=_transcribes(module))
+        if hasattr(module, "injection"):
+            plan = replace(plan, injection=module.injection(params))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the {name} model cannot be built from these keys: {error}") from error
     if result not in (None, plan.result):

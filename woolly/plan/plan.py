@@ -146,6 +146,14 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Injection:
+    """Differences between the rows of tokens and those of images and audio; each model file states its own."""
+
+    is_scaled: bool = False  # a factor on token embeddings applies to injected rows too
+    causal: Literal["no", "global layers", "all layers"] = "no"  # layers in which rows of an image are causal, as text
+
+
+@dataclass(frozen=True)
 class Plan:
     """Linear list of steps over values and GGUF weight names. The last step computes the result."""
 
@@ -166,6 +174,7 @@ class Plan:
     n_masks: int = 0
     features: int | None = None  # value that a draft reads; None: the input of `output_rows`
     transcribes: bool = False  # speech-to-text model
+    injection: Injection = Injection()
     is_part: bool = False  # part of a larger plan; values have the same rows as in that plan
 
     def __repr__(self) -> str:

@@ -7,16 +7,18 @@ from dataclasses import replace
 from woolly.errors import ModelError, UnsupportedError
 from woolly.plan.plan import Plan, Step, Value
 
+_PER_LAYER = "per_layer_token_embd.weight"  # a second table, of inputs of layers
+
 
 def inject_embeddings(plan: Plan, width: int) -> Plan:
     """Return the plan with `scatter_rows` after its embedding, for rows of `width` columns.
 
-    A scale of the embedding applies only to tokens, so rows are injected after it. If rows are a multiple of the
-    embedding's width, the parts after the first are added to the outputs of the first layers.
+    A scale of the embedding applies only to tokens unless `Plan.injection` says otherwise, so rows are injected after
+    it. If rows are a multiple of the embedding's width, the parts after the first are added to the outputs of the
+    first layers.
     """
     # Per-layer embeddings are unchanged: image rows use the row of token 0, their placeholder.
-    inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
-    embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
+    embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != _PER_LAYER]
     # N-gram embeddings need tokens, which images do not have.
     if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
         raise UnsupportedError(f"{plan.architecture} models take no rows of images yet")
@@ -31,8 +33,7 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
         )
     plan = replace(plan, steps=tuple(_masked(plan, step) for step in plan.steps))
     readers = [step for step in plan.steps if embeds[0].output in step.inputs]
-    # Granite also scales injected embeddings.
-    is_of_tokens = len(readers) == 1 and readers[0].op == "scale" and not plan.architecture.startswith("granite")
+    is_of_tokens = len(readers) == 1 and readers[0].op == "scale" and not plan.injection.is_scaled
     last = readers[0] if is_of_tokens else embeds[0]
     ends = {plan.steps.index(last): 0}
     for part in range(1, width // own):
@@ -58,13 +59,8 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
 
 
 def _masked(plan: Plan, step: Step) -> Step:
-    """Return an attention step with the mask of image rows, which attend to each other only in some layers.
-
-    In Gemma 4, these are the layers with a window, and no layers in models with per-layer inputs (E2B, E4B).
-    """
-    if plan.architecture != "gemma4" or step.op != "attention":
-        return step
-    has_inputs = any(one.op == "embed" and one.weights[0].tensor.startswith("per_layer") for one in plan.steps)
-    if step.integer("window") and not has_inputs:
+    """Return an attention step with the mask of image rows, which attend to each other unless they are causal."""
+    causal = plan.injection.causal
+    if step.op != "attention" or causal == "no" or (causal == "global layers" and step.integer("window")):
         return step
     return replace(step, attributes=tuple((k, "causal" if k == "mask" else v) for k, v in step.attributes))
