@@ -35,7 +35,7 @@ std::pair<KvType, KvType> kv_types(const std::string& names) {
     return {kv_type(names.substr(0, bar)), kv_type(bar == std::string::npos ? names : names.substr(bar + 1))};
 }
 
-// Checks that a page or slot is there and that the bytes are as many as it has.
+// Throws unless the page or slot exists and the bytes have its size.
 void check_block(int64_t number, int64_t count, size_t wanted, size_t given) {
     if (number < 0 || number >= count) throw std::invalid_argument("the cache has no such page or slot");
     if (wanted != given) throw std::invalid_argument("the bytes are not as many as the cache keeps there");

@@ -156,7 +156,7 @@ void bind_rope_tables(const Doubles& frequencies, const Doubles& magnitudes, con
                 {sines.data(), sines.size()});
 }
 
-// What a program is made of.
+// Methods that build a program.
 void bind_making(nb::class_<Program>& program) {
     program
         .def(

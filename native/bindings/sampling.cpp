@@ -20,7 +20,7 @@ using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device:
 using WritableFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WritableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// What takes some 50 us or less keeps the GIL: waiting for it again could cost more than it gives to others.
+// Calls of up to 50 us keep the GIL: waiting to get it back could cost more than releasing it gains.
 constexpr size_t short_list = 1024;
 
 template <class Array>

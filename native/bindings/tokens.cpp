@@ -66,7 +66,7 @@ nb::list to_list(const Texts& texts) {
     return out;
 }
 
-// The words stay as they are while their list does: Python keeps the UTF-8 of a text beside it.
+// Views of the words. They are valid as long as the list, because Python caches the UTF-8 of a string.
 std::vector<std::string_view> to_words(const nb::list& words) {
     std::vector<std::string_view> out;
     out.reserve(words.size());

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kLine = 64;  // bytes
 constexpr size_t kWords = kLine / sizeof(uint64_t);
 constexpr int kPasses = 6;
-// The hardware prefetcher alone leaves a part of the bandwidth unused. How far ahead is best differs by machine: near
-// on ARM servers, far on Xeons.
+// The hardware prefetcher alone does not reach the full bandwidth. The best prefetch distance depends on the machine:
+// short on ARM servers, long on Xeons.
 constexpr size_t kAhead[] = {512, 1024, 4096};
 
 struct Task {
@@ -31,7 +31,7 @@ struct Task {
     double fastest = 0;  // seconds; written by thread 0
 };
 
-// Eight sums side by side, which the compiler keeps in vector registers.
+// Eight independent sums, which the compiler keeps in vector registers.
 uint64_t sum_lines(const uint8_t* data, size_t n_lines, size_t ahead) {
     uint64_t sums[kWords] = {};
     for (size_t line = 0; line < n_lines; ++line, data += kLine) {
@@ -48,7 +48,7 @@ uint64_t sum_lines(const uint8_t* data, size_t n_lines, size_t ahead) {
 void read_passes(Task& task, size_t thread) {
     const size_t n = task.n_threads;
     const size_t first = task.n_lines * thread / n, last = task.n_lines * (thread + 1) / n;
-    // Each thread writes its own part first, so that the pages are in the memory nearest to it.
+    // Each thread writes its part first, so that the pages are allocated in the memory nearest to it.
     std::memset(task.data + first * kLine, 1, (last - first) * kLine);
     for (int pass = 0; pass < kPasses; ++pass) {
         task.all.arrive_and_wait();
@@ -73,7 +73,7 @@ double read_bandwidth(int n_threads, size_t n_bytes) {
     try {
         for (int i = 1; i < n_threads; ++i) threads.emplace_back(read_passes, std::ref(task), size_t(i));
         read_passes(task, 0);
-    } catch (const std::exception&) {  // those that started do not wait for the others
+    } catch (const std::exception&) {  // running threads do not wait for the missing ones
         refused = true;
         for (size_t i = threads.size(); i < task.n_threads; ++i) task.all.arrive_and_drop();
     }

@@ -7,7 +7,7 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-// Kernel headers older than the CPU do not name these.
+// Kernel headers older than the CPU do not define these.
 #if !defined(HWCAP2_I8MM)
 #define HWCAP2_I8MM (1UL << 13)
 #endif
@@ -49,7 +49,7 @@ std::vector<std::string> cpu_features() {
     std::vector<std::string> names;
     const auto has = [](uint32_t word, int bit) { return ((word >> bit) & 1u) != 0; };
     const Registers one = cpuid(1, 0);
-    // Without OSXSAVE the operating system saves no vector register wider than SSE's, whatever the CPU has.
+    // Without OSXSAVE, the operating system saves only SSE registers, even if the CPU has wider ones.
     if (!has(one.ecx, 27)) return names;
     const uint64_t saved = xgetbv();
     const bool ymm = (saved & 0x6) == 0x6;
@@ -117,7 +117,7 @@ std::vector<std::string> cpu_features() {
 
 std::vector<std::string> cpu_features() {
     std::vector<std::string> names{"asimd"};
-    // By number: headers older than the system do not name them. A number that the system does not know is absent.
+    // Given by number, because older headers do not define them. An unknown number counts as absent.
     constexpr DWORD dot_product = 43, i8mm = 66, bf16 = 68;
     const auto add = [&](DWORD number, const char* name) {
         if (IsProcessorFeaturePresent(number) != 0) names.emplace_back(name);

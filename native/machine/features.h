@@ -5,7 +5,7 @@
 
 namespace woolly {
 
-// Names of the instruction-set extensions that this CPU and its operating system offer, as Linux spells them.
+// Returns the instruction-set extensions that the CPU and the operating system support, named as in Linux.
 std::vector<std::string> cpu_features();
 
 }  // namespace woolly

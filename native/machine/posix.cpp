@@ -24,23 +24,23 @@ struct Watch {
     std::atomic<bool> is_lost{false};
 };
 
-// A model has at most 1024 files. The handler walks all slots, because no list may change under it.
+// A model has at most 1024 files. The handler checks all slots, because a list could change while it runs.
 constexpr int kWatches = 4096;
 Watch watches[kWatches];
-std::mutex watch_mutex;  // taken with Python's lock alone, which a fork needs: no child gets it locked
+std::mutex watch_mutex;  // taken only with the GIL held, which a fork needs: a child never inherits it locked
 uintptr_t page_size;
-// Handlers that this one came in front of, the latest last.
+// Previous handlers that this one replaced, the latest last.
 constexpr int kHandlers = 16;
 struct sigaction before[kHandlers];
 std::atomic<int> n_before{0};
 
-// Maps zeros from the address to the end of its file; false if the address is in no watched file.
-// mmap is a plain system call here: safe in a handler, though POSIX does not list it.
+// Maps zeros from the address to the end of its file. Returns false if the address is in no watched file. mmap is a
+// plain system call here, safe in a handler although POSIX does not list it.
 bool replace_lost_pages(uintptr_t at) {
     for (Watch& watch : watches) {
         const uintptr_t begin = watch.begin.load(), end = watch.end.load();
         if (begin == 0 || at < begin || at >= end) continue;
-        if (watch.begin.load() != begin) continue;  // the slot changed between the two: the end is another file's
+        if (watch.begin.load() != begin) continue;  // the slot changed in between, so the end belongs to another file
         const uintptr_t first = at / page_size * page_size;
         const int error = errno;
         void* p = mmap(reinterpret_cast<void*>(first), end - first, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
@@ -53,12 +53,12 @@ bool replace_lost_pages(uintptr_t at) {
     return false;
 }
 
-// Whether a process sent the signal, so that no address belongs to it. Linux has codes up to 0 for that, macOS large
+// True if a process sent the signal, so that it has no fault address. Linux uses codes up to 0 for that, macOS large
 // ones.
 bool is_sent(const siginfo_t& info) { return info.si_code <= 0 || info.si_code == SI_USER || info.si_code == SI_QUEUE; }
 
-// Whether the signal can mean a page of a file that is gone. Of macOS the code is not known: XNU names a misaligned
-// address for other faults as well, and no kernel reads a file in a way that must be aligned.
+// True if the signal may mean a missing page of a file. The code on macOS is unknown: XNU reports a misaligned address
+// for other faults as well, and no kernel needs aligned reads of a file.
 bool is_page_fault(const siginfo_t& info) {
 #if defined(__APPLE__)
     return !is_sent(info);
@@ -67,8 +67,8 @@ bool is_page_fault(const siginfo_t& info) {
 #endif
 }
 
-// SIGBUS at an address of a watched file. Every other one goes to the handler before, which takes this one's place: a
-// fault comes again when this one returns, a signal that was sent is raised again.
+// Handles SIGBUS at an address of a watched file. Otherwise it restores the previous handler, which then gets the
+// signal: a fault occurs again when this one returns, and a sent signal is raised again.
 void on_bus_error(int signal, siginfo_t* info, void*) {
     if (is_page_fault(*info) && replace_lost_pages(reinterpret_cast<uintptr_t>(info->si_addr))) return;
     int n = n_before.load();
@@ -78,7 +78,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
     if (is_sent(*info)) raise(signal);
 }
 
-// Installs our handler ahead of all others, including later ones (Python's faulthandler). The caller holds the mutex.
+// Installs the handler before all others, including later ones (Python's faulthandler). The caller holds the mutex.
 void install_handler() {
     page_size = uintptr_t(sysconf(_SC_PAGESIZE));
     struct sigaction action{}, present{};
@@ -89,7 +89,7 @@ void install_handler() {
     const int n = n_before.load();
     if (n == 0 || before[n - 1].sa_sigaction != present.sa_sigaction) {
         if (n == kHandlers) return;
-        before[n] = present;  // known before the handler can run
+        before[n] = present;  // stored before the handler can run
         n_before.store(n + 1);
     }
     sigaction(SIGBUS, &action, nullptr);
@@ -137,14 +137,15 @@ void give_back(const uint8_t* data, size_t n_bytes) {
     const uintptr_t last = (uintptr_t(data) + n_bytes) / page * page;
     if (first >= last) return;
 #if defined(__APPLE__)
-    // MADV_DONTNEED is a hint there, which frees nothing at once. This also drops the system's copy of the pages.
+    // On macOS, MADV_DONTNEED is a hint that frees nothing immediately. This call also drops the system's copy of the
+    // pages.
     msync(reinterpret_cast<void*>(first), last - first, MS_INVALIDATE);
 #else
     madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 #endif
 }
 
-// Linux moves threads that compute to fast cores by itself.
+// Linux moves computing threads to fast cores automatically.
 void prefer_fast_core() {
 #if defined(__APPLE__)
     pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);

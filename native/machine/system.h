@@ -1,5 +1,5 @@
-// What the kernels' host needs from the operating system: one declaration here, one meaning per system beside it.
-// No other file of native/ asks which system this is, but machine/features.cpp, whose question is the processor.
+// Operating-system services for native code: one declaration here, and one implementation per system next to it. Other
+// files of native/ do not depend on the system, except machine/features.cpp, which queries the processor.
 #pragma once
 
 #include <cstddef>
@@ -7,30 +7,30 @@
 
 namespace woolly {
 
-// Zeroed memory, taken page by page as it is first written, in large pages if the system grants them unasked.
-// Null if there is none.
+// Allocates zeroed memory, page by page on first write, in large pages if the system grants them automatically. Returns
+// null if there is not enough.
 uint8_t* take_pages(size_t n_bytes);
 void return_pages(uint8_t* data, size_t n_bytes);
 
-// Takes whole pages of a mapped file out of this process; the system keeps them cached. Reading maps them again.
+// Releases complete pages of a mapped file from this process. The system keeps them cached, and a read maps them again.
 void give_back(const uint8_t* data, size_t n_bytes);
 
-// Watches a mapped file. If it becomes shorter while it is mapped, what is gone reads as zeros from then on and the
-// file counts as lost; without a watch, reading it would end the process. The result is a number for the two calls
-// below, negative if the file is not watched: on systems that do not let a mapped file be shortened, or if too many
-// are.
+// Watches a mapped file. If the file is truncated while it is mapped, the missing part reads as zeros and the file
+// counts as lost; without a watch, reading it would end the process. Returns a number for the two functions below. It
+// is negative if the file is not watched: if the system does not allow truncation of mapped files, or if too many files
+// are watched.
 int watch_file(const uint8_t* data, size_t n_bytes);
-void unwatch_file(int watch);  // before the file is unmapped
+void unwatch_file(int watch);  // call before the file is unmapped
 bool is_file_lost(int watch);
 
-// Asks the system to run this thread on a fast core, if the machine has slow ones as well. Each worker of a pool asks
-// at its start: all of them wait for the slowest.
+// Asks the system to run this thread on a fast core, if the machine also has slow ones. Each worker of a pool calls it
+// at its start, because all workers wait for the slowest.
 void prefer_fast_core();
 
-// Never 0. A forked child has another one than its parent.
+// Never 0. A forked child has a different id than its parent.
 int process_id();
 
-// Asks once for AMX's tile registers, which are lent to a process before its threads use them: whether it got them.
+// Requests AMX tile registers, which a process must do before its threads use them. Returns true if they are granted.
 bool tiles_allowed();
 
 }  // namespace woolly

@@ -6,16 +6,16 @@
 
 namespace woolly {
 
-// Windows has no large pages unasked: those of MEM_LARGE_PAGES want a privilege that people do not have, and are taken
-// whole at once. What is committed counts against memory and page file from the start, and is backed when written.
+// Windows grants large pages only on request: MEM_LARGE_PAGES needs a privilege that users rarely have, and commits the
+// memory immediately. Committed memory counts against RAM and page file from the start, and is backed on first write.
 uint8_t* take_pages(size_t n_bytes) {
     return static_cast<uint8_t*>(VirtualAlloc(nullptr, n_bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE));
 }
 
 void return_pages(uint8_t* data, size_t) { VirtualFree(data, 0, MEM_RELEASE); }
 
-// VirtualUnlock takes pages that were never locked out of the working set, as its documentation says, and reports
-// that they were not locked. DiscardVirtualMemory would be wrong: it is for private memory and loses what is there.
+// VirtualUnlock removes pages that were never locked from the working set, as documented, and reports that they were
+// not locked. DiscardVirtualMemory would be wrong: it is for private memory and loses the contents.
 void give_back(const uint8_t* data, size_t n_bytes) {
     SYSTEM_INFO system;
     GetSystemInfo(&system);
@@ -25,12 +25,12 @@ void give_back(const uint8_t* data, size_t n_bytes) {
     if (first < last) VirtualUnlock(reinterpret_cast<void*>(first), last - first);
 }
 
-// Windows refuses to shorten a mapped file.
+// Windows does not allow truncation of a mapped file.
 int watch_file(const uint8_t*, size_t) { return -1; }
 void unwatch_file(int) {}
 bool is_file_lost(int) { return false; }
 
-// Windows 11 slows a process down whose window is hidden; a thread can say that it wants full speed.
+// Windows 11 slows down processes with a hidden window. A thread can request full speed.
 void prefer_fast_core() {
     THREAD_POWER_THROTTLING_STATE state{};
     state.Version = THREAD_POWER_THROTTLING_CURRENT_VERSION;
@@ -40,7 +40,8 @@ void prefer_fast_core() {
 
 int process_id() { return int(GetCurrentProcessId()); }
 
-// Windows 11 and Server 2022 have the function; older ones lend no tiles. For all threads, those that run included.
+// Windows 11 and Server 2022 have the function; older systems do not support tiles. It applies to all threads,
+// including running ones.
 bool tiles_allowed() {
 #if defined(__x86_64__)
     using Enable = BOOL(WINAPI*)(DWORD64);

@@ -294,7 +294,7 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
     try {
         for (int i = 1; i < threads && i * share < n_rows; ++i) others.emplace_back(work, size_t(i));
     } catch (const std::system_error&) {
-        // The system refuses more threads: continue with those already running.
+        // The system cannot start more threads: continue with the running ones.
     }
     work(0);
     for (std::thread& other : others) other.join();

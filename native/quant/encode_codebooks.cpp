@@ -259,7 +259,8 @@ Shifted search_shifted(const Ternary& book, const float* x, const float* weights
     for (int i = 0; i < n; ++i) sum_w += weights[i], sum_xx += weights[i] * x[i] * x[i];
     Shifted best;
     if (!(sum_xx > 0)) return best;
-    // Three levels of a normal distribution are at 1.2 times its RMS; points stand for 8.
+    // The three optimal levels of a normal distribution are at 0 and ±1.2 times its RMS; a point of value 8 stands for
+    // the outer level.
     const float first = std::sqrt(sum_xx / sum_w) / 8 * 2.2f;
     const uint32_t all = (1u << (n / 8)) - 1;
     for (uint32_t downs = 0; downs <= all; downs += one_sign ? all : 1) {

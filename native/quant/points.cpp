@@ -7,7 +7,7 @@
 namespace woolly {
 namespace {
 
-// clang-format off: it would give each word a line
+// clang-format off: it would put each word on a separate line
 constexpr uint64_t kIq2XxsPoints[] = {
     0x4141441055141555, 0x100044140400, 0x40001400400400, 0x1050000004000000, 0x4004140100114140, 0x500001000400450,
     0x1000050000010, 0x4004144100004000, 0x400000400001414, 0x40000, 0x100400, 0x10100414000000, 0x1001040011040040,

@@ -1,4 +1,4 @@
-// What comparing primitives needs: both instruction sets, random values, and groups that count differences.
+// Helpers that compare primitives: both instruction sets, random values, and groups that count differences.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace t = woolly::tested;
 
 namespace {
 
-// Lanes are in order in every instruction set's structs, so that a plain copy moves them in and out.
+// Lanes are in order in the structs of every instruction set, so that a plain copy converts between them.
 static_assert(sizeof(t::F32) == 64 && sizeof(t::I32) == 64 && sizeof(t::U8) == 64);
 
 template <class To, class From>
@@ -92,8 +92,8 @@ Bits each(Bits a, F f) {
     return a;
 }
 
-// Zero, subnormals, the smallest normals, half of the smallest half, ties for rounding, the largest integers
-// that are exact and that fit, the largest, infinity, NaN (the first one signalling).
+// Zero, subnormals, the smallest normals, half of the smallest half, rounding ties, the largest exact integer and the
+// largest that fits, the largest float, infinity, NaN (the first one signalling).
 constexpr uint32_t edges[] = {
     0x00000000, 0x00000001, 0x00000002, 0x00400000, 0x007fffff, 0x00800000, 0x00800001, 0x33000000,
     0x34000000, 0x3effffff, 0x3f000000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x3fc00000, 0x40200000,

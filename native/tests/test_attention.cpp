@@ -1,6 +1,6 @@
-// Queries together against the same ones alone, bit for bit, and against sums of doubles: every type of cache, random
-// heads, ranges and blocks; and so the scores of an index. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that
-// level's target.
+// Compares queries computed together with single queries, bit for bit, and with sums in f64, for every cache type and
+// random heads, ranges and blocks. Scores of the index are compared, too. Built with -DTEST_LEVEL=k_LEVEL_level and
+// linked with that level's target.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,8 +25,8 @@ const KernelTable kernels = joined(TEST_LEVEL);
 std::mt19937 engine(1);
 int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
 
-// Numbers that a type of cache holds as they are: 32nds up to 127 of them, which are there in each 32 columns; for q4
-// those of its table.
+// Returns numbers that a cache type stores exactly: multiples of 1/32 up to 127/32, with the maximum in every 32
+// columns; for q4, values of its table.
 std::vector<float> random_heads(KvType type, int n, int columns) {
     std::vector<float> out(size_t(n * columns));
     for (size_t i = 0; i < out.size(); ++i) {
@@ -45,9 +45,9 @@ struct Query {
 struct Case {
     KvType type, v_type;
     int k_dim, v_dim, n_blocks;
-    bool inside;  // V is in K
+    bool inside;  // V is a part of K
     float softcap;
-    bool sloped;  // scores fall with the distance from the position after `last`
+    bool sloped;  // scores decrease with the distance from the position after `last`
     std::vector<float> k, v;
     std::vector<Query> queries;
     std::vector<uint8_t> k_cache, v_cache;
@@ -75,7 +75,7 @@ struct Case {
             query.slope = std::exp2(-float(between(1, 8)));
             queries.push_back(query);
         }
-        if (between(0, 3) == 0) {  // what only some see
+        if (between(0, 3) == 0) {  // positions visible to only some queries
             const int position = between(0, n - 1);
             v[size_t(position * v_dim)] = std::numeric_limits<float>::infinity();
         }
@@ -88,7 +88,7 @@ struct Case {
 
     void store() {
         const size_t bytes = kv_block_bytes(type, k_dim), v_bytes = kv_block_bytes(v_type, v_dim);
-        // What no query sees may be anything: here not numbers.
+        // Invisible positions may hold any value: here NaN.
         k_cache.assign(bytes * size_t(n_blocks), 0xff), v_cache.assign(v_bytes * size_t(n_blocks), 0xff);
         for (int p = 0; p < 16 * n_blocks; ++p) {
             if (!is_seen(p)) continue;
@@ -135,7 +135,7 @@ struct Case {
         return out;
     }
 
-    // Scores of an index whose heads are queries [from, from + n): a row for each, or one row with weights.
+    // Scores of an index with heads [from, from + n): a row per query, or one row with weights.
     std::vector<float> rank(int from, int n, const float* weights) const {
         const int step = 16 * n_blocks, room = (k_dim + 31) / 32 * 32;
         std::vector<const float*> q;
@@ -153,7 +153,7 @@ struct Case {
         return out;
     }
 
-    // Scores that a head has not alone, and those that are far from sums of doubles: added to the two numbers.
+    // Counts scores that differ from those of a single head, and scores far from sums in f64.
     void check_rank(int& different, int& wrong) const {
         const int n = std::min(int(queries.size()), 9), step = 16 * n_blocks;
         std::vector<float> weights;
@@ -181,7 +181,7 @@ struct Case {
                 wrong += std::fabs(double(weighed[size_t(p)]) - sums[size_t(p)]) <= bounds[size_t(p)] ? 0 : 1;
     }
 
-    // The largest difference from sums of doubles, as a multiple of what may be.
+    // Largest difference from sums in f64, relative to the tolerance.
     double error(int i, const float* out, float sum) const {
         const Query& query = queries[size_t(i)];
         std::vector<double> want(size_t(v_dim), 0.0), scores;
@@ -212,7 +212,7 @@ struct Case {
         }
         if (scores.empty()) return sum == 0.0f ? 0 : 2;
         if (!std::isfinite(most)) return 0;
-        // Sums of f32, and an exponential that is right to 2e-7.
+        // Tolerance for f32 sums, and for an exponential with an error of 2e-7.
         const double bound = most * std::expm1(0x1p-19 * (1 + std::sqrt(length * longest / k_dim)));
         double worst = 0;
         for (int c = 0; c < v_dim; ++c)

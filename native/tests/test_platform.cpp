@@ -1,6 +1,5 @@
-// The system's part, as every platform must mean it: memory, pages given back, threads that meet, levels found.
-// Linked with the whole of native/ but its bindings (tests/native, scripts/windows), so that it also shows what does
-// not link.
+// Tests of the operating-system layer on every platform: memory, released pages, thread barriers, kernel levels. Linked
+// with all of native/ except the bindings (tests/native, scripts/windows), so that link errors show up, too.
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
@@ -57,7 +56,7 @@ void test_memory() {
     check(refused, "memory that is not there is granted");
 }
 
-// The whole file, mapped to be read; the mapping is kept until the program ends.
+// Maps a complete file for reading; the mapping stays until the program ends.
 const uint8_t* map(std::FILE* file, size_t n_bytes) {
 #if defined(_WIN32)
     const HANDLE handle = reinterpret_cast<HANDLE>(_get_osfhandle(_fileno(file)));
@@ -82,7 +81,7 @@ void test_pages_given_back_are_read_again() {
     if (mapped != nullptr) {
         check(std::equal(content.begin(), content.end(), mapped), "a mapped file reads as something else");
         give_back(mapped + 1, content.size() - 2);
-        give_back(mapped, 10);  // no whole page: nothing to do
+        give_back(mapped, 10);  // no complete page: nothing to do
         check(std::equal(content.begin(), content.end(), mapped), "pages given back read as something else");
     }
     std::fclose(file);
@@ -90,13 +89,13 @@ void test_pages_given_back_are_read_again() {
 
 constexpr int64_t kMaxPiece = 4;
 
-// A job of stages, each of which has its tasks, and counts how often each was done.
+// Job with several stages, which counts how often each task of a stage runs.
 struct Counting {
     Pool pool;
     Tasks tasks;
     std::vector<std::vector<std::atomic<int>>> counts;
     int runs = 0;
-    int64_t round = 0;  // of the stage where workers join
+    int64_t round = 0;  // round of the stage where workers join
     int together = 1;   // stages from one barrier to the next
     bool yields = false;
     std::atomic<bool> fit{true}, met{true};
@@ -115,7 +114,7 @@ struct Counting {
         round = 0;
         tasks.begin();
         pool.run([](void* self, int worker, int stage) { static_cast<Counting*>(self)->work(worker, stage); }, this);
-        if (inside != 0) met = false;  // a worker is in a job that is over
+        if (inside != 0) met = false;  // a worker is in a job that has ended
     }
     void work(int worker, int from) {
         ++inside;
@@ -136,7 +135,7 @@ struct Counting {
                 if (first >= last || last - first > kMaxPiece) fit = false;
                 for (int64_t task = first; task < last; ++task) counts[stage][size_t(task)].fetch_add(1);
                 if (yields) std::this_thread::yield();
-                // A worker that lost its core: the others do its tasks, and sleep in the barrier.
+                // Simulates a preempted worker: the others do its tasks, and sleep in the barrier.
                 if (worker == 1 && first == 3) std::this_thread::sleep_for(std::chrono::milliseconds(3));
             };
             tasks.take(++own_round, worker, int64_t(counts[stage].size()), kMaxPiece, run);
@@ -152,7 +151,7 @@ void test_each_task_is_done_once() {
         for (int run = 0; run < 20; ++run) {
             c.run();
             check(c.are_done(0, c.counts.size()), "a task was not done, or done twice");
-            // The workers sleep, and are woken by the next run.
+            // Lets the workers fall asleep, so that the next run wakes them.
             if (run % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
         check(c.met, "a barrier let a thread through too early");
@@ -160,7 +159,7 @@ void test_each_task_is_done_once() {
     }
 }
 
-// More threads than cores: some are put aside at each barrier, are left behind, and join later.
+// With more threads than cores, some are preempted at each barrier, are left behind, and join later.
 void test_late_threads_join() {
     Counting c(int(std::thread::hardware_concurrency()) + 6, std::vector<size_t>(60, 9));
     c.yields = true;
@@ -170,7 +169,7 @@ void test_late_threads_join() {
     std::printf("%d late threads\n", c.joined.load());
 }
 
-// Threads that start are behind, and join the stage that is under way: it waits for them.
+// New threads count as behind, and join the current stage, which waits for them.
 void test_all_threads_come() {
     struct Waiting {
         Pool pool{5};
@@ -193,8 +192,8 @@ void test_all_threads_come() {
 }
 
 #if !defined(_WIN32)
-// A thread that a signal stops while it waits at a barrier, as if the system had given its core to another program: the
-// job goes on and ends without it. The barrier gives it false, and it joins the next job.
+// A signal stops a thread while it waits at a barrier, as if it had lost its core. The job ends without the thread: the
+// barrier returns false to it, and it joins the next job.
 struct Stopping {
     using Clock = std::chrono::steady_clock;
     static inline std::atomic<bool> is_held{false}, may_go{false}, was_freed{false};
@@ -210,7 +209,7 @@ struct Stopping {
         }
         return true;
     }
-    // If it was not at the barrier yet, all others wait for it: that is a try for nothing.
+    // If the thread has not reached the barrier yet, all others wait for it, and this attempt does not count.
     static void hold(int) {
         is_held = true;
         if (!wait_for(may_go, std::chrono::milliseconds(500))) was_freed = true;
@@ -224,12 +223,12 @@ struct Stopping {
             return;
         }
         wait_for(came, std::chrono::seconds(60));
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the other one goes to the barrier
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the other thread reaches the barrier
         pthread_kill(thread, SIGUSR1);
         wait_for(is_held, std::chrono::seconds(60));
         if (!pool.barrier(worker, 1, [] {})) check(false, "the only thread at work was left behind");
     }
-    // Whether a job ended while the thread was held.
+    // Returns true if a job ended while the thread was stopped.
     bool one() {
         came = may_go = was_freed = was_behind = false;
         pool.run(
@@ -258,7 +257,7 @@ void test_a_stopped_thread_delays_nobody() {
 }
 #endif
 
-// More tasks than a word counts one by one.
+// More tasks than a word can count individually.
 void test_millions_of_tasks_are_done_once() {
     struct Marking {
         Tasks tasks{2};

@@ -1,15 +1,14 @@
-// Every primitive of one instruction set gives the bits of the scalar one.
-//
-// Build with one of TEST_SCALAR, TEST_NEON, TEST_AVX2, TEST_AVX512, that set's flags and -ffp-contract=off,
-// which keeps a mul and an add two roundings. The result of an operation on a NaN may carry another payload,
-// since C++ leaves the order of commutative operands open; bits that are only moved or chosen must be equal.
+// Checks that every primitive of one instruction set returns the same bits as the scalar one.
+// Build with TEST_SCALAR, TEST_NEON, TEST_AVX2 or TEST_AVX512, the flags of that set and -ffp-contract=off, so that a
+// mul and an add round twice. The payload of a NaN result may differ, since C++ does not define the order of
+// commutative operands. Bits that are only moved or selected must be equal.
 #include <initializer_list>
 
 #include "cpu/kernels/table.h"
 #include "cpu/ops/functions.h"
 #include "tests/primitives.h"
 
-// clang-format off: each needs the ones before it
+// clang-format off: each header needs the previous ones
 #define WOOLLY_TARGET tested
 #include "cpu/kernels/generic/loops.h"
 #include "cpu/kernels/generic/vectors.h"
@@ -18,7 +17,7 @@
 
 namespace {
 
-// Any bits, edges, and numbers of like size, whose sums round and cancel.
+// Random bits, edge cases, and numbers of similar magnitude, whose sums round and cancel.
 uint32_t random_float() {
     const uint32_t bits = random_bits(), kind = random_bits() % 4;
     if (kind < 2) return kind == 0 ? bits : edge();
@@ -53,7 +52,7 @@ void test_moves() {
                    each(as<Bits>(t::at_least(ta, -87.0f)), one_nan), a);
         group.bits("as_ints", a, as<Bits>(t::as_ints(ta)), a);
         const Bits number = each(b, [](uint32_t lane) { return is_nan(lane) || lane << 1 == 0 ? 0xff800000 : lane; });
-        // The second has no zero: of two zeros either may come.
+        // The second operand has no zeros, because the result of comparing two zeros is unspecified.
         group.bits("larger", each(as<Bits>(s::larger(sa, as<s::F32>(number))), one_nan),
                    each(as<Bits>(t::larger(as<t::F32>(each(a, quiet)), as<t::F32>(number))), one_nan), a);
         const float x = as<float>(a.v[0]);
@@ -114,7 +113,7 @@ void test_halves() {
     for (uint32_t first = 0; first < 0x10000; first += 16) {
         Bits input;
         for (uint32_t i = 0; i < 16; ++i) in[i + 1] = uint16_t(input.v[i] = first + i);
-        // Converting makes a signalling NaN quiet in hardware; the scalar one keeps it.
+        // Hardware conversion quiets a signalling NaN, the scalar conversion does not.
         group.bits("load_f16", each(as<Bits>(s::load_f16(in + 1)), quiet), each(as<Bits>(t::load_f16(in + 1)), quiet),
                    input);
         group.bits("load_bf16", as<Bits>(s::load_bf16(in + 1)), as<Bits>(t::load_bf16(in + 1)), input);
@@ -126,7 +125,7 @@ void test_halves() {
         for (int i = 0; i < 16; ++i) group.check("store_f16", expected[i], actual[i + 1], a.v[i]);
         group.check("store_f16, before and after", 0, actual[0] | actual[17], 0);
     };
-    // Each half, the tie above it, and their neighbours. The last tie is 65520, the first to become infinite.
+    // Every half, the tie above it, and their neighbors. The last tie, 65520, is the first to round to infinity.
     for (uint32_t h = 0; h < 0x7c00; ++h) {
         const float below = s::half_to_float(uint16_t(h));
         const float above = h == 0x7bff ? 65536.0f : s::half_to_float(uint16_t(h + 1));
@@ -177,20 +176,20 @@ void test_conversions() {
         group.bits("round_to_int", as<Bits>(s::round_to_int(as<s::F32>(a))), as<Bits>(t::round_to_int(as<t::F32>(a))),
                    a);
     };
-    // What does not fit an int32 has no defined result.
+    // Values that exceed an int32 have no defined result.
     const auto fits = [](uint32_t x) { return (x & 0x7fffffff) <= 0x4effffff ? x : x & 0x807fffff; };
     each_round([&] {
         const Bits a = random_words();
         group.bits("to_float", as<Bits>(s::to_float(as<s::I32>(a))), as<Bits>(t::to_float(as<t::I32>(a))), a);
         rounded(each(random_floats(), fits));
     });
-    each_round([&] {  // a start and what is added to it stay below 2^22
+    each_round([&] {  // sums stay below 2^22
         const int32_t start = random_between(-2000000, 2000000);
         const Bits a = random_ints(-2000000, 2000000);
         const auto expected = s::unbiased(s::iadd(s::biased(start), as<s::I32>(a)));
         group.bits("biased", as<Bits>(expected), as<Bits>(t::unbiased(t::iadd(t::biased(start), as<t::I32>(a)))), a);
     });
-    for (int first = -40000; first < 40000; first += 16) {  // halves and quarters: every tie
+    for (int first = -40000; first < 40000; first += 16) {  // multiples of 1/2 and 1/4: every tie
         Bits a;
         for (int i = 0; i < 16; ++i) a.v[i] = as<uint32_t>(float(first + i) * 0.25f);
         rounded(a);
@@ -213,10 +212,10 @@ void test_reductions() {
         group.check("max_lanes", bits(s::max_lanes(sa)), bits(t::max_lanes(ta)), a.v[0]);
     };
     each_round([&] { check(random_floats()); });
-    each_round([&] {  // like sizes, so that each order of the sum rounds in its own way
+    each_round([&] {  // similar magnitudes, so that the order of the sum affects rounding
         check(each(Bits{}, [](uint32_t) { return (random_bits() & 0x80ffffff) | 0x3f000000; }));
     });
-    each_round([&] {  // zeros of both signs, and NaN in any lane: the order decides
+    each_round([&] {  // zeros of both signs, and NaN in any lane: the order of operands matters
         check(each(Bits{}, [](uint32_t) {
             const uint32_t bits = random_bits();
             return bits % 5 == 0 ? 0x7fc00000 | (bits >> 16) : bits & 0x80000000;
@@ -312,7 +311,7 @@ void test_dots() {
         one.template operator()<0>(), one.template operator()<1>();
         one.template operator()<2>(), one.template operator()<3>();
     };
-    // low = high gives the extremes, where a 16-bit step would saturate.
+    // Equal bounds give the extremes, where a 16-bit step would saturate.
     const auto ranges = [&](int low, int high, bool is_signed) {
         for (int round = 0; round < 4000; ++round) {
             const Bytes w = random_bytes(low, high);
@@ -337,7 +336,7 @@ void test_dots() {
     ranges(0, 0, true);
 }
 
-// Activations with the bits that they have by functions of single numbers, which GPUs compute, too.
+// Activations must have the same bits as the scalar functions, which GPUs also compute.
 void test_activations() {
     Group group{"gelu, gelu_quick"};
     each_round([&] {

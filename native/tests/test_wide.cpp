@@ -1,4 +1,4 @@
-// Opened panels against the dots of one row, bit for bit: every type of a level, random weights, columns and row
+// Compares opened panels with the dots of one row, bit for bit: every type of a level, random weights, columns and row
 // counts. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that level's target (CONTRIBUTING.md has the commands).
 #include <algorithm>
 #include <cstdio>
@@ -14,13 +14,13 @@
 #ifdef TEST_TILES
 #include "machine/system.h"
 #endif
-// Columns of a case at most, over the 1024 that are opened at once; fewer for code that is not optimized.
+// Maximum columns of a case: more than the 1024 opened together, fewer for unoptimized code.
 #ifndef TEST_COLUMNS
 #define TEST_COLUMNS 2560
 #endif
 
 namespace woolly {
-extern const KernelTable k_tiles_table;  // tests/tiles.cpp
+extern const KernelTable k_tiles_table;  // defined in native/tests/tiles.cpp
 inline constexpr Level k_tiles_level{"tiles", {&k_tiles_table}};
 }  // namespace woolly
 
@@ -31,7 +31,7 @@ using namespace woolly;
 std::mt19937 engine(1);
 int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
 
-// The float16 numbers of a type's blocks, which stand in front when packed: how many, and whether there is an exponent.
+// float16 scales of a type's blocks, which come first when packed: their number, and whether there is an exponent.
 struct Scales {
     int halves;
     bool exponent;
@@ -55,7 +55,7 @@ Scales scales_of(int type) {
     return {};
 }
 
-// Any bytes are weights; only the float scales in front of a block must be numbers.
+// Any bytes are valid weights; only the float scales at the start of a block must be finite.
 std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
     std::vector<uint8_t> panel(panel_bytes(info, columns));
     for (uint8_t& byte : panel) byte = uint8_t(between(0, 255));
@@ -76,7 +76,7 @@ std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
         uint8_t* block = panel.data() + b * info.bytes * kPanel;
         if (scales.exponent)
             for (int i = 0; i < kPanel; ++i) block[i] = uint8_t(between(100, 140));
-        // Nibbles of the last four half words: a quarter of 1, whatever the lower three.
+        // Nibbles of the last four half words: a quarter of 1, with any lower digits.
         if (t == WeightType::IQ1_M)
             for (int r = 0; r < kPanel; ++r) {
                 uint8_t& top = block[kPanel * 48 + 64 + 4 * r + 3];
@@ -90,7 +90,7 @@ std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
     return panel;
 }
 
-// Rows at equal distances, quantized or not.
+// Rows with a constant stride, quantized or not.
 struct Rows {
     std::vector<uint8_t> memory;
     std::vector<ActivationRow> rows;
@@ -104,7 +104,7 @@ struct Rows {
             if (between(0, 9) == 0) std::fill_n(x.begin(), std::min<size_t>(c, 32), 0.0f);
             uint8_t* at = memory.data() + stride * size_t(i);
             if (kind == Activation::f32) {
-                // Also very large and very small ones, and those that are said to be ordinary.
+                // Includes very large and very small factors, and rows marked as ordinary.
                 constexpr float factors[] = {1.0f, 1.0f, 0x1p30f, 0x1p-70f, 0x1p-112f, 0x1p-140f};
                 const int which = between(0, 5);
                 for (float& value : x)
@@ -131,7 +131,7 @@ struct Rows {
     }
 };
 
-// Memory at a multiple of 64 bytes. The C library of Windows has no aligned_alloc.
+// Allocates memory aligned to 64 bytes. The C library of Windows has no aligned_alloc.
 uint8_t* take(int64_t bytes) { return static_cast<uint8_t*>(::operator new(size_t(bytes), std::align_val_t{64})); }
 void drop(void* memory) { ::operator delete(memory, std::align_val_t{64}); }
 
@@ -151,7 +151,7 @@ bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
         wide.dot(open, blocks, rows.rows.data(), first, n, many.data(), ahead);
     }
     drop(open);
-    // Also by groups of rows in the kernel for few.
+    // Also in groups of rows, with the kernel for few rows.
     std::vector<float> few(size_t(n) * kPanel);
     for (int i = 0; i < n; i += kDotRows)
         kernels.dot[type](panel.data(), columns, &rows.rows[size_t(i)], std::min(kDotRows, n - i),
@@ -160,7 +160,7 @@ bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
            std::memcmp(one.data(), few.data(), one.size() * 4) == 0;
 }
 
-// The same by tiles, if the type has them: several panels and blocks at a time.
+// Same with tile kernels, if the type has them: several panels and blocks together.
 bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n) {
     const Grid& grid = kernels.grid[type];
     if (grid.dot == nullptr) return true;
@@ -172,7 +172,7 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
                   step = tiles * bytes;
     const int64_t sums_step = tiles * 256;
     uint8_t *a = take(blocks * step), *open = take(panels * each * grid.open_bytes);
-    std::memset(a, 255, size_t(blocks * step));  // NaN in tile rows that no row fills
+    std::memset(a, 255, size_t(blocks * step));  // NaN in rows of tiles that are not used
     for (int m = 0; m < n; ++m)
         write_tile_row(info.activation, rows.rows[size_t(m)], columns, m % kTileRows, a + m / kTileRows * bytes, step);
     std::vector<std::vector<uint8_t>> weights;
@@ -187,7 +187,7 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
                           open + (p * count + k) * grid.open_bytes);
         grid.dot({open, panels, count, a + b * step, step, sums.data(), sums_step, of(b + count - 1)}, n);
     }
-    // Also by the kernel for few rows, on panels that lie side by side.
+    // Also with the kernel for few rows, on adjacent panels.
     std::vector<float> few(size_t(panels * sums_step), 0.0f);
     if (grid.few != nullptr && n <= kFewRows) {
         const int64_t panel_step = blocks * grid.bytes;
@@ -218,7 +218,7 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
 int main() {
     const KernelTable kernels = joined(TEST_LEVEL);
 #ifdef TEST_TILES
-    // The system kills a process that touches a tile register without having asked for it.
+    // The system kills a process that uses a tile register without requesting it first.
     if (!tiles_allowed()) {
         std::printf("the system grants no tile registers\n");
         return 1;

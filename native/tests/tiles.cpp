@@ -1,14 +1,15 @@
-// The algorithm of the tiles over the portable primitives, with tiles of plain arrays: what can be tested of it on
-// every machine. Built like a level's target, as k_tiles_table, which has only what tiles are compared with: a whole
-// table would take minutes to compile. With TEST_DOTS, what serves super-blocks where there are no tiles, and floats.
-// Codebooks look up their weights and are then as Q6_K.
+// Tile kernels over the portable primitives, with plain arrays as tiles: the part that can be tested on every machine.
+// Built like a level's target, as k_tiles_table, which has only the kernels that are compared with tiles: a complete
+// table would take minutes to compile. With TEST_DOTS, it has the kernels for super-blocks without tiles, and floats.
+// Codebook types look up their weights and then use the code of Q6_K.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
 #include "cpu/kernels/table.h"
 
-// What kernels call millions of times is optimized, also where they are not (tests/native): 12 s of 17 were spent here.
+// Code that kernels call millions of times is always optimized, even in unoptimized tests (tests/native): otherwise it
+// would take 12 s of 17.
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET tiles
 #pragma GCC push_options
@@ -34,7 +35,7 @@ inline void tiles_begin(int rows, int more, int columns) {
 }
 inline void tiles_end() { std::memset(tile_rows, 0, sizeof tile_rows); }
 
-// As the instruction does, a tile without a shape refuses.
+// Fails for a tile without a shape, like the instruction.
 inline int rows_of(int t) {
     if (tile_rows[t] < 1 || tile_rows[t] > 16) std::abort();
     return tile_rows[t];
@@ -124,7 +125,7 @@ inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
 }  // namespace woolly::tiles
 #pragma GCC pop_options
 
-// clang-format off: the kernels need what they share before them
+// clang-format off: the kernels need the shared headers first
 #include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256.h"
 #include "cpu/kernels/generic/grid256_dots.h"

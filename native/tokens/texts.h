@@ -7,7 +7,7 @@
 
 namespace woolly {
 
-// Texts by index, in one blob: 150,000 separate strings take ten times as long to build.
+// Strings by index, in one blob: building 150,000 separate strings takes ten times as long.
 class Texts {
   public:
     void reserve(std::size_t count) { ends_.reserve(count); }

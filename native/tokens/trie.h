@@ -60,7 +60,7 @@ class Trie {
     const Node& node(std::uint32_t index) const { return nodes_[index]; }
     std::size_t size() const { return nodes_.size(); }
 
-    // The child of `index` along `byte`, or kMissing.
+    // Child of `index` along `byte`, or kMissing.
     std::uint32_t step(std::uint32_t index, std::uint8_t byte) const {
         if (index == kRoot) return roots_[byte];
         const Node& parent = nodes_[index];

@@ -1,5 +1,5 @@
-// Kernels of recurrent layers, with their contracts. A separate table and separate files: a change compiles in seconds,
-// and levels that differ in integer arithmetic alone share them.
+// Kernels of recurrent layers, with their contracts. They have a separate table and separate files, so that a change
+// compiles in seconds, and levels that differ only in integer arithmetic share them.
 #pragma once
 
 #include <cstdint>

@@ -100,9 +100,8 @@ constexpr int tile_bytes(Activation kind) {
     return kind == Activation::f32 ? kTileF32Bytes : kind == Activation::q8_32 ? kTile32Bytes : kTileBytes;
 }
 
-// All types of KV cache, a row each: X(name, its struct in generic/cached.h, bytes of 32 numbers with their scales,
-// columns that heads are filled up to a multiple of). q4 keeps rotated heads (cpu/ops/hadamard.h).
-// docs/make/add-a-kv-type.md is the recipe.
+// Types of KV cache, a row each: X(name, struct in generic/cached.h, bytes of 32 numbers with their scales, column
+// alignment of heads). q4 stores rotated heads (cpu/ops/hadamard.h). See docs/make/add-a-kv-type.md.
 #define WOOLLY_KV_TYPES(X) X(f32, KvF32, 128, 16) X(f16, KvF16, 64, 16) X(q8_0, KvQ8, 36, 32) X(q4, KvQ4, 18, 32)
 
 #define WOOLLY_ROW(name, kept, bytes, columns) name,
@@ -155,12 +154,13 @@ struct AttentionTile {
     const float* const* q;  // [n_queries][k_dim], rotated and not scaled
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
     const int* last;
-    const float* const* bias;   // [n_queries]: added to the score of each position; null: none
-    const float* slopes;        // [n_queries]: decrease of scores per position of distance (ALiBi); null: none
-    const int* positions;       // [n_queries]: of the query; only with slopes
-    const float* const* terms;  // [n_queries][n_terms]: what else is multiplied, with `turns`, and added to scores
-    const float* rotations;     // [n_terms][kSplit]: the same for all queries, by position of the split
-    int n_terms;                // 0 for none; only types of cache without score_few
+    const float* const* bias;  // [n_queries]: added to the score of each position; null: none
+    const float* slopes;       // [n_queries]: decrease of scores per position of distance (ALiBi); null: none
+    const int* positions;      // [n_queries]: of the query; only with slopes
+    const float* const*
+        terms;               // [n_queries][n_terms]: coefficients; their products with `rotations` are added to scores
+    const float* rotations;  // [n_terms][kSplit]: by position of the split, shared by all queries
+    int n_terms;             // 0 for none; only types of cache without score_few
     int n_queries;
     int k_dim, v_dim;  // columns of a head, padded to blocks of the cache types
     const KvKernels *k, *v;

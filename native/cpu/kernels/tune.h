@@ -9,7 +9,7 @@ namespace woolly {
 // Measured at the first call for a type, in 1 to 20 ms, and cached. Both methods are bit-identical, so a disturbed
 // measurement only costs time.
 int wide_from(const KernelTable& kernels, int type);
-// As above for tiles, compared with the better of the other two methods.
+// Same for tile kernels, compared with the better of the other two methods.
 int grid_from(const KernelTable& kernels, int type);
 
 }  // namespace woolly

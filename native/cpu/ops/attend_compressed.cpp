@@ -57,7 +57,7 @@ struct AttendCompressed final : Step {
         const int all = (w.batch.positions[row] + 1) / every;
         return chosen.width > 0 ? std::min(all, int(chosen.width)) : all;
     }
-    // Position of the i-th visible block of a row: that of the block's last row.
+    // Position of the i-th visible block of a row, which is the position of the block's last row.
     int block_at(int64_t row, int i) const {
         return chosen.width > 0 ? int(chosen.data[row * chosen.width + i]) : (i + 1) * every - 1;
     }

@@ -1,9 +1,9 @@
-// Keys without their bias. A bias many times larger than the values it is added to uses up all 4 bits of a key, and is
-// the same for every position except for its rotation: so store leaves it out, and attend adds its part of the scores.
-// With q rotated by its position, and a and b the two columns of a pair that rotates by the angle f per position,
-//   q . rotated(bias, p) = sum over pairs of A cos(f p) + B sin(f p), A = qa ba + qb bb, B = qb ba - qa bb.
-// For a position s + i of a split that begins at s this is A' cos(f i) + B' sin(f i) with A and B rotated by s: cosines
-// and sines are the same for all splits and heads, and A' and B' are multiplied by them like a query by keys.
+// Keys stored without their bias. A bias many times larger than the rest of a key would use up all 4 bits of the key.
+// It is the same for every position except for its rotation, so store subtracts it, and attend adds its part of the
+// scores. With q rotated by its position, and a and b the two columns of a pair that rotates by the angle f per
+// position, q . rotated(bias, p) = sum over pairs of A cos(f p) + B sin(f p), A = qa ba + qb bb, B = qb ba - qa bb. For
+// a position s + i of a split that begins at s this is A' cos(f i) + B' sin(f i) with A and B rotated by s: cosines and
+// sines are the same for all splits and heads, and A' and B' are multiplied by them like a query by keys.
 #pragma once
 
 #include <deque>

@@ -79,7 +79,7 @@ class Panels {
         return kind == Activation::f32 && norm_ == nullptr && parts_ == 1 ? x_.data + first * x_.width : nullptr;
     }
     int64_t width() const { return x_.width; }
-    // Bytes of a worker's memory that this needs.
+    // Bytes that this needs in a worker's memory.
     size_t own_bytes() const { return aligned(tile_at_ + 2 * size_t(kernels_.row_block) * kPanel * 4); }
     // Sums of two panels with a block of rows, in this worker's memory.
     float* tile(const Worker& w) const { return reinterpret_cast<float*>(w.own() + tile_at_); }

@@ -17,7 +17,7 @@ constexpr int kMaxHeadDim = 576;
 struct Store final : Step {
     const Value q, k, v, y;  // v has width 0 if it is a part of k
     const Vector *const q_norm, *const k_norm;
-    const Vector* const k_bias;  // left out of the keys; attend adds it
+    const Vector* const k_bias;  // subtracted from the keys; attend adds its scores
     const float eps;
     const int entry, head_dim, v_dim;
     const Rotate rotate;

@@ -1,4 +1,4 @@
-// token_shift: the preceding row of each row in its sequence; that of the first row is in the slot.
+// token_shift: the preceding row of each row in its sequence. The slot has the row before the first one.
 #include "cpu/ops/slots.h"
 #include "cpu/ops/table.h"
 

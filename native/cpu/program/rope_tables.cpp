@@ -40,7 +40,7 @@ double series(const double (&terms)[n], double square) {
     return sum;
 }
 
-// Error below one unit in the last place for angles up to 2^20; the caller's positions times frequencies of at most 1.
+// Error below one unit in the last place for angles up to 2^20. Angles are positions times frequencies of at most 1.
 CosSin cos_sin(double angle) {
     if (!std::isfinite(angle)) return {angle - angle, angle - angle};
     const double quarters = std::nearbyint(angle * per_quarter);

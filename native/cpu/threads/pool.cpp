@@ -192,8 +192,8 @@ bool Pool::meet(uint32_t phase) {
     return last;
 }
 
-// Leaves behind the workers that have not entered the phase. True if only those were awaited. The phase cannot end
-// before one of them is counted: if it has ended, all were left behind by others or have entered.
+// Leaves behind the workers that have not entered the phase. Returns true if only they were awaited. The phase cannot
+// end before such a worker is counted, so if it has ended, others have left it behind or it has entered.
 bool Pool::leave_behind(uint32_t phase) {
     for (int i = 0; i < n_threads_; ++i) {
         uint64_t seen = place(i).word.load(std::memory_order_relaxed);

@@ -37,8 +37,8 @@ class Tasks {
     }
 
   private:
-    // Remainder of a part: the round's lowest 24 bits, then the first remaining unit and the end. Still of the round
-    // before, with nothing left, if no worker came here in this one.
+    // Remainder of a part: the round's lowest 24 bits, then the first remaining unit and the end. If no worker has come
+    // here in this round, it is the empty remainder of the previous one.
     struct alignas(64) Part {
         std::atomic<uint64_t> word{0};
     };

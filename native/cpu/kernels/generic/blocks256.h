@@ -6,7 +6,7 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Minima and offsets contribute a dot product of factors and the activations' sums, in bytes.
+// Stores the sums of the activations in bytes, for the dot products with minima and offsets.
 inline void planes(const int32_t* sums, int64_t n_columns, int8_t* to) {
     for (int64_t b = 0; b < n_columns / 256; ++b, sums += 16, to += kPlanes) {
         for (int i = 0; i < 16; ++i) {
@@ -68,7 +68,7 @@ template <class Type, int g>
     return Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
 }
 
-// For panels that are opened: f32 minima of 16 rows to `low`, sub-minima to `bytes`.
+// For opened panels: writes f32 minima of 16 rows to `low`, sub-minima to `bytes`.
 template <class Type>
 [[gnu::always_inline]] inline void open_minima(const uint8_t* panel, uint8_t* low, uint8_t* bytes) {
     store(reinterpret_cast<float*>(low), halves(panel + 32));

@@ -1,5 +1,5 @@
-// Weights in blocks of 64 columns with a float scale per 16, for few rows and for many. Activations have a scale and a
-// sum per 32 columns, two of each per block.
+// Kernels for weights in blocks of 64 columns with a float scale per 16, for few rows and for many. Activations have a
+// scale and a sum per 32 columns, two of each per block.
 //
 // A packed block of a panel: the scales of 16 rows in chunks of 4 bytes, then the quants in chunks of 4 bytes.
 

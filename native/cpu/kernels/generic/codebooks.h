@@ -18,14 +18,14 @@ template <int from, int n, int step>
     const I32 high = iadd(field<from + 2 * step, n, 17>(a), field<from + 3 * step, n, 25>(a));
     return as_bytes(iadd(iadd(low, high), iset1(0x01010101)));
 }
-// As above, for the top four bits of four words.
+// Odd factors from the top four bits of four words.
 [[gnu::always_inline]] inline U8 odd_factors(U8 a, U8 b, U8 c, U8 d) {
     const I32 low = iadd(field<28, 4, 1>(a), field<28, 4, 9>(b));
     const I32 high = iadd(field<28, 4, 17>(c), field<28, 4, 25>(d));
     return as_bytes(iadd(iadd(low, high), iset1(0x01010101)));
 }
 
-// 128 for a nibble with an odd number of bits: added twice it vanishes.
+// 128 for a nibble with an odd number of bits. Adding it twice overflows to 0.
 inline constexpr int8_t kParity[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0};
 // Seven bits in each byte, and their parity as the eighth.
 [[gnu::always_inline]] inline U8 eight_signs(I32 seven) {

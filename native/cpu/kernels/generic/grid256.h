@@ -297,7 +297,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
     }
 };
 
-// Tiles serve super-blocks, whose products fit two planes.
+// Matrix tiles are used for super-blocks, whose products fit two planes.
 using GridsTiles256 = Grids<Blocks256, Grid256, 256>;
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -16,7 +16,7 @@ template <class Kernel, int tile_bytes>
 struct GridPairs {
     static void dot(const GridBlocks& of, int n_rows);
 };
-// Not inline, so that `extern template` keeps it out of files that do not make it.
+// Not inline, so that files with an `extern template` declaration do not compile it.
 template <class Kernel, int tile_bytes>
 void GridPairs<Kernel, tile_bytes>::dot(const GridBlocks& of, int n_rows) {
     const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;

@@ -17,7 +17,7 @@ template <bool some>
 }
 
 // Runs all tokens for V vectors of columns of a block, from its column j on; `width` columns are stored together. Their
-// part of the state stays in L1 from token to token. `some`: the only vector has n columns.
+// part of the state stays in L1 between tokens. `some`: the only vector has n columns.
 template <ScanRule rule, int V, bool some>
 inline void scan_columns(const ScanTile& t, int64_t width, int64_t j, int n) {
     for (int64_t token = 0; token < t.n_tokens; ++token) {

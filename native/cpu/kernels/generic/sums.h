@@ -23,7 +23,7 @@ template <int Q>
     for (int j = 0; j < Q; ++j) sum[j] = add(add(acc[j][0], acc[j][1]), add(acc[j][2], acc[j][3]));
 }
 
-// Calls f(Q, from) with the largest Q that fits, until n are done.
+// Calls f(Q, from) with the largest Q that fits, until all n rows are done.
 template <int Q, class F>
 [[gnu::always_inline]] inline void in_groups(int n, const F& f) {
     int from = 0;

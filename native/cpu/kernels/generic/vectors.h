@@ -19,8 +19,8 @@ template <int n>
     F32 biased[n], p[n];
     for (int i = 0; i < n; ++i) {
         x[i] = at_least(x[i], -87.0f);
-        // 3 * 2^22 and more has no fraction: its lowest bits are the nearest whole number. Two sums are faster than two
-        // conversions on arm64, and as fast elsewhere.
+        // Floats from 3 * 2^22 on have no fraction, so their lowest bits are the nearest integer. Two additions are
+        // faster than two conversions on arm64, and as fast elsewhere.
         biased[i] = add(mul(x[i], set1(1.44269504f)), set1(12582912.0f));
         p[i] = sub(biased[i], set1(12582912.0f));
         x[i] = fma(p[i], set1(-0.693145752f), x[i]);  // ln 2 in two parts
@@ -136,7 +136,7 @@ inline void gelu_erf(const float* x, const float* up, int64_t n, float* y) {
 // x / (1 + e^u).
 [[gnu::always_inline]] inline F32 by_sigmoid(F32 x, F32 u) { return div(x, add(set1(1.0f), exp_by_steps(u))); }
 
-// The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+// GELU in the tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
 inline void gelu(const float* x, const float* up, int64_t n, float* y) {
     activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) {
         const F32 cube = mul(mul(mul(a, set1(0.044715f)), a), a);
@@ -144,7 +144,7 @@ inline void gelu(const float* x, const float* up, int64_t n, float* y) {
     });
 }
 
-// Sigmoid form, used by CLIP.
+// GELU in the sigmoid form, used by CLIP.
 inline void gelu_quick(const float* x, const float* up, int64_t n, float* y) {
     activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) { return by_sigmoid(a, mul(set1(-1.702f), a)); });
 }
