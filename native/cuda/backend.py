@@ -1,8 +1,8 @@
-"""The build backend of pyproject.toml: scikit-build-core, and NVRTC if kernels for GPUs are to be compiled.
+"""Build backend of pyproject.toml: scikit-build-core, plus NVRTC if CUDA kernels are to be compiled.
 
-NVRTC is 90 MB, and most machines have no GPU of NVIDIA: a list of requirements in pyproject.toml could not ask.
-An archive of Vulkan kernels that is older than native/gpu stays out: who installs a package has no sources to compare,
-and older kernels may take other arguments, which gives wrong numbers and no error.
+NVRTC takes 90 MB, and most machines have no NVIDIA GPU, so it is not a fixed requirement in pyproject.toml. Archives of
+Vulkan kernels that are older than native/gpu are excluded from the build: an installation has no sources to compare
+with, and older kernels may take other arguments, which gives wrong numbers without an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import compile as compiling  # beside this file: backend-path
+import compile as compiling  # in this folder (backend-path)
 from scikit_build_core import build as _build
 
 NVRTC = (
@@ -28,22 +28,22 @@ _Settings = dict[str, Any]
 
 
 def build_sdist(folder: str, config_settings: _Settings | None = None) -> str:
-    """Builds the sdist; returns its name."""
+    """Build the sdist and return its name."""
     return _build.build_sdist(folder, _checked(config_settings))
 
 
 def build_wheel(folder: str, config_settings: _Settings | None = None, metadata_directory: str | None = None) -> str:
-    """Builds a wheel; returns its name."""
+    """Build a wheel and return its name."""
     return _build.build_wheel(folder, _checked(config_settings), metadata_directory)
 
 
 def build_editable(folder: str, config_settings: _Settings | None = None, metadata_directory: str | None = None) -> str:
-    """Builds the wheel of an editable install; returns its name."""
+    """Build the wheel of an editable install and return its name."""
     return _build.build_editable(folder, _checked(config_settings), metadata_directory)
 
 
 def _checked(settings: _Settings | None) -> _Settings:
-    """The settings of a build, which leave out an archive of kernels that is not that of the sources."""
+    """Return the build settings, without the archive of Vulkan kernels if it is outdated."""
     settings = dict(settings or {})
     archive = _ROOT / _ARCHIVE
     if not archive.exists() or _sources_of(archive) == _sources_digest():
@@ -56,7 +56,7 @@ def _checked(settings: _Settings | None) -> _Settings:
 
 
 def _sources_of(archive: Path) -> str:
-    """The digest of the sources that an archive was made of; empty if it is damaged."""
+    """Return the source digest in an archive; "" if the archive is damaged."""
     data = archive.read_bytes()
     try:
         return str(json.loads(data[12 : 12 + int.from_bytes(data[8:12], "little")])["sources"])
@@ -65,7 +65,7 @@ def _sources_of(archive: Path) -> str:
 
 
 def _sources_digest() -> str | None:
-    """What native/gpu/compile.py writes into an archive; none if this Python lacks what opens one."""
+    """Return the digest that native/gpu/compile.py writes into an archive; None if this Python cannot compute it."""
     spec = importlib.util.spec_from_file_location("compile_gpu", _ROOT / "native" / "gpu" / "compile.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -77,12 +77,12 @@ def _sources_digest() -> str | None:
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
-    """Returns what is installed before a wheel is built."""
+    """Return the requirements for building a wheel."""
     return [*_build.get_requires_for_build_wheel(config_settings), *_compiler()]
 
 
 def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
-    """Returns what is installed before an editable install is built."""
+    """Return the requirements for building an editable install."""
     return [*_build.get_requires_for_build_editable(config_settings), *_compiler()]
 
 

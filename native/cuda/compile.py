@@ -34,10 +34,11 @@ MARK = b"woollyk2"
 # Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
 # generation alone, with all its instructions.
 KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
-# What a release has: sm_86 and sm_89 run the cubins of sm_80, and the wheel stays small.
+# Targets of a release: sm_86 and sm_89 run the cubins of sm_80, which keeps the wheel small.
 ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
-# Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
+# Sources that take long to compile. Each tile kind is compiled separately and in parallel, and a GPU loads only the
+# kinds of a model.
 BY_KIND = (
     "linear_splitk",
     "linear_rows8",
@@ -53,13 +54,13 @@ BY_KIND = (
 )
 
 
-# An instruction has 16 bytes, and bytes at the same place in it are alike. PTX is text.
+# Instructions have 16 bytes, and bytes at the same offset are similar. PTX is text.
 SIXTEENS = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}
 TEXT = {"id": lzma.FILTER_LZMA2, "preset": 9}
 
 
 def own_targets() -> tuple[str, ...]:
-    """Targets of the GPUs of this machine, with PTX if one of them is of another generation; none without a GPU."""
+    """Return the targets of this machine's GPUs, with PTX if one is of another generation; () without a GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -77,7 +78,7 @@ def own_targets() -> tuple[str, ...]:
 
 
 def wanted_targets(named: str = "", default: str = "none") -> tuple[str, ...]:
-    """Targets of a name, or of WOOLLY_CUDA_TARGETS: own, all, none, or a list with commas."""
+    """Return the targets of `named` or WOOLLY_CUDA_TARGETS: own, all, none, or a comma-separated list."""
     named = named or os.environ.get("WOOLLY_CUDA_TARGETS") or default
     if named == "own":
         return own_targets()
@@ -85,11 +86,11 @@ def wanted_targets(named: str = "", default: str = "none") -> tuple[str, ...]:
 
 
 class CompileError(Exception):
-    """A source that NVRTC refuses, with what it says."""
+    """NVRTC rejected a source."""
 
 
 def find_nvrtc() -> Path | None:
-    """The library: that of CUDA_NVRTC, or of the package; None if there is neither."""
+    """Return the NVRTC library of CUDA_NVRTC or of the package, or None."""
     if named := os.environ.get("CUDA_NVRTC"):
         return Path(named)
     try:
@@ -103,10 +104,10 @@ def find_nvrtc() -> Path | None:
 
 
 class Compiler:
-    """NVRTC."""
+    """NVRTC compiler."""
 
     def __init__(self, path: Path) -> None:
-        # NVRTC opens this one by its name alone, which is found if it is loaded already.
+        # NVRTC opens this library by name, which succeeds if it is already loaded.
         for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(path))
@@ -114,7 +115,7 @@ class Compiler:
 
     @property
     def version(self) -> str:
-        """Its version, such as 12.9."""
+        """Version, such as 12.9."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         return f"{major.value}.{minor.value}"
@@ -122,9 +123,9 @@ class Compiler:
     def compile(
         self, source: Path, target: str, kind: str = "", *, quick: bool = False
     ) -> tuple[bytes, list[str], str]:
-        """The image of a file for a target, the names of its kernels, and what the compiler says of it.
+        """Return the image of a file for a target, the names of its kernels, and the compiler's log.
 
-        With a kind of tiles: of its kernels for this kind alone. `quick` makes PTX without optimization.
+        `kind` selects the kernels of one tile kind. `quick` compiles PTX without optimization.
         """
         program = ctypes.c_void_p()
         text = source.read_bytes()
@@ -134,7 +135,7 @@ class Compiler:
             "--std=c++17",
             f"--include-path={HERE}",
             "--device-as-default-execution-space",
-            # a * b + c rounds once or twice as the source says, so that all kernels of a row agree.
+            # The source decides whether a * b + c rounds once or twice, so that all kernels compute the same bits.
             "--fmad=false",
         ]
         if quick and target.startswith("compute_"):
@@ -166,29 +167,29 @@ class Compiler:
 
 
 def sources(only: str | None = None) -> list[Path]:
-    """The files that are compiled, or the one of that name."""
+    """Return the source files, or only the one with the given name."""
     return [path for path in sorted(HERE.rglob("*.cu")) if only in (None, path.name, path.stem)]
 
 
 def kinds() -> dict[str, str]:
-    """Kinds of tiles: what they are called in kernels, and as types of C++."""
+    """Return the tile kinds: their names in kernels, and as C++ types."""
     (listed,) = re.findall(r"#define TILE_TYPES\(X\)((?:.*\\\n)*.*)", (HERE / "weights" / "tile.cuh").read_text())
     return dict(re.findall(r"X\((\w+), (\w+)\)", listed))
 
 
 def parts(source: Path) -> list[str]:
-    """What a source is compiled for, one by one: kinds of tiles, or all that it has."""
+    """Return the tile kinds that a source is compiled for, or [""]."""
     return list(kinds()) if source.stem in BY_KIND else [""]
 
 
 @functools.cache
 def _names() -> list[tuple[str, re.Pattern[str], Path]]:
-    """How kernels of each source are called: names that it declares, or pastes from a beginning and parameters."""
+    """Return (prefix, pattern, source) of kernel names, either declared or pasted from a prefix and parameters."""
     out = []
     for source in sources():
         text = source.read_text()
         names = re.findall(r"\bKERNEL\w*\((?:\w+, )*([a-z]\w*)\)", text) + re.findall(r"\b[a-z]\w*(?:##\w+)+", text)
-        for name in {*names, source.stem} - {"name"}:  # which is a macro's parameter
+        for name in {*names, source.stem} - {"name"}:  # "name" is a macro parameter
             head = name.partition("##")[0]
             out.append((head, re.compile(re.escape(head) + (r"\w+" if "##" in name else "")), source))
         out.append((f"{source.stem}_", re.compile(rf"{source.stem}_\w+"), source))
@@ -196,11 +197,11 @@ def _names() -> list[tuple[str, re.Pattern[str], Path]]:
 
 
 def unit_of(kernel: str) -> tuple[Path, str] | None:
-    """The source of a kernel, and the kind of tiles that it is compiled for, or ""; None if no source has it."""
+    """Return the source of a kernel and its tile kind or "", or None if no source has the kernel."""
     found = [(head, source) for head, name, source in _names() if name.fullmatch(kernel)]
     if not found:
         return None
-    # The longest beginning: moe_gemv_glu__ is of moe_rows8.cu, and moe_one_ of moe_down_gemv.cu.
+    # The longest prefix wins: moe_gemv_glu__ is in moe_rows8.cu, moe_one_ in moe_down_gemv.cu.
     source = max(found, key=lambda one: len(one[0]))[1]
     if source.stem not in BY_KIND:
         return source, ""
@@ -210,7 +211,7 @@ def unit_of(kernel: str) -> tuple[Path, str] | None:
 
 
 def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
-    """The bytes of an archive of (image, kernels) by target."""
+    """Return the bytes of an archive, given (image, kernels) pairs by target."""
     index: dict[str, list[dict[str, object]]] = {}
     data = b""
     for target, made in images.items():
@@ -226,14 +227,14 @@ def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
 
 
 def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[str]]]]:
-    """Images that are packed together: neighbours that differ in the kind of tiles alone, and those of attention."""
+    """Group the images to be compressed together: adjacent tile kinds of one source, and all of attention."""
     out: list[list[tuple[bytes, list[str]]]] = []
     before = ""
     for one in made:
-        if not one[1]:  # some have no kernels for a generation
+        if not one[1]:  # some sources have no kernels for a generation
             continue
         family, is_of_kind, _ = one[1][0].partition("__")
-        # Sources of attention share code, some most of it: together they take a sixth less, and 0.1 s to open.
+        # Attention sources share code. Compressed together, they take a sixth less space, and 0.1 s to open.
         if family.startswith("attend_"):
             family, is_of_kind = "attend", "_"
         if is_of_kind and family == before:
@@ -245,7 +246,7 @@ def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[st
 
 
 def main() -> int:
-    """Compiles what the command line says; 1 if a source is refused, 2 if there is no NVRTC."""
+    """Compile as the command line says. Return 1 if a source is rejected, 2 if there is no NVRTC."""
     parser = argparse.ArgumentParser(description="Compiles CUDA kernels by NVRTC.")
     parser.add_argument("--targets", default="", help="all, own, none, or names such as sm_90a,compute_80")
     parser.add_argument("--only", help="one source file; nothing is written")
@@ -284,7 +285,7 @@ def main() -> int:
         return image, kernels
 
     jobs = [(target, file, kind) for target in targets for file in files for kind in parts(file)]
-    # The longest first, so that no processor waits for one of them at the end.
+    # Longest first, so that no processor waits for them at the end.
     jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_rows8"))
     with ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(work, jobs))

@@ -244,7 +244,7 @@ __device__ void attend(const AttendParams& a) {
     wait_for_previous_kernel();
     const int tiles = (a.gqa() + QUERIES - 1) / QUERIES;
     const long long n_unsplit = (long long)a.b->n_rows * a.kv_heads * tiles;
-    // Partials of one KV tile if that is what gives each multiprocessor work: the grid has 8 blocks per multiprocessor.
+    // Partials have one KV tile if each multiprocessor then has work: the grid has 8 blocks per multiprocessor.
     const Partials tile_partials(a, KV_TILE);
     const Partials partials(
         a, tile_partials.is_split && n_unsplit * tile_partials.n <= gridDim.x / 2 ? KV_TILE : KV_SPLIT);

@@ -266,7 +266,7 @@ struct KvStream {
                     requested.request(is_v, {head_of<type>(all, pages.x, kv_heads, of.kv_head, D),
                                              head_of<type>(all, pages.y, kv_heads, of.kv_head, D)});
         }
-        // Loads a tile into its stage. `pages` are those of the tile, or of the next tile for q4, which it requests.
+        // Loads a tile into its stage. `pages` belong to the tile or, for q4, to the next tile, which it requests.
         __device__ __forceinline__ void load(int at, int2 pages, int newest) {
             const int from = at * KV_TILE;
             if constexpr (type == Q4) {

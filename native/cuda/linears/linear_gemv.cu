@@ -1,9 +1,9 @@
 // GEMV: products of one row, which bound the speed of a single answer.
 //
-// For rows of up to 14,336 columns, a multiple of 4, kept in registers of a block. A model launches hundreds of these
-// kernels in a row, so latency before the first tile counts as much as the tiles: nothing of the batch is read,
-// arguments of the first fetches come first, and the code is short because each kernel starts with a cold instruction
-// cache.
+// Rows have up to 14,336 columns, a multiple of 4, and stay in the registers of a block. A model launches hundreds of
+// these kernels in a row, so latency before the first tile counts as much as the tiles. Therefore the batch is not
+// read, arguments of the first fetches come first, and the code is short because each kernel starts with a cold
+// instruction cache.
 #include "linears/tile_stream.cuh"
 
 namespace {

@@ -67,7 +67,7 @@ struct Batch {
     const int* rope_rows;         // [n_rows]: row of cosines and sines; usually the position
     const int* attn_ranges;       // [n_rows][2]: visible positions (first, end) beyond the causal ones, or null
     const float* inputs_embeds;   // [..][embeds_width]: embeddings that replace tokens, or null
-    const int* embeds_at;         // [n_rows]: index into `brought`, -1 for tokens; or null
+    const int* embeds_at;         // [n_rows]: index into inputs_embeds, -1 for tokens; or null
     const int* gather_rows;       // [n_rows][n_gather]: table rows added to a row, -1: none
     const float* gather_weights;  // [n_rows][n_gather]: their weights
     int embeds_width, n_gather;

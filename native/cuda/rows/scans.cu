@@ -1,5 +1,5 @@
-// Recurrent layers: scan over the rows of a sequence, from its state slot and into others. Columns of the state are
-// independent: eight lanes keep one column in registers from the first row to the last.
+// Recurrent layers: scan over the rows of a sequence, which reads one state slot and writes others. Columns of the
+// state are independent: eight lanes keep one column in registers from the first row to the last.
 #include "primitives/common.cuh"
 
 constexpr int LANES = 8;     // per column
