@@ -33,11 +33,11 @@ def manifest() -> Path | None:
 
 def compile_here(prefixes: tuple[str, ...]) -> None:
     """Has the driver of this process compile kernels; it prints what each takes to standard error."""
-    from woolly.runtime.vulkan.archive import SpirvArchive
     from woolly.runtime.vulkan.context import VulkanContext
+    from woolly.runtime.vulkan.cooperative_matrix import KERNELS
+    from woolly.runtime.vulkan.kernel_archive import SpirvArchive
     from woolly.runtime.vulkan.libvulkan import open_driver
-    from woolly.runtime.vulkan.matrices import KERNELS
-    from woolly.runtime.vulkan.physical import find_physical
+    from woolly.runtime.vulkan.physical_device import find_physical
 
     driver, archive = open_driver(), SpirvArchive()
     context = VulkanContext(driver, find_physical(driver, 0), archive)

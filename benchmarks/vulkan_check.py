@@ -23,10 +23,10 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, choose, pages_for
 from woolly.runtime.gpu import probe as probing
-from woolly.runtime.vulkan import driver as driving
-from woolly.runtime.vulkan.driver import open_device
+from woolly.runtime.vulkan import device as driving
+from woolly.runtime.vulkan.device import open_device
 from woolly.runtime.vulkan.libvulkan import open_driver
-from woolly.runtime.vulkan.physical import list_physical
+from woolly.runtime.vulkan.physical_device import list_physical
 
 
 def show_devices() -> None:

@@ -25,9 +25,9 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, Program
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.device import open_device
 from woolly.runtime.gpu.batch import BATCH
-from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.top_k import Ranker
 from woolly.tokens import Tokenizer
 
 CTX = 768

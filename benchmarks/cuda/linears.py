@@ -22,11 +22,11 @@ from woolly.plan import Plan, Step, Value, Weight
 from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.quant import GGMLType
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
-from woolly.runtime.cuda.driver import CudaDevice, open_device
+from woolly.runtime.cuda.device import CudaDevice, open_device
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Array, Emitter
+from woolly.runtime.gpu.emitter import Array, Emitter
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 _BATCH_BYTES = 256  # struct Batch of native/cuda/primitives/common.cuh
 _COPIES_BYTES = 250 << 20

@@ -6,8 +6,8 @@ python native/gpu/wanted.py     # yes or no
 from __future__ import annotations
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.choose import BACKENDS
-from woolly.runtime.vulkan.level import find_level
+from woolly.runtime.backends import BACKENDS
+from woolly.runtime.vulkan.auto_selection import find_level
 
 
 def are_kernels_wanted() -> bool:

@@ -13,8 +13,8 @@ from woolly import LLM, RequestError, SamplingParams
 from woolly.cluster.stage import Stage, _free_memory
 from woolly.errors import StageError
 from woolly.runtime import Gpu, Stages
-from woolly.runtime.gpu.measure import RESERVE
-from woolly.runtime.pipeline import place as places
+from woolly.runtime.gpu.memory_requirements import RESERVE
+from woolly.runtime.pipeline import stage_client as places
 
 PROMPTS = ["the sheep and the", "rivers in the and", "the sheep and the shepherd" * 6]
 PARAMS = [

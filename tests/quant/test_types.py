@@ -120,7 +120,7 @@ def test_weight_type_is_in_five_files_and_its_encoders():
     for name in ("TQ1_0", "TQ2_0"):
         assert files_that_name(name) == recipe_of(name) | {RARE} | vulkan_of(name) | others
         assert len(files_that_name(name) - others) == 5
-    # These bring a kind of tile of their own, whose bytes are by name in tiles.py, and checkpoints are stored in them.
+    # These have a kind of tile of their own, whose bytes are listed in weight_tiles.py; checkpoints are stored in them.
     tile = {f"native/cuda/weights/{file}" for file in ("tile.cuh", "tile_32.cuh", "pack.cuh")}
     own = {BLOCKS, CONVERTED, *WRITTEN, "woolly/quantize/recipe.py"} | tile
     assert files_that_name("NVFP4") == recipe_of("NVFP4") | own | vulkan_of("NVFP4")

@@ -33,8 +33,8 @@ from woolly.models import trace
 from woolly.runtime import BACKENDS, Batch, Options, choose, pages_for
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan import cooperative_matrix
+from woolly.runtime.vulkan.kernel_archive import open_archive
 from woolly.runtime.vulkan.ops import attention
 
 CASES = ALL | FOUR_BITS | PAIRS | CHOICES | COMPRESSIONS | RUNNING
@@ -100,7 +100,9 @@ def everything(
     for name, mine, its in zip(probe.NAMES, found, wanted, strict=True):
         report.say(f"probe of {name}: {np.count_nonzero(mine != its)} of {len(its)} differ")
     variant = "metal" if kind == "metal" else device._shared.variant
-    names = [name for name in open_archive().names(variant) if device.architecture or name not in matrices.KERNELS]
+    names = [
+        name for name in open_archive().names(variant) if device.architecture or name not in cooperative_matrix.KERNELS
+    ]
     report.ring("kernels compiled", ((name, partial(device.prepare, name, 0)) for name in names))
     backend = _Opened(kind, device)
     chosen = [name for name in CASES if name.startswith(prefixes)]
@@ -200,7 +202,7 @@ def text_of_metal(prefixes: tuple[str, ...]) -> int:
     """Report for Metal's source compiled as C++, without a Mac; all kernels take some minutes to compile."""
     from tests.runtime.metal.fake import FakeMetal
     from tests.runtime.metal.text import build, texts
-    from woolly.runtime.metal.driver import open_device
+    from woolly.runtime.metal.device import open_device
 
     known, report = texts(), Report()
     device = open_device(driver=FakeMetal(build(known), {text: name for name, text in known.items()}))

@@ -23,10 +23,10 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 from woolly.runtime.cpu import program as cpu_program
-from woolly.runtime.cpu.age import advice_if_old
+from woolly.runtime.cpu.stale_build import advice_if_old
 from woolly.runtime.gpu.core import Core
 from woolly.runtime.reference import ReferenceBackend
-from woolly.runtime.views import Views, check_weights
+from woolly.runtime.weight_views import Views, check_weights
 
 
 def compiled(tiny, folder, **options):
@@ -298,7 +298,9 @@ def test_library_older_than_its_sources_is_reported_if_native_code_rejects_a_ste
     assert advice_if_old(tmp_path / "native", library) == advice_if_old(tmp_path / "none", library) == ""
     assert advice_if_old(tmp_path / "native", tmp_path / "none") == ""
     os.utime(source, (300, 300))
-    monkeypatch.setattr("woolly.runtime.cpu.steps.advice_if_old", lambda: advice_if_old(tmp_path / "native", library))
+    monkeypatch.setattr(
+        "woolly.runtime.cpu.native_steps.advice_if_old", lambda: advice_if_old(tmp_path / "native", library)
+    )
     monkeypatch.setattr(program._steps, "_native", MagicMock(add_step=MagicMock(side_effect=ValueError("no weight"))))
     with pytest.raises(UnsupportedError, match=r"no weight; the native library is older than these sources: .*run"):
         program._steps._add(program.running_plan.steps[0], False)

@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from woolly.runtime.doubles import exp2_double, exp_double, fades_of, log_double, slopes_of
+from woolly.runtime.f64_math import exp2_double, exp_double, fades_of, log_double, slopes_of
 from woolly.runtime.reference.ops import alibi_slopes, distance_buckets
 
 RANDOM = np.random.default_rng(7)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from woolly.runtime import forks
+from woolly.runtime import fork_safety
 
 
 class Gpu:
@@ -22,17 +22,17 @@ class Broken:
 
 def is_open():
     """True if another fork could begin."""
-    taken = forks._lock.acquire(blocking=False)
+    taken = fork_safety._lock.acquire(blocking=False)
     if taken:
-        forks._lock.release()
-    return taken and forks._collected == []
+        fork_safety._lock.release()
+    return taken and fork_safety._collected == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("is_collecting", [True, False])
 def test_child_collects_no_garbage_until_its_gpus_are_released(is_collecting, monkeypatch):
     gpu, before = Gpu(), gc.isenabled()
-    monkeypatch.setattr(forks, "_opened", [Broken(), gpu])
+    monkeypatch.setattr(fork_safety, "_opened", [Broken(), gpu])
     (gc.enable if is_collecting else gc.disable)()
     try:
         if (child := os.fork()) == 0:  # pragma: no cover - in the child
@@ -46,8 +46,8 @@ def test_child_collects_no_garbage_until_its_gpus_are_released(is_collecting, mo
 
 def test_closed_devices_are_forgotten():
     gpu = Gpu()
-    forks.leave_in_children(gpu)
-    assert gpu in forks._opened
+    fork_safety.leave_in_children(gpu)
+    assert gpu in fork_safety._opened
     del gpu
     gc.collect()
-    assert not any(isinstance(one, Gpu) for one in forks._opened)
+    assert not any(isinstance(one, Gpu) for one in fork_safety._opened)

@@ -21,8 +21,8 @@ from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.split import Segment, SplitProgram
 from woolly.runtime.vulkan import VulkanBackend
-from woolly.runtime.vulkan.driver import open_device
-from woolly.runtime.vulkan.level import LEVEL
+from woolly.runtime.vulkan.auto_selection import LEVEL
+from woolly.runtime.vulkan.device import open_device
 
 IDS = np.random.RandomState(4).randint(0, 264, 36).tolist()
 BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 33, 35])

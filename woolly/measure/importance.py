@@ -21,7 +21,7 @@ from woolly.measure.slot_rotation import SlotRotation
 from woolly.models import trace
 from woolly.quantize.imatrix import ColumnSums, ImportanceMatrix
 from woolly.runtime import Batch, Options, pages_for
-from woolly.runtime.observed import ObservedProgram
+from woolly.runtime.activation_observer import ObservedProgram
 from woolly.store import resolve
 from woolly.tokens import Tokenizer
 

@@ -3,15 +3,16 @@
 from typing import TYPE_CHECKING
 
 from woolly.later import later
-from woolly.runtime.choose import BACKENDS, choose, find_gpu_backend, plan_placement
+from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_placement
 
 if TYPE_CHECKING:
-    from woolly.runtime.arithmetic import ARITHMETIC
+    from woolly.runtime.arithmetic_version import ARITHMETIC
     from woolly.runtime.batch import Batch
+    from woolly.runtime.device_share import Share
     from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
     from woolly.runtime.gpu.backend import GpuBackend
-    from woolly.runtime.gpu.found import Gpu
-    from woolly.runtime.gpus import find_gpu, name_gpus
+    from woolly.runtime.gpu.gpu_info import Gpu
+    from woolly.runtime.gpu_discovery import find_gpu, name_gpus
     from woolly.runtime.options import (
         KV_TYPES,
         Options,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
         Program,
         WeightStats,
     )
-    from woolly.runtime.ranking import (
+    from woolly.runtime.split import Placement, SplitState
+    from woolly.runtime.stage_addresses import Stages, read_token
+    from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
+    from woolly.runtime.top_logits import (
         MAX_RANKED,
         PICK,
         AsyncRanks,
@@ -43,10 +47,6 @@ if TYPE_CHECKING:
         as_async_ranks,
         as_ranks,
     )
-    from woolly.runtime.shares import Share
-    from woolly.runtime.split import Placement, SplitState
-    from woolly.runtime.stages import Stages, read_token
-    from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
 __all__ = [
     "ARITHMETIC",
@@ -103,18 +103,18 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "arithmetic": "ARITHMETIC",
+        "arithmetic_version": "ARITHMETIC",
         "batch": "Batch",
         "devices": "GPU_KINDS TOWER_KINDS backend_for is_gpu_backend parse_devices",
         "gpu.backend": "GpuBackend",
-        "gpu.found": "Gpu",
-        "gpus": "find_gpu name_gpus",
+        "gpu.gpu_info": "Gpu",
+        "gpu_discovery": "find_gpu name_gpus",
         "options": "KV_TYPES Options check_kv_type kv_types_of parse_max_running parse_layers parse_size",
         "program": "About Advances Backend CancelledRun CutsRows DraftProgram LostState Program WeightStats",
-        "ranking": "MAX_RANKED PICK NextStep LostRows Ranking Ranks AsyncRanks as_ranks as_async_ranks",
-        "shares": "Share",
+        "top_logits": "MAX_RANKED PICK NextStep LostRows Ranking Ranks AsyncRanks as_ranks as_async_ranks",
+        "device_share": "Share",
         "split": "Placement SplitState",
-        "stages": "Stages read_token",
+        "stage_addresses": "Stages read_token",
         "state": "PAGE_SIZE PortableState State pages_for",
     },
 )

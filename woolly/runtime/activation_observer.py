@@ -16,7 +16,7 @@ from woolly.runtime.reference.moe import expert_rows
 from woolly.runtime.reference.ops import OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor

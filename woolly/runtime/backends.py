@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.runtime.options import Options
     from woolly.runtime.program import Backend, Program
     from woolly.runtime.split import Placement
-    from woolly.runtime.stages import Stages
+    from woolly.runtime.stage_addresses import Stages
 
 log = logging.getLogger("woolly.runtime")
 

@@ -10,7 +10,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 
 if TYPE_CHECKING:
-    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.gpu.gpu_info import Gpu
 
 
 def _rooms(kind: str | None) -> Iterator[Any]:

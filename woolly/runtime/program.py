@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.plan import Plan
     from woolly.runtime.batch import Batch
+    from woolly.runtime.device_share import Share
     from woolly.runtime.options import Options
-    from woolly.runtime.shares import Share
     from woolly.runtime.state import State
 
 

@@ -12,7 +12,7 @@ from woolly.plan import Plan, Rope, Step, rope_axes, rope_frequencies
 
 if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
-    from woolly.runtime.views import Views
+    from woolly.runtime.weight_views import Views
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]

@@ -15,9 +15,9 @@ from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.ops.attention import is_far
 from woolly.runtime.gpu.batch import is_apart
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Array, Emitter, Fill
+from woolly.runtime.gpu.emitter import Array, Emitter, Fill
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 if TYPE_CHECKING:
     from tests.runtime.cuda.emulated import EmulatedDevice

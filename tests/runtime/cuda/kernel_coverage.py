@@ -25,7 +25,7 @@ from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.cuda.driver import CudaDevice
+from woolly.runtime.cuda.device import CudaDevice
 from woolly.runtime.cuda.ops import KERNELS
 from woolly.runtime.gpu import core
 from woolly.runtime.gpu.device import Address

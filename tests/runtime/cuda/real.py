@@ -26,10 +26,10 @@ from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.device import open_device
 from woolly.runtime.gpu import core
 from woolly.runtime.gpu.batch import BATCH
-from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.top_k import Ranker
 
 Check = tuple[str, Callable[[], None]]
 

@@ -13,7 +13,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import PICK, AsyncRanks, Batch, CancelledRun, LostRows, NextStep, Options
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.top_k import Ranker
 from woolly.sampling.choosers import Greedy
 from woolly.sampling.sampler import Sampler
 from woolly.tokens import Tokenizer

@@ -14,7 +14,7 @@ from woolly.runtime import Batch
 from woolly.runtime.gpu.batch import BATCH, BatchSlot, check_batch, is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 
 class Memory:

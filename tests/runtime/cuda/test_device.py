@@ -9,11 +9,11 @@ import pytest
 from native.cuda.compile import archive, packs
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime import forks
-from woolly.runtime.cuda import context, gpus, libcuda
-from woolly.runtime.cuda import driver as module
-from woolly.runtime.cuda.archive import Archive
-from woolly.runtime.cuda.driver import open_device
+from woolly.runtime import fork_safety
+from woolly.runtime.cuda import context, gpu_discovery, libcuda
+from woolly.runtime.cuda import device as module
+from woolly.runtime.cuda.device import open_device
+from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.gpu.device import Address
 
@@ -319,7 +319,7 @@ def test_memory_wrongly_reported_as_pinned_is_not_used(device, library):
 
 
 def test_forked_child_makes_no_driver_call_when_dropping_inherited_objects(device, library):
-    assert device._shared in forks._opened
+    assert device._shared in fork_safety._opened
     seen, place = device.pinned(10), device.allocate(10)
     device.wait()
     device._shared.leave()
@@ -370,22 +370,22 @@ def test_build_without_kernels_says_why(tmp_path):
 
 
 def test_gpu_is_inspected_without_a_program(device, library, kernels, monkeypatch):
-    monkeypatch.setattr(gpus, "open_driver", lambda: Driver(library))
+    monkeypatch.setattr(gpu_discovery, "open_driver", lambda: Driver(library))
     monkeypatch.setattr(module, "open_driver", lambda: Driver(library))
-    found = gpus.find_gpu()
+    found = gpu_discovery.find_gpu()
     assert (found.name, found.level, found.free, found.total) == ("NVIDIA Fake", "sm_90", 1 << 30, 2 << 30)
     assert found.bandwidth == pytest.approx(2 * 3.201e9 * 6144 / 8)
     before = library.calls["cuCtxSetCurrent"]
     device.memory()  # its context is not that of the thread any more
     assert library.calls["cuCtxSetCurrent"] == before + 1
-    assert gpus.count_gpus() == 1
+    assert gpu_discovery.count_gpus() == 1
     with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU: numbers count"):
-        gpus.find_gpu(1)
+        gpu_discovery.find_gpu(1)
     library.results["cuDevicePrimaryCtxRetain"] = 2  # other programs have all of its memory
     with pytest.raises(DeviceError, match="NVIDIA Fake has no memory left; end other programs on it") as full:
-        gpus.find_gpu()
+        gpu_discovery.find_gpu()
     assert full.value.fault == "NVIDIA Fake has no memory left"
     library.n_devices = 0
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
-        gpus.find_gpu()
-    assert gpus.count_gpus() == 0
+        gpu_discovery.find_gpu()
+    assert gpu_discovery.count_gpus() == 0

@@ -14,10 +14,10 @@ from woolly.models import trace
 from woolly.plan.passes import fuse
 from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter, GridRows, Launch
+from woolly.runtime.gpu.emitter import Emitter, GridRows, Launch
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 
 class Counting:

@@ -11,10 +11,10 @@ import pytest
 from native.cuda import compile as compiling
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, StoreError
-from woolly.runtime.cuda import driver as module
-from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda import device as module
 from woolly.runtime.cuda.backend import CudaBackend, _warn
-from woolly.runtime.cuda.driver import find_level, open_device
+from woolly.runtime.cuda.device import find_level, open_device
+from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.kernel_compiler import KernelCompiler
 from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.gpu.device import Address

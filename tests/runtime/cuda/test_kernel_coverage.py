@@ -7,7 +7,7 @@ from tests.cases.scans import ALL
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.kernel_coverage import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.cuda.driver import CudaDevice
+from woolly.runtime.cuda.device import CudaDevice
 from woolly.runtime.gpu import core
 
 

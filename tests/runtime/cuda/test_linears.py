@@ -14,7 +14,7 @@ from tests.runtime.cuda.harness import CaseProgram
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
-from woolly.runtime.cuda.ops import rows32
+from woolly.runtime.cuda.ops import linear_rows32
 
 # A case for each kind of tiles, then each way to fuse.
 PLAIN = [
@@ -138,7 +138,7 @@ def test_some_row_kernels_match_many_row_kernels(type, n_columns, is_glu, tmp_pa
 
     case, rows = Case("rows32", "linears", make, build, "linears"), []
     for generations in ((), (80,)):
-        monkeypatch.setattr(rows32, "_GENERATIONS", generations)
+        monkeypatch.setattr(linear_rows32, "_GENERATIONS", generations)
         device = EmulatedDevice()
         with case.open(tmp_path) as file:
             program = CaseProgram(device, fuse(case.plan(file)), file.tensors)

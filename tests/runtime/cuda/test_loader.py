@@ -14,10 +14,10 @@ from woolly.gguf import Tensor
 from woolly.gguf.map import MemoryMap
 from woolly.quant import GGMLType
 from woolly.runtime.gpu import loader
-from woolly.runtime.gpu.emit import Array, Fill, TensorPart
+from woolly.runtime.gpu.emitter import Array, Fill, TensorPart
 from woolly.runtime.gpu.loader import Loader
 from woolly.runtime.program import CancelledRun
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 ROWS, COLUMNS = 40, 25
 

@@ -11,7 +11,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, Ranks
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.top_k import Ranker
 
 
 @pytest.fixture(scope="module")

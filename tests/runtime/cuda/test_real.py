@@ -6,7 +6,7 @@ from tests.runtime.cuda import real
 from tests.runtime.cuda.towers import towers
 from tests.runtime.split import real as split
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.device import open_device
 
 pytestmark = pytest.mark.gpu
 

@@ -20,7 +20,7 @@ from woolly.plan.passes import fuse
 from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.gpu import core
-from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.gpu.gpu_info import Gpu
 from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
 

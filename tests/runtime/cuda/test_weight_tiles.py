@@ -11,7 +11,7 @@ from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Weight
 from woolly.quant import GGMLType, dequantize
-from woolly.runtime.cuda.tiles import can_pack, kind_of, packed_bytes, tile_bytes, tiles_of
+from woolly.runtime.cuda.weight_tiles import can_pack, kind_of, packed_bytes, tile_bytes, tiles_of
 from woolly.runtime.gpu.device import Address
 
 PACKED = [type for type in TYPES if type != GGMLType.F32]

@@ -10,7 +10,7 @@ import pytest
 from native.cuda.compile import archive
 from tests.runtime.cuda.fake import FakeLibrary
 from woolly.runtime.cuda import context, libcuda
-from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.libcuda import Driver
 
 

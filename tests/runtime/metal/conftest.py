@@ -5,7 +5,7 @@ import pytest
 from tests.runtime.metal.fake import FakeMetal
 from tests.runtime.metal.text import build, texts
 from woolly.runtime.metal.backend import MetalBackend
-from woolly.runtime.metal.driver import MetalDevice, open_device
+from woolly.runtime.metal.device import MetalDevice, open_device
 from woolly.runtime.metal.memory import MetalMemory
 
 #: What the models of these tests launch, compiled at once; `scripts/gpu text` runs all that there are.

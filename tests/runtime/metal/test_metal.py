@@ -24,10 +24,10 @@ from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.metal import gpus, libobjc
+from woolly.runtime.metal import gpu_discovery, libobjc
 from woolly.runtime.metal.backend import MetalBackend
 from woolly.runtime.metal.context import MetalContext
-from woolly.runtime.metal.driver import find_level, open_device
+from woolly.runtime.metal.device import find_level, open_device
 from woolly.runtime.metal.stream import MetalStream
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan.backend import VulkanBackend
@@ -323,11 +323,11 @@ def test_forked_child_leaves_the_gpu_alone(device, monkeypatch):
 
 def test_metal_is_listed_everywhere_and_used_only_by_name(fake, monkeypatch):
     assert parse_devices("metal:1") == (1,) and backend_for("metal") == "metal"
-    monkeypatch.setattr(gpus, "open_driver", lambda: fake)
+    monkeypatch.setattr(gpu_discovery, "open_driver", lambda: fake)
     found = find_gpu(0, "metal")
     assert (found.name, found.level, found.total) == ("Fake M9", "metal", 8 << 30)
     with pytest.raises(DeviceError, match="Fake M9 shares the memory of the CPU, and is taken by name alone"):
-        gpus.find_gpu()
+        gpu_discovery.find_gpu()
     assert name_gpus("metal") == [] and fake.left() == []
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.runtime.cuda import emulated
 from woolly.errors import DeviceError
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.kernel_archive import open_archive
 
 SHIM = Path(__file__).parents[3] / "native" / "gpu" / "emulated"
 FLAGS = (*emulated.FLAGS, "-fsigned-char", "-fsingle-precision-constant")

@@ -18,9 +18,9 @@ from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 from woolly.runtime.cuda import CudaBackend
-from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import Context
-from woolly.runtime.cuda.driver import CudaDevice, open_device
+from woolly.runtime.cuda.device import CudaDevice, open_device
+from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.libcuda import open_driver
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.split import SplitBackend, SplitProgram

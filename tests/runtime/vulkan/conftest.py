@@ -10,7 +10,7 @@ import pytest
 from tests.test_house import ROOT
 from woolly.errors import DeviceError
 from woolly.runtime.vulkan.backend import VulkanBackend
-from woolly.runtime.vulkan.driver import VulkanDevice, open_device
+from woolly.runtime.vulkan.device import VulkanDevice, open_device
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.runtime.vulkan.test_models import both
 from woolly.errors import UnsupportedError
 from woolly.runtime.gpu.arguments import _packed
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.kernel_archive import open_archive
 
 PUSHED = 9  # the storage class of what launches push
 

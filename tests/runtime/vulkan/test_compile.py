@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
+from woolly.runtime.vulkan import cooperative_matrix
+from woolly.runtime.vulkan.kernel_archive import ARCHIVE, SpirvArchive
 from woolly.runtime.vulkan.ops import attention
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,9 +82,9 @@ def shared_bytes(code):
 def test_workgroups_share_no_more_memory_than_vulkan_guarantees(archive):
     most = {name: shared_bytes(archive.kernel("plain", name)) for name in archive.names("plain")}
     assert most["experts_route"] > 0
-    tiled = matrices.KERNELS
+    tiled = cooperative_matrix.KERNELS
     assert set(most) - set(archive.names("double")) == tiled
-    assert max(most[name] for name in tiled) <= matrices._SHARED, "what a GPU must have for them"
+    assert max(most[name] for name in tiled) <= cooperative_matrix._SHARED, "what a GPU must have for them"
     queries = {name for name in most if name.startswith(("attend_tile_", "attend_staged_"))}
     assert max(most[name] for name in queries) <= attention._TILE_SHARED, "what a device must have for them"
     assert {name for name, n in most.items() if n > 16_384} <= tiled | queries

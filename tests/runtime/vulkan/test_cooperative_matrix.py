@@ -11,11 +11,11 @@ import pytest
 from tests.cases.scans import ALL
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import SpirvArchive, open_archive
-from woolly.runtime.vulkan.physical import features_chain
+from woolly.runtime.vulkan import cooperative_matrix
+from woolly.runtime.vulkan.kernel_archive import SpirvArchive, open_archive
+from woolly.runtime.vulkan.physical_device import features_chain
 
-ALL_FEATURES = frozenset(matrices.FEATURES)
+ALL_FEATURES = frozenset(cooperative_matrix.FEATURES)
 TILE, OF_BYTES = (16, 16, 16, 0, 0, 1, 1, 0, 3), (16, 16, 32, 3, 3, 5, 5, 0, 3)
 
 
@@ -35,7 +35,7 @@ class Driver:
 
 
 def test_gpu_with_matching_tiles_has_matrix_units():
-    assert matrices.has_units(Driver(OF_BYTES, TILE), None, ALL_FEATURES, 49152, (32, 32))
+    assert cooperative_matrix.has_units(Driver(OF_BYTES, TILE), None, ALL_FEATURES, 49152, (32, 32))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_gpu_with_matching_tiles_has_matrix_units():
     ],
 )
 def test_other_gpus_have_no_matrix_units(tiles, features, shared, sizes):
-    assert not matrices.has_units(Driver(*tiles), None, features, shared, sizes)
+    assert not cooperative_matrix.has_units(Driver(*tiles), None, features, shared, sizes)
 
 
 def test_matrix_extension_is_requested_where_available():
@@ -62,16 +62,20 @@ def test_matrix_extension_is_requested_where_available():
 def test_archive_has_a_kernel_for_each_type(vulkan):
     names = set(open_archive().names())
     for kernel in ("linear_tiles", "linear_squares", "linear_strips", "linear_slips"):
-        assert {name for name in names if name.startswith(kernel)} == {f"{kernel}_{one}" for one in matrices.TYPES}
+        assert {name for name in names if name.startswith(kernel)} == {
+            f"{kernel}_{one}" for one in cooperative_matrix.TYPES
+        }
 
 
 def test_kernel_is_probed_before_use(opened, monkeypatch):
     """By kernels that every device has, since none of the tests has matrix units."""
-    assert matrices.is_exact(opened, (("linear_few", (9, 34, 1), 128),))
-    other = {name: numbers for name, numbers in matrices.TYPES.items() if name == "q6_k"}
-    monkeypatch.setattr(matrices, "TYPES", other)
-    assert not matrices.is_exact(opened, (("linear_few", (9, 33, 1), 128),)), "the last rows are not computed"
-    assert not matrices.is_exact(opened, (("linear_other", (2, 2, 1), 256),)), "a kernel that cannot be opened"
+    assert cooperative_matrix.is_exact(opened, (("linear_few", (9, 34, 1), 128),))
+    other = {name: numbers for name, numbers in cooperative_matrix.TYPES.items() if name == "q6_k"}
+    monkeypatch.setattr(cooperative_matrix, "TYPES", other)
+    assert not cooperative_matrix.is_exact(opened, (("linear_few", (9, 33, 1), 128),)), "the last rows are not computed"
+    assert not cooperative_matrix.is_exact(opened, (("linear_other", (2, 2, 1), 256),)), (
+        "a kernel that cannot be opened"
+    )
 
 
 def test_tiles_match_dot_products(opened, compiling, monkeypatch):
@@ -91,13 +95,15 @@ def test_tiles_match_dot_products(opened, compiling, monkeypatch):
         SpirvArchive, "kernel", lambda self, variant, name: codes.get(name) or plain(self, variant, name)
     )
     for name, value in {"_N_OUT": 20, "_N_ROWS": 18, "_COLUMNS": 512}.items():
-        monkeypatch.setattr(matrices, name, value)
-    monkeypatch.setattr(matrices, "TYPES", {name: matrices.TYPES[name] for name in names})
-    assert matrices.is_exact(opened, (("linear_emulated", (2, 2, 1), 32),))
-    assert not matrices.is_exact(opened, (("linear_emulated", (2, 1, 1), 32),)), "the last rows are not computed"
+        monkeypatch.setattr(cooperative_matrix, name, value)
+    monkeypatch.setattr(cooperative_matrix, "TYPES", {name: cooperative_matrix.TYPES[name] for name in names})
+    assert cooperative_matrix.is_exact(opened, (("linear_emulated", (2, 2, 1), 32),))
+    assert not cooperative_matrix.is_exact(opened, (("linear_emulated", (2, 1, 1), 32),)), (
+        "the last rows are not computed"
+    )
 
 
-@pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in matrices.TYPES])
+@pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in cooperative_matrix.TYPES])
 def test_many_rows_match_the_cpu_backend(name, opened, vulkan, tmp_path):
     """With units by tiles of each form, without them by dots: more rows than a group has, and fewer than two have."""
     case = ALL[name]

@@ -12,14 +12,14 @@ import pytest
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.memory import Block
-from woolly.runtime.vulkan import archive, libvulkan, physical
-from woolly.runtime.vulkan import driver as driving
-from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
+from woolly.runtime.vulkan import device as driving
+from woolly.runtime.vulkan import kernel_archive, libvulkan, physical_device
+from woolly.runtime.vulkan.auto_selection import LEVEL, find_level
 from woolly.runtime.vulkan.context import VulkanContext
-from woolly.runtime.vulkan.driver import VulkanDevice
-from woolly.runtime.vulkan.level import LEVEL, find_level
+from woolly.runtime.vulkan.device import VulkanDevice
+from woolly.runtime.vulkan.kernel_archive import ARCHIVE, SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
-from woolly.runtime.vulkan.physical import FEATURES, Physical, find_physical
+from woolly.runtime.vulkan.physical_device import FEATURES, Physical, find_physical
 from woolly.runtime.vulkan.spirv import with_modes
 
 
@@ -225,14 +225,14 @@ class Counting(Failing):
 
 
 def test_archive_is_read_once_for_all_devices(opened, monkeypatch):
-    archive._read.cache_clear()
+    kernel_archive._read.cache_clear()
     read = []
-    monkeypatch.setattr(archive, "SpirvArchive", lambda path: read.append(path) or SpirvArchive(path))
+    monkeypatch.setattr(kernel_archive, "SpirvArchive", lambda path: read.append(path) or SpirvArchive(path))
     with suppress(DeviceError):  # the CPU in place of a GPU
         find_level()
     driving.open_device().close()
     assert read == [ARCHIVE]
-    archive._read.cache_clear()
+    kernel_archive._read.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitSemaphores"])
@@ -304,10 +304,10 @@ def test_missing_features_are_named():
 def test_cpu_driver_is_used_only_by_name(opened, monkeypatch):
     found = find_physical(open_driver(), 0)
     for kind, sentence in (("software", "which is the CPU"), ("integrated", "is taken by name alone")):
-        monkeypatch.setattr(physical, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
+        monkeypatch.setattr(physical_device, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
         with pytest.raises(DeviceError, match=sentence):
             find_level()
-    monkeypatch.setattr(physical, "find_physical", lambda *_: replace(found, kind="discrete"))
+    monkeypatch.setattr(physical_device, "find_physical", lambda *_: replace(found, kind="discrete"))
     assert find_level() == LEVEL
 
 

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from woolly.errors import DeviceError
-from woolly.runtime.vulkan import archive
-from woolly.runtime.vulkan.archive import SpirvArchive
+from woolly.runtime.vulkan import kernel_archive
+from woolly.runtime.vulkan.kernel_archive import SpirvArchive
 
 
 def test_missing_or_damaged_archive_gives_a_one_line_error(tmp_path):
@@ -21,7 +21,7 @@ def test_missing_or_damaged_archive_gives_a_one_line_error(tmp_path):
 
 
 def test_damaged_pack_gives_a_one_line_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
+    monkeypatch.setattr(kernel_archive, "_SOURCES", tmp_path)
     pack = lzma.compress(b"code" * 9)
     path = tmp_path / "kernels.bin"
     whole, damaged = {"good": [0, 36]}, {"far": [30, 36], "before": [-4, 4], "odd": "a", "none": None, "empty": [0, 0]}
@@ -36,7 +36,7 @@ def test_damaged_pack_gives_a_one_line_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("length", "is_opened"), [("Infinity", False), (str(2**70), True)])
 def test_impossible_length_gives_a_one_line_error(length, is_opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
+    monkeypatch.setattr(kernel_archive, "_SOURCES", tmp_path)
     path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9)
     one = {"at": 0, "bytes": len(pack), "kernels": {"good": [0, 36]}, "length": 0, "check": 0}
     text = json.dumps({"sources": "", "weights": {}, "variants": {"plain": one}})
@@ -48,7 +48,7 @@ def test_impossible_length_gives_a_one_line_error(length, is_opened, tmp_path, m
 
 
 def test_variants_share_a_pack_and_only_the_first_is_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
+    monkeypatch.setattr(kernel_archive, "_SOURCES", tmp_path)
     path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9 + b"more")
     for check in (zlib.crc32(b"code" * 9), 0):
         one = {"at": 0, "bytes": len(pack), "kernels": {"good": [32, 4]}, "length": 36, "check": check}
@@ -69,5 +69,5 @@ def test_archive_of_other_sources_is_rejected_with_the_command(tmp_path, monkeyp
     with pytest.raises(DeviceError, match=r"of other sources than .*: .*`python native/gpu/compile.py`") as caught:
         SpirvArchive(path)
     assert caught.value.code == "no_kernels"
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)  # an installation has no sources
+    monkeypatch.setattr(kernel_archive, "_SOURCES", tmp_path)  # an installation has no sources
     assert SpirvArchive(path).sources == "old"

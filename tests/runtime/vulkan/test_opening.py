@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.runtime.vulkan.test_driver import Counting
+from tests.runtime.vulkan.test_device import Counting
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options, choose
-from woolly.runtime.choose import Fallback
+from woolly.runtime.backends import Fallback
 from woolly.runtime.split import SplitBackend
-from woolly.runtime.vulkan import driver as driving
+from woolly.runtime.vulkan import device as driving
 from woolly.runtime.vulkan.backend import VulkanBackend
 from woolly.runtime.vulkan.libvulkan import open_driver
-from woolly.runtime.vulkan.physical import Physical, find_physical
+from woolly.runtime.vulkan.physical_device import Physical, find_physical
 
 
 def test_failed_opening_leaves_nothing_behind(opened):
@@ -44,7 +44,7 @@ def give_units(monkeypatch, folder, driver, tried):
     monkeypatch.setattr(Physical, "extensions", [])
     monkeypatch.setattr(driving, "find_physical", lambda *_: units)
     monkeypatch.setattr(driving, "choose_variant", lambda *_: "plain")
-    monkeypatch.setattr(driving.matrices, "is_exact", tried)
+    monkeypatch.setattr(driving.cooperative_matrix, "is_exact", tried)
 
 
 def test_gpu_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch, tmp_path):
@@ -108,7 +108,7 @@ def test_gpu_lost_while_opening_can_be_opened_again(opened, monkeypatch, tmp_pat
         program = Fallback([gpu, choose("cpu")]).compile(trace(file), file.tensors, Options(threads=1))
         assert program.about.backend == "cpu" and caplog.text.count("vulkan is not used: ") == 1
         program.close()
-    monkeypatch.setattr(driving.matrices, "is_exact", lambda _: False)
+    monkeypatch.setattr(driving.cooperative_matrix, "is_exact", lambda _: False)
     driver._codes = {}
     driving.open_device(driver=driver).close()
     assert driver.alive == 0

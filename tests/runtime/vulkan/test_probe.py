@@ -7,7 +7,7 @@ from woolly.errors import DeviceError
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.vulkan import context as contexts
-from woolly.runtime.vulkan import driver as driving
+from woolly.runtime.vulkan import device as driving
 from woolly.runtime.vulkan.structs import constants
 
 

@@ -14,10 +14,10 @@ from woolly.llm.disk_cache import pages_name
 from woolly.llm.identity import identity_of
 from woolly.models import trace
 from woolly.runtime import BACKENDS, Options, choose, name_gpus
-from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.gpu.gpu_info import Gpu
 from woolly.runtime.program import About
 from woolly.runtime.split import SplitBackend
-from woolly.runtime.vulkan import gpus, physical
+from woolly.runtime.vulkan import gpu_discovery, physical_device
 from woolly.runtime.vulkan.backend import VulkanBackend
 from woolly.runtime.vulkan.bandwidth import find_bandwidth, measure_bandwidth
 
@@ -52,16 +52,16 @@ def test_several_gpus_have_the_identity_of_one(vulkan, tiny):
 
 def test_gpus_of_the_first_kind_are_listed(monkeypatch):
     kinds = [SimpleNamespace(kind=kind) for kind in ("discrete", "discrete", "integrated", "software")]
-    monkeypatch.setattr(gpus, "open_driver", lambda: None)
-    monkeypatch.setattr(physical, "list_physical", lambda driver: kinds)
-    monkeypatch.setattr(gpus, "find_level", lambda: "vulkan")
+    monkeypatch.setattr(gpu_discovery, "open_driver", lambda: None)
+    monkeypatch.setattr(physical_device, "list_physical", lambda driver: kinds)
+    monkeypatch.setattr(gpu_discovery, "find_level", lambda: "vulkan")
     assert name_gpus("vulkan") == ["vulkan:0", "vulkan:1"]
     assert name_gpus() == ["vulkan:0", "vulkan:1"]  # tests see no GPU of another kind
 
     def none():
         raise DeviceError("Vulkan has no GPU here")
 
-    monkeypatch.setattr(gpus, "find_level", none)
+    monkeypatch.setattr(gpu_discovery, "find_level", none)
     assert name_gpus() == [] == name_gpus("vulkan")
 
 
@@ -116,8 +116,10 @@ def test_full_gpu_has_no_bandwidth_and_caches_nothing(error):
         held.append(7)
         return 7
 
-    physical = SimpleNamespace(is_software=False, timestamp_bits=64)
-    device = SimpleNamespace(physical=physical, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove)
+    physical_device = SimpleNamespace(is_software=False, timestamp_bits=64)
+    device = SimpleNamespace(
+        physical_device=physical_device, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove
+    )
     assert find_bandwidth(device) is None and held == []
 
 
@@ -130,8 +132,8 @@ def test_driver_is_listed_with_its_arithmetic_workarounds(opened, monkeypatch):
 
 
 def test_cpu_driver_gives_one_warning(monkeypatch, caplog):
-    found = SimpleNamespace(physical=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
-    monkeypatch.setattr("woolly.runtime.vulkan.driver.open_device", lambda number: found)
+    found = SimpleNamespace(physical_device=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
+    monkeypatch.setattr("woolly.runtime.vulkan.device.open_device", lambda number: found)
     assert VulkanBackend().open() is VulkanBackend().open(1) is found
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("llvmpipe (a test) is the CPU in place of a GPU, and slow: device='cpu' (--device cpu)")

@@ -11,8 +11,8 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import PICK, AsyncRanks, Batch, Options
 from woolly.runtime.gpu.batch import BATCH
-from woolly.runtime.vulkan.driver import VulkanDevice
-from woolly.runtime.vulkan.rank import KeyRanker
+from woolly.runtime.vulkan.device import VulkanDevice
+from woolly.runtime.vulkan.top_k import KeyRanker
 from woolly.sampling.sampler import Sampler
 
 

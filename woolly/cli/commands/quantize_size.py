@@ -116,7 +116,7 @@ def _records(
 ) -> Any:
     from woolly import __version__
     from woolly.measure.bit_allocation.records import Records
-    from woolly.runtime.arithmetic import ARITHMETIC
+    from woolly.runtime.arithmetic_version import ARITHMETIC
     from woolly.store.digest import digest_of
 
     of = {

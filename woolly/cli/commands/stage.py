@@ -38,7 +38,7 @@ def stage(
     is authenticated and not encrypted: use a private network.
     """
     from woolly.cluster.stage import Stage
-    from woolly.runtime.stages import parse_address, read_token
+    from woolly.runtime.stage_addresses import parse_address, read_token
 
     name = one_model("stage", model, named)
     if stage_token_file is None:

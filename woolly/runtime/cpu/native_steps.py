@@ -14,8 +14,8 @@ import numpy.typing as npt
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.plan.passes.plan_memory import ArenaLayout, barriers
-from woolly.runtime.cpu.age import advice_if_old
-from woolly.runtime.views import RowView, Views
+from woolly.runtime.cpu.stale_build import advice_if_old
+from woolly.runtime.weight_views import RowView, Views
 
 if TYPE_CHECKING:
     from woolly import _native

@@ -19,13 +19,13 @@ from woolly.machine.cores import default_threads
 from woolly.plan.passes import Pass, append, fuse, fusions_for
 from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.biased_keys import warn_of_biased_keys
+from woolly.runtime.cpu.native_steps import NativeSteps
 from woolly.runtime.cpu.state import CpuState, check_heads
-from woolly.runtime.cpu.steps import NativeSteps
 from woolly.runtime.cpu.weights import PackedWeights
 from woolly.runtime.options import Options, kept_as
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views, check_weights
+from woolly.runtime.weight_views import Views, check_weights
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor

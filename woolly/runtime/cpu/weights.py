@@ -21,7 +21,7 @@ from woolly.runtime.program import WeightStats
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
-    from woolly.runtime.views import RowView, Views
+    from woolly.runtime.weight_views import RowView, Views
 
 
 class PackedWeights:

@@ -17,7 +17,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def _open(number: int = 0) -> Device:
-    from woolly.runtime.cuda.driver import open_device  # few machines need it
+    from woolly.runtime.cuda.device import open_device  # few machines need it
 
     return open_device(number)
 
@@ -26,7 +26,7 @@ def _level() -> str:
     from woolly.runtime.cuda.libcuda import open_driver
 
     open_driver()  # fails on most machines, before the rest of the package is imported
-    from woolly.runtime.cuda.driver import find_level
+    from woolly.runtime.cuda.device import find_level
 
     return find_level()
 

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.archive import Archive, KernelImage
+from woolly.runtime.cuda.kernel_archive import Archive, KernelImage
 from woolly.runtime.cuda.kernel_compiler import KernelCompiler, Unit
 from woolly.runtime.cuda.libcuda import Driver
-from woolly.runtime.forks import leave_in_children
+from woolly.runtime.fork_safety import leave_in_children
 
 # The oldest compute capability with the tensor-core instructions of the kernels.
 OLDEST = 80

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
+from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.kernel_compiler import KernelCompiler
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 from woolly.runtime.gpu.device import Address, Argument, too_large

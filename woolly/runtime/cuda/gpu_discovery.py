@@ -9,15 +9,15 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.libcuda import open_driver
 
 if TYPE_CHECKING:
-    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.gpu.gpu_info import Gpu
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """Return the GPU of that number. DeviceError if it is not usable, RequestError if the number does not exist."""
     driver = open_driver()  # fails on most machines, before the rest of the package is imported
     from woolly.runtime.cuda.context import forget_current, memory_bandwidth
-    from woolly.runtime.cuda.driver import find_level
-    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.cuda.device import find_level
+    from woolly.runtime.gpu.gpu_info import Gpu
 
     level = find_level(number)
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
@@ -43,7 +43,7 @@ def count_gpus() -> int:
     """Return the number of visible GPUs; 0 if the first one is not usable."""
     try:
         driver = open_driver()
-        from woolly.runtime.cuda.driver import find_level
+        from woolly.runtime.cuda.device import find_level
 
         find_level()
         return driver.n_devices()

@@ -30,7 +30,7 @@ from types import ModuleType
 from woolly import _native
 from woolly.errors import DeviceError, StoreError
 from woolly.machine.cores import default_threads
-from woolly.runtime.cuda.archive import COMPILES_PTX
+from woolly.runtime.cuda.kernel_archive import COMPILES_PTX
 from woolly.store.folder import models_folder
 
 log = logging.getLogger("woolly.runtime")

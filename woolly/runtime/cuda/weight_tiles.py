@@ -11,7 +11,7 @@ from woolly.plan import Weight
 from woolly.quant import GGMLType
 from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.emit import Emitter, TensorPart
+from woolly.runtime.gpu.emitter import Emitter, TensorPart
 
 TILE_ROWS, TILE_COLUMNS = 16, 256
 _WARPS = 8  # per packing block

@@ -7,7 +7,7 @@ import numpy as np
 from woolly import _native
 from woolly.quant import GGMLType, codebook_of
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter
+from woolly.runtime.gpu.emitter import Emitter
 
 
 def points_of(e: Emitter, type: GGMLType) -> Address:

@@ -22,15 +22,15 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.kernels import LogitRanker
-from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
+from woolly.runtime.gpu.memory_requirements import ALIGNMENT, USUAL_ROWS
 from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
-from woolly.runtime.ranking import LostRows, NextStep, Ranking
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import State
-from woolly.runtime.views import Views, check_weights
+from woolly.runtime.top_logits import LostRows, NextStep, Ranking
+from woolly.runtime.weight_views import Views, check_weights
 
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
@@ -60,7 +60,7 @@ class Core:
 
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
         # Imported here: not needed on machines without a GPU.
-        from woolly.runtime.gpu.emit import Emitter
+        from woolly.runtime.gpu.emitter import Emitter
         from woolly.runtime.gpu.loader import Loader
 
         self._is_far = device.kernels.is_far

@@ -18,7 +18,7 @@ from woolly.plan import Plan, Step, Weight
 from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 
 @dataclass(frozen=True)

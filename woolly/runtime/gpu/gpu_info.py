@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from woolly.runtime.gpu.measure import RESERVE
+from woolly.runtime.gpu.memory_requirements import RESERVE
 
 
 @dataclass(frozen=True)

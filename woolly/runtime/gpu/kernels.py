@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime.batch import Batch
     from woolly.runtime.gpu.device import Address, Device
-    from woolly.runtime.gpu.emit import Emit
+    from woolly.runtime.gpu.emitter import Emit
 
 
 class LogitRanker(Protocol):

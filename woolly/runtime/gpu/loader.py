@@ -14,9 +14,9 @@ import numpy as np
 from woolly.errors import DeviceError, RequestError
 from woolly.machine.cores import default_threads
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.emit import Array, Fill, TensorPart
+from woolly.runtime.gpu.emitter import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 # Size of each thread's staging buffer on the device, for data to be repacked.
 _STAGED = 16 << 20

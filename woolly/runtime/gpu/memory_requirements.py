@@ -12,7 +12,7 @@ from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.state import check_heads
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
@@ -53,7 +53,7 @@ class _Counter:
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
     """Compute the memory for a plan and its draft. UnsupportedError if the device cannot run it."""
-    from woolly.runtime.gpu.emit import Emitter  # as in core.py
+    from woolly.runtime.gpu.emitter import Emitter  # as in core.py
 
     check_heads(plan)
     passes = device.kernels.fusions(kv_type)

@@ -16,13 +16,13 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.gpu.core import Core, Meanwhile
 from woolly.runtime.gpu.device import Device
-from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
+from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS
 from woolly.runtime.gpu.state import GpuState, check_heads
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, WeightStats, checked_range
-from woolly.runtime.ranking import NextStep, Ranking
 from woolly.runtime.state import State
-from woolly.runtime.views import Views
+from woolly.runtime.top_logits import NextStep, Ranking
+from woolly.runtime.weight_views import Views
 
 Float32 = npt.NDArray[np.float32]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from woolly.plan import Step
 from woolly.runtime.gpu.device import Address, Number
-from woolly.runtime.gpu.emit import Emitter
+from woolly.runtime.gpu.emitter import Emitter
 from woolly.runtime.gpu.state import room
 
 _NONE = Address(0)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Device
-from woolly.runtime.ranking import MAX_RANKED
+from woolly.runtime.top_logits import MAX_RANKED
 
 # Block sizes of native/cuda/rows/rank.cu.
 _PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _open(number: int = 0) -> Device:
-    from woolly.runtime.metal.driver import open_device  # imported only if used
+    from woolly.runtime.metal.device import open_device  # imported only if used
 
     return open_device(number)
 
@@ -21,7 +21,7 @@ def _level() -> str:
     from woolly.runtime.metal.libobjc import open_driver
 
     open_driver()  # fails first on other systems, before further imports
-    from woolly.runtime.metal.driver import find_level
+    from woolly.runtime.metal.device import find_level
 
     return find_level()
 

@@ -8,10 +8,10 @@ import threading
 from dataclasses import dataclass
 
 from woolly.errors import DeviceError
-from woolly.runtime.forks import leave_in_children
+from woolly.runtime.fork_safety import leave_in_children
 from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
-from woolly.runtime.vulkan.archive import SpirvArchive
+from woolly.runtime.vulkan.kernel_archive import SpirvArchive
 
 _LANGUAGE = 3 << 16  # Metal 3.0 (macOS 13), the first with buffer addresses
 _SAFE = 0  # MTLMathMode: no reordering, fusing or finite-math assumptions

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.command_buffer_device import QueuedDevice
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.probe import OWN_HALVES, TINY, differences, lost_in_trial, refusal
-from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.metal.context import MetalContext, name_of
 from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
 from woolly.runtime.metal.staging import MetalStaging
 from woolly.runtime.metal.stream import MetalStream
-from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import COPIED, measure_bandwidth
+from woolly.runtime.vulkan.kernel_archive import open_archive
 
 LEVEL = "metal"  # one level for all chips: results match the CPU backend
 

@@ -22,12 +22,12 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import balance_layers, merge_parts, slice_layers
 from woolly.plan.serialize import plan_digest
-from woolly.runtime.arithmetic import ARITHMETIC
+from woolly.runtime.arithmetic_version import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
-from woolly.runtime.pipeline.place import Place
+from woolly.runtime.pipeline.stage_client import Place
 from woolly.runtime.program import About, CancelledRun, LostState, WeightStats, checked_range
-from woolly.runtime.stages import Stages
+from woolly.runtime.stage_addresses import Stages
 from woolly.runtime.state import State
 from woolly.wire import LostConnection, WireMessage
 

@@ -14,7 +14,7 @@ from woolly.errors import RequestError, StageError, WoollyError
 from woolly.plan.plan import Step
 from woolly.plan.serialize import steps_from_data
 from woolly.runtime.program import About, CancelledRun, WeightStats
-from woolly.runtime.stages import Address
+from woolly.runtime.stage_addresses import Address
 from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessage
 
 Float32 = npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ from woolly.runtime.reference.ops import REFERENCE_OPS, OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import State
-from woolly.runtime.views import Views, check_weights
+from woolly.runtime.weight_views import Views, check_weights
 
 Float32 = npt.NDArray[np.float32]
 

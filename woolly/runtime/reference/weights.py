@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime.program import WeightStats
-from woolly.runtime.views import Views
+from woolly.runtime.weight_views import Views
 
 Float32 = npt.NDArray[np.float32]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from woolly.errors import RequestError, UnsupportedError
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.devices import parse_devices
-from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
+from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.split.costs import cache_bytes, kv_type_of
 from woolly.runtime.split.placement import Card, Placement, place_layers

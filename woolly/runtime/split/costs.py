@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from woolly.plan.passes import layer_split_points, slice_steps, split_points
-from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS, measure
+from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS, measure
 from woolly.runtime.gpu.state import page_bytes
 from woolly.runtime.state import pages_for, pages_for_window
 

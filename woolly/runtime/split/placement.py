@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.runtime.shares import Share
+from woolly.runtime.device_share import Share
 from woolly.runtime.split.costs import Atom, Costs, atoms_of
 from woolly.runtime.split.program import Segment
 

@@ -17,8 +17,8 @@ from woolly.errors import PlanError, UnsupportedError
 from woolly.machine.memory import available_memory
 from woolly.plan.passes import slice_steps, split_points
 from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
-from woolly.runtime.ranking import Ranking, Ranks, as_ranks
 from woolly.runtime.split.state import SplitState
+from woolly.runtime.top_logits import Ranking, Ranks, as_ranks
 
 if TYPE_CHECKING:
     from woolly.plan import Plan, Step

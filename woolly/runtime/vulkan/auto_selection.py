@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.errors import DeviceError
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.kernel_archive import open_archive
 from woolly.runtime.vulkan.libvulkan import open_driver
 
 # One level for all GPUs: results match the CPU backend.
@@ -17,7 +17,7 @@ def find_level(index: int = 0) -> str:
     selected explicitly until measurements show that it is not slower.
     """
     driver = open_driver()  # fails first on most machines
-    from woolly.runtime.vulkan.physical import find_physical
+    from woolly.runtime.vulkan.physical_device import find_physical
 
     physical = find_physical(driver, index)
     if physical.is_software:

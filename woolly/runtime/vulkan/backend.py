@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.vulkan.level import find_level
+from woolly.runtime.vulkan.auto_selection import find_level
 
 if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
@@ -17,7 +17,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def _open(number: int = 0) -> Device:
-    from woolly.runtime.vulkan.driver import open_device  # imported only if used
+    from woolly.runtime.vulkan.device import open_device  # imported only if used
 
     device = open_device(number)
     if device.physical.is_software:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from woolly.errors import DeviceError, RequestError
 
 if TYPE_CHECKING:
-    from woolly.runtime.gpu.queued import QueuedDevice
-    from woolly.runtime.vulkan.driver import VulkanDevice
+    from woolly.runtime.gpu.command_buffer_device import QueuedDevice
+    from woolly.runtime.vulkan.device import VulkanDevice
 
 COPIED = 128 << 20  # bytes per copy: more than the caches of most GPUs
 _ROOM = 8  # required free memory, in copies

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
-from woolly.runtime.forks import leave_in_children
+from woolly.runtime.fork_safety import leave_in_children
 from woolly.runtime.gpu.arguments import MAX_PUSH_BYTES
-from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import SpirvArchive
+from woolly.runtime.vulkan import cooperative_matrix
+from woolly.runtime.vulkan.kernel_archive import SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.memory import Memory
-from woolly.runtime.vulkan.physical import FEATURES, Physical, features_chain
+from woolly.runtime.vulkan.physical_device import FEATURES, Physical, features_chain
 from woolly.runtime.vulkan.spirv import with_modes
 from woolly.runtime.vulkan.structs import (
     CacheInfo,
@@ -51,7 +51,7 @@ class VulkanContext:
         self.lock = threading.RLock()  # guards the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
         self._pipelines: dict[tuple[str, bool, str], Any] = {}
-        optional = ("shaderFloat64", *(matrices.FEATURES if physical.has_matrices else ()))
+        optional = ("shaderFloat64", *(cooperative_matrix.FEATURES if physical.has_matrices else ()))
         wanted = frozenset(name for name in (*FEATURES, *optional) if name in physical.features)
         chain = features_chain(wanted)
         one = c.c_float(1.0)

@@ -10,12 +10,12 @@ import numpy as np
 
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.kernel_archive import open_archive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.structs import MatrixProperties
 
 if TYPE_CHECKING:
-    from woolly.runtime.vulkan.driver import VulkanDevice
+    from woolly.runtime.vulkan.device import VulkanDevice
 
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "shaderFloat16", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError
+from woolly.runtime.gpu.command_buffer_device import QueuedDevice
 from woolly.runtime.gpu.probe import OWN_HALVES, differences, lost_in_trial, refusal
-from woolly.runtime.gpu.queued import QueuedDevice
-from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan import cooperative_matrix
+from woolly.runtime.vulkan.auto_selection import LEVEL
 from woolly.runtime.vulkan.bandwidth import find_bandwidth
 from woolly.runtime.vulkan.context import VulkanContext
-from woolly.runtime.vulkan.level import LEVEL
+from woolly.runtime.vulkan.kernel_archive import open_archive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
-from woolly.runtime.vulkan.physical import Physical, find_physical
+from woolly.runtime.vulkan.physical_device import Physical, find_physical
 from woolly.runtime.vulkan.staging import Staging
 from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
@@ -147,7 +147,7 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
 def _has_exact_units(device: VulkanDevice) -> bool:
     """Test whether matrix units compute exactly. If the test loses the GPU, later openings do not use them."""
     try:
-        return matrices.is_exact(device)
+        return cooperative_matrix.is_exact(device)
     except DeviceError as error:
         if error.code == "lost":
             _lost_units.add((device.physical.number, device.physical.identity))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.vulkan.level import LEVEL, find_level
+from woolly.runtime.vulkan.auto_selection import LEVEL, find_level
 from woolly.runtime.vulkan.libvulkan import open_driver
 
 if TYPE_CHECKING:
-    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.gpu.gpu_info import Gpu
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
@@ -20,8 +20,8 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     if not is_named:
         find_level(number)  # fails first on most machines, before further imports
     driver = open_driver()
-    from woolly.runtime.gpu.found import Gpu
-    from woolly.runtime.vulkan.physical import find_physical
+    from woolly.runtime.gpu.gpu_info import Gpu
+    from woolly.runtime.vulkan.physical_device import find_physical
 
     physical = find_physical(driver, number)
     return Gpu(number, physical.name, LEVEL, *physical.free_bytes(driver), None)
@@ -32,7 +32,7 @@ def count_gpus() -> int:
     try:
         find_level()
         driver = open_driver()
-        from woolly.runtime.vulkan.physical import list_physical
+        from woolly.runtime.vulkan.physical_device import list_physical
 
         first, *others = list_physical(driver)
         return 1 + sum(one.kind == first.kind for one in others)

@@ -8,7 +8,7 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.runtime.gpu.memory import Block, BlockMemory
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
-from woolly.runtime.vulkan.physical import Physical
+from woolly.runtime.vulkan.physical_device import Physical
 from woolly.runtime.vulkan.structs import AddressInfo, AllocateFlags, AllocateInfo, BufferInfo, Requirements, reference
 
 # Drivers allow 4,096 allocations of at most 2 to 4 GiB each: 1 TB in blocks of this size.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.vulkan import matrices
+from woolly.runtime.vulkan import cooperative_matrix
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.spirv import CONTROLS
 from woolly.runtime.vulkan.structs import (
@@ -106,7 +106,7 @@ class Physical:
     def extensions(self) -> list[bytes]:
         """Extensions to enable on the logical device."""
         optional = [_BUDGET] * self.has_budget + [_DOTS] * (self.api < _WITH_DOTS)
-        return optional + [matrices.EXTENSION] * self.has_matrices
+        return optional + [cooperative_matrix.EXTENSION] * self.has_matrices
 
     @property
     def is_software(self) -> bool:
@@ -183,12 +183,14 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
     driver.result("vkGetPhysicalDeviceMemoryProperties", handle, c.byref(memory))
     extensions, features, has_matrices = _extensions(driver, handle), frozenset[str](), False
     if api >= _OLDEST:
-        chain = features_chain(frozenset(matrices.FEATURES[:1] if matrices.EXTENSION in extensions else ()))
+        chain = features_chain(
+            frozenset(cooperative_matrix.FEATURES[:1] if cooperative_matrix.EXTENSION in extensions else ())
+        )
         driver.result("vkGetPhysicalDeviceFeatures2", handle, c.byref(chain[0]))
         pairs = zip(chain, (*_STRUCTS, _MATRICES), strict=False)
         features = frozenset(name for part, (*_, places) in pairs for name, at in places.items() if part.bits[at])
-        sizes = tuple(_ask(driver, handle, matrices.SIZES_TYPE, 4).bits[:2])
-        has_matrices = matrices.has_units(driver, handle, features, int(shared), sizes)
+        sizes = tuple(_ask(driver, handle, cooperative_matrix.SIZES_TYPE, 4).bits[:2])
+        has_matrices = cooperative_matrix.has_units(driver, handle, features, int(shared), sizes)
     return Physical(
         handle,
         0,

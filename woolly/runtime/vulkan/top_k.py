@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Device
-from woolly.runtime.gpu.rank import Head
-from woolly.runtime.ranking import MAX_RANKED
+from woolly.runtime.gpu.top_k import Head
+from woolly.runtime.top_logits import MAX_RANKED
 
 # Sizes of native/gpu/rows/rank.slang.
 _SIZE, _THREADS, _FEED_THREADS = 1024, 256, 64

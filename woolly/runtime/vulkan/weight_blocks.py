@@ -11,8 +11,8 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Weight
 from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.emit import Emitter, TensorPart
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.gpu.emitter import Emitter, TensorPart
+from woolly.runtime.vulkan.kernel_archive import open_archive
 
 _THREADS, _MAX_GROUPS = 64, 32768  # constants of native/gpu/weights/pack.slang
 

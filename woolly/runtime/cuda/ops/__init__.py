@@ -6,7 +6,7 @@ import pkgutil
 from woolly.runtime.cuda.emitters import EMITTERS
 from woolly.runtime.cuda.ops.attention import is_far, joined
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.top_k import Ranker
 
 __all__ = ["KERNELS"]
 

@@ -12,11 +12,11 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.doubles import slopes_of
+from woolly.runtime.f64_math import slopes_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
-from woolly.runtime.gpu.stores import store_arguments
+from woolly.runtime.gpu.store_arguments import store_arguments
 from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 

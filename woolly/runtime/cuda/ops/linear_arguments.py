@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from woolly.runtime.cuda.tiles import Tiles
+from woolly.runtime.cuda.weight_tiles import Tiles
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter
+from woolly.runtime.gpu.emitter import Emitter
 
 NULL = Address(0)
 

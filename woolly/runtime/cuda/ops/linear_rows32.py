@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from woolly.runtime.cuda.ops.products import EpilogueParams, Input, Matrices, flat, tile_bytes
-from woolly.runtime.cuda.ops.rows8 import max_rows8
-from woolly.runtime.cuda.tiles import Tiles
-from woolly.runtime.gpu.emit import Emitter
+from woolly.runtime.cuda.ops.linear_arguments import EpilogueParams, Input, Matrices, flat, tile_bytes
+from woolly.runtime.cuda.ops.linear_rows8 import max_rows8
+from woolly.runtime.cuda.weight_tiles import Tiles
+from woolly.runtime.gpu.emitter import Emitter
 
 # Architectures with enough registers and shared memory for these kernels.
 _GENERATIONS = (90,)
@@ -66,7 +66,7 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
 
 
 def max_rows32(e: Emitter, rows: Input, tiles: Tiles) -> int:
-    """Return the maximum rows of the kernels of rows8.py and rows32.py."""
+    """Return the maximum rows of the kernels of linear_rows8.py and linear_rows32.py."""
     return max((form.width for form in _forms(e, rows, tiles)), default=max_rows8(e, rows, tiles))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.errors import UnsupportedError
-from woolly.runtime.cuda.ops.products import EpilogueParams, Input, Matrices, flat, tile_bytes
-from woolly.runtime.cuda.tiles import Tiles
+from woolly.runtime.cuda.ops.linear_arguments import EpilogueParams, Input, Matrices, flat, tile_bytes
+from woolly.runtime.cuda.weight_tiles import Tiles
 from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 _WARPS = 16
 # Shared memory for barriers, reductions and sums of linear_gemv.cu, linear_heads.cu and linear_rows8.cu.

@@ -14,13 +14,13 @@ import numpy as np
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.cuda.ops.products import NULL, EpilogueParams, Input, Matrices, flat, prepared, tile_bytes
+from woolly.runtime.cuda.ops.linear_arguments import NULL, EpilogueParams, Input, Matrices, flat, prepared, tile_bytes
+from woolly.runtime.cuda.ops.linear_rows8 import launch_heads, launch_rows8
+from woolly.runtime.cuda.ops.linear_rows32 import launch_rows32, max_rows32
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
-from woolly.runtime.cuda.ops.rows8 import launch_heads, launch_rows8
-from woolly.runtime.cuda.ops.rows32 import launch_rows32, max_rows32
-from woolly.runtime.cuda.tiles import Tiles, tiles_of
+from woolly.runtime.cuda.weight_tiles import Tiles, tiles_of
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 

@@ -1,4 +1,4 @@
-"""Emitters of mixture-of-experts layers: native/cuda/experts/moe.cu, moe_route.cu and moe_products.py.
+"""Emitters of mixture-of-experts layers: native/cuda/experts/moe.cu, moe_route.cu and moe_linears.py.
 
 An entry is one (row, expert) pair. Entries of an expert are grouped into items: up to 8 entries in small batches, so
 that kernels read each chosen expert once, and more in large batches.
@@ -14,7 +14,8 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.cuda.ops.moe_products import (
+from woolly.runtime.cuda.ops.linear_arguments import NULL
+from woolly.runtime.cuda.ops.moe_linears import (
     LARGE_ITEM_ROWS,
     MAX_SMALL_ROWS,
     ROW_ALIGNMENT,
@@ -33,11 +34,10 @@ from woolly.runtime.cuda.ops.moe_products import (
     prepared,
     vector,
 )
-from woolly.runtime.cuda.ops.products import NULL
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
-from woolly.runtime.cuda.tiles import TILE_ROWS, tiles_of
+from woolly.runtime.cuda.weight_tiles import TILE_ROWS, tiles_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 _SCORING = ("softmax", "sigmoid", "sparsemixer")
 # Constants of the kernels.

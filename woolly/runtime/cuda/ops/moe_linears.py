@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.ops.products import NULL, tile_bytes
-from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
+from woolly.runtime.cuda.ops.linear_arguments import NULL, tile_bytes
+from woolly.runtime.cuda.weight_tiles import TILE_COLUMNS, Tiles, tiles_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 # Small batches: (maximum rows of the launch, rows per routing block).
 _SMALL_LAUNCHES = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))

@@ -6,10 +6,10 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.cuda.tiles import can_pack
+from woolly.runtime.cuda.weight_tiles import can_pack
 from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 # In the order of native/cuda/primitives/activations.cuh.
 ACTIVATIONS = (

@@ -6,9 +6,9 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.rows import threads_for
-from woolly.runtime.doubles import fades_of
+from woolly.runtime.f64_math import fades_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 # As in native/cuda/rows/scans.cu.
 _LANES, _COLUMNS = 8, 16

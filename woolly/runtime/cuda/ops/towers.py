@@ -6,7 +6,7 @@ from woolly.plan import Step
 from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.rows import threads_for
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 
 
 def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, weights: tuple[Address, ...] = ()) -> None:

@@ -6,7 +6,7 @@ import pkgutil
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.vulkan.emitters import EMITTERS
 from woolly.runtime.vulkan.ops.attention import is_far, joined, n_front
-from woolly.runtime.vulkan.rank import KeyRanker
+from woolly.runtime.vulkan.top_k import KeyRanker
 
 __all__ = ["KERNELS"]
 

@@ -12,16 +12,16 @@ import numpy.typing as npt
 from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
-from woolly.runtime.doubles import log_double, slopes_of
+from woolly.runtime.f64_math import log_double, slopes_of
 from woolly.runtime.gpu.batch import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address, Argument, Number
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
-from woolly.runtime.gpu.stores import store_arguments
+from woolly.runtime.gpu.store_arguments import store_arguments
 from woolly.runtime.options import kept_as
 from woolly.runtime.reference.ops import distance_buckets
-from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.kernel_archive import open_archive
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
 # "": causal, except that rows of an image may attend to later rows; "causal": strictly causal; "block": only the ranges

@@ -6,7 +6,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.gpu.batch import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.options import kept_as
 from woolly.runtime.vulkan.emitters import emits

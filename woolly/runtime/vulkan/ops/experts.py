@@ -5,7 +5,7 @@ from __future__ import annotations
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MAX_FEW_ROWS, InputRows, Product, Routes, normed, products
 from woolly.runtime.vulkan.ops.rows import activation, elements

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address, Argument, Number
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.options import kept_as
-from woolly.runtime.vulkan.blocks import Blocks, blocks_of, columns_of
+from woolly.runtime.vulkan.cooperative_matrix import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
+from woolly.runtime.vulkan.weight_blocks import Blocks, blocks_of, columns_of
 
 _NONE = Address(0)
 # Tile sizes as in the kernels (weight rows and x rows per group), and maximum rows of the small-batch kernels.

@@ -10,9 +10,9 @@ import numpy as np
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
-from woolly.runtime.vulkan.blocks import blocks_of
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.weight_blocks import blocks_of
 
 # Ids of native/gpu/primitives/activations.slang, in order; "clamped" and "clipped" are for gates only.
 _ACTIVATIONS = (

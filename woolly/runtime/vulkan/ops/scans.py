@@ -6,9 +6,9 @@ import numpy as np
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
-from woolly.runtime.doubles import fades_of
+from woolly.runtime.f64_math import fades_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 
 # As in native/gpu/scans: threads (one column each), maximum keys of a state, sequences with separate groups.
