@@ -14,6 +14,7 @@ from woolly.engine.drafts.draft_cost import DraftCost
 from woolly.engine.drafts.proposer import DraftLength
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
+from woolly.engine.threads.completion import Completion
 
 KINDS = {
     "greedy": {"temperature": 0},
@@ -254,6 +255,10 @@ def test_draft_cost_decides_their_number_and_no_token(llm, monkeypatch, seconds)
         assert n_guessed < n_plain * 0.4
     else:
         assert 0 < guessed.n_drafted < 40 and n_guessed > n_plain * 0.7
+        assert guessed.n_draft_pauses > 80
+        assert guessed.draft_pause == "a guessed token was measured to cost 2.0 steps"
+        note = f"paused for {guessed.n_draft_pauses} tokens: {guessed.draft_pause}"
+        assert Completion.of([guessed]).draft_note == note
 
 
 class FixedBudget:

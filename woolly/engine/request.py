@@ -85,6 +85,8 @@ class Request:
     n_shifts: int = 0
     n_drafted: int = 0  # draft tokens
     n_accepted: int = 0  # accepted draft tokens
+    n_draft_pauses: int = 0  # steps for which drafting was paused
+    draft_pause: str | None = None  # reason of the last one
 
     reports_progress: bool = False  # a chunk follows each step that computes a part of the prompt
 

@@ -67,6 +67,7 @@ class Timing:
             "prompt_tokens_per_second": round((n_prompt - n_cached) / first, 1) if first > 0 else None,
             "answer_tokens_per_second": round((n_answer - 1) / rest, 1) if n_answer > 1 and rest > 0 else None,
             **(drafted if answer.n_drafted_tokens else {}),
+            **({"draft_note": answer.draft_note} if answer.draft_note else {}),
             **({"cache_note": answer.cache_note} if answer.cache_note else {}),
         }
 
@@ -83,6 +84,7 @@ def stats_of(facts: dict[str, Any]) -> str:
         + f"\nanswer   {plural(facts['answer_tokens'], 'token')}"
         + (f", {rate:.1f} tokens/s" if rate else "")
         + (f", {facts['accepted_tokens']} of {drafted} guessed tokens were right" if drafted else "")
+        + (f"\nguesses  {note}" if (note := facts.get("draft_note", "")) else "")
     )
 
 

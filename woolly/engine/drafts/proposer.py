@@ -67,6 +67,12 @@ class DraftLength:
             self._since, self._pause = 0, self.RETRY
         return min(n, self._max_tokens)
 
+    def pause_reason(self, cost: float) -> str:
+        """Return why `next` returned 0."""
+        if cost > self._worth and cost >= self._share:
+            return f"a guessed token was measured to cost {cost:.1f} steps"
+        return f"about {self._share:.0%} of the guessed tokens were right"
+
     def saw(self, n_drafted: int, n_accepted: int) -> None:
         """Update the acceptance rate; tokens after the first rejected one carry no information."""
         if n_accepted and self._share < self._worth:  # else accepted often enough, but too expensive

@@ -59,12 +59,15 @@ class Speculation:
             if request.max_tokens is not None:
                 room = min(room, request.max_tokens - len(request.output) - 1)
             if not self._budget.may_draft(request):
+                _pause(request, "guessing took longer than it saved")
                 continue
             if (length := self._lengths.get(request)) is None:
                 length = self._lengths[request] = DraftLength(
                     self._max_tokens, self._worth, self._budget.acceptance_rate
                 )
-            n = min(room, left, length.next(cost), self._max_tokens if request.n_accepted else _FIRST_GUESSES)
+            if (n := length.next(cost)) == 0:
+                _pause(request, length.pause_reason(cost))
+            n = min(room, left, n, self._max_tokens if request.n_accepted else _FIRST_GUESSES)
             if n > 0 and scheduler.room_for(request, n):  # a draft block may write to the pages, too
                 wanted.append((span, n))
                 left -= n
@@ -126,6 +129,11 @@ class Speculation:
                     spared = accepted.get(span.request, 0) * plain / n_answers
                     self._budget.spend(span.request, row * len(span.drafts) - spared)
         self._cost.stepped(n_answers, n_guesses, scheduled.seconds)
+
+
+def _pause(request: Request, reason: str) -> None:
+    request.n_draft_pauses += 1
+    request.draft_pause = reason
 
 
 def _has_answers_alone(scheduled: SchedulerOutput) -> bool:

@@ -66,6 +66,8 @@ class Completion:
     # Draft tokens and accepted draft tokens; both depend on concurrent requests.
     n_drafted_tokens: int = field(default=0, compare=False)
     n_accepted_tokens: int = field(default=0, compare=False)
+    # Number of steps for which drafting was paused, and the last reason.
+    draft_note: str | None = field(default=None, compare=False)
     # Prefix cache lookup: cached tokens, the reason for the miss, and the text at which the prompt diverged.
     cache_note: str | None = field(default=None, compare=False)
     others: tuple[Completion, ...] = ()
@@ -110,6 +112,9 @@ class Completion:
             error=request.error,
             n_drafted_tokens=request.n_drafted,
             n_accepted_tokens=request.n_accepted,
+            draft_note=None
+            if request.draft_pause is None
+            else f"paused for {request.n_draft_pauses} tokens: {request.draft_pause}",
             cache_note=cache_note(request),
         )
 
