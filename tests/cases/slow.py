@@ -215,6 +215,7 @@ SLOW = (
     "tests/serving/dialects/test_arguments.py",
     "tests/serving/dialects/test_unknown_fields.py::test_effort_unknown_to_the_template_is_ignored_if_thinking_is_off",
     "tests/serving/dialects/test_unsupported_routes.py",
+    "tests/serving/gate/test_field_limits.py",
     "tests/serving/gate/test_request_body.py::test_body_beyond_the_budget_is_a_503_and_its_bytes_are_released",
     "tests/serving/gate/test_hostile.py",
     "tests/serving/gate/test_json_parser.py::test_valid_json_passes_unchanged",

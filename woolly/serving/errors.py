@@ -30,7 +30,8 @@ _CODES = {"context_length": "context_length_exceeded", "wrong_model": "wrong_mod
 
 _NO_NAMES: Mapping[str, str] = {}
 
-_MAX_MESSAGE = 1000  # characters
+_MAX_MESSAGE = 600  # characters
+_MAX_END = 200
 _MAX_REASON = 300
 _TAKEOVER = 5.0  # seconds until another server may have taken over
 
@@ -68,8 +69,10 @@ class ApiError(WoollyError):
 
     @property
     def client_message(self) -> str:
-        """Message for the client: quoted text is shortened, and invalid Unicode replaced."""
-        text = self.message if len(self.message) <= _MAX_MESSAGE else f"{self.message[:_MAX_MESSAGE]}..."
+        """Message for the client: a long quotation is cut in the middle, and invalid Unicode replaced."""
+        text = self.message
+        if len(text) > _MAX_MESSAGE:  # the end says what to do
+            text = f"{text[: _MAX_MESSAGE - _MAX_END]}...{text[-_MAX_END:]}"
         return text.encode("utf-8", "replace").decode()
 
     @property
