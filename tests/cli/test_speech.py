@@ -42,6 +42,18 @@ def test_transcript_is_printed_without_a_prompt(folder, monkeypatch):
     assert not any(one["words"] for one in facts["segments"])
 
 
+def test_transcribe_prints_what_run_prints(folder, monkeypatch):
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 5)
+    model, talk = str(folder / "ggml-tiny.bin"), str(folder / "talk.wav")
+    options = ("--temp", "0", "--language", "de", "--json", "--word-timestamps")
+    shown = CliRunner().invoke(app, ["transcribe", model, talk, talk, *options])
+    once = run(folder, "--audio", talk, *options)
+    assert shown.exit_code == 0 and shown.stdout == once.stdout * 2
+    other = write_tiny(TINY["llama"], folder / "tiny.gguf")
+    with pytest.raises(UsageError, match="is not a speech-to-text model; choose whisper:base or parakeet"):
+        raise CliRunner().invoke(app, ["transcribe", str(other), talk]).exception
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

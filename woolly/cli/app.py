@@ -32,6 +32,7 @@ COMMANDS = {
     "pull": "Fetch a model.",
     "list": "List the models on this machine.",
     "show": "Show what is in a model, and whether it fits this machine.",
+    "transcribe": "Transcribe audio files.",
     "launch": "Start a coding agent with a model of this machine.",
     "batch": "Answer a file of requests.",
     "embed": "Compute embeddings of texts.",

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from woolly.cli.commands.pull import fetched, pulled
 from woolly.cli.first_run.checkpoint import convert_checkpoint
@@ -20,6 +15,7 @@ from woolly.cli.parse.options import (
     AS_JSON,
     ENGINE,
     MAX_TOKENS,
+    SPEECH,
     SYSTEM,
     adapter_scales,
     complete_fetched,
@@ -33,7 +29,6 @@ from woolly.cli.parse.prompt import missing_prompt, model_and_prompt, split_mode
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import plural
 from woolly.machine.blas import import_numpy
 from woolly.store import DEFAULT_MODEL, Preset
 
@@ -68,25 +63,12 @@ if TYPE_CHECKING:
     ),
     Option(
         "--audio",
-        "Audio file before the prompt, or to transcribe with a Whisper or Parakeet model. May be repeated.",
+        "Audio file before the prompt, or to transcribe as `woolly transcribe` does. May be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,
     ),
-    Option(
-        "--language",
-        "Spoken language for Whisper models, such as de or german. Default: detected.",
-        section=ANSWER,
-    ),
-    Option("--translate", "Translate into English (Whisper models).", bool, default=False, section=ANSWER),
-    Option(
-        "--word-timestamps",
-        "With --json: add word timestamps (Whisper models; Parakeet models always add them).",
-        bool,
-        to="timed",
-        default=False,
-        section=ANSWER,
-    ),
+    SPEECH,
     SYSTEM,
     Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
@@ -108,9 +90,7 @@ def run(
     file: tuple[str, ...],
     image: tuple[str, ...],
     audio: tuple[str, ...],
-    language: str | None,
-    translate: bool,
-    timed: bool,
+    speech: dict[str, Any],
     system: str | None,
     raw: bool,
     max_tokens: int | None,
@@ -130,9 +110,8 @@ def run(
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
-    from woolly.cli.terminal.answer import EMPTY, Timing, is_template_missing, show_plain, stats_of
-    from woolly.cli.terminal.transcript import check_transcript, find_transcriber, transcribe
-    from woolly.llm import LLM
+    from woolly.cli.terminal.one_prompt import OnePrompt
+    from woolly.cli.terminal.transcript import check_transcript, find_transcriber, not_for_speech, transcribe
 
     if raw and (image or audio):
         raise UsageError(f"--{'image' if image else 'audio'} needs a chat template, so it cannot go with --raw")
@@ -157,20 +136,16 @@ def run(
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
-        wanted = {"prompt": said or "", "language": language, "translate": translate, "word_timestamps": timed}
-        if timed and not as_json:
-            raise UsageError("--word-timestamps needs --json")
+        check_transcript(audio, speech, {**refused, **sampling}, as_json=as_json)  # before anything is fetched
         assert first is not None
-        check_transcript(audio, {**refused, **sampling})  # before anything is fetched
+        wanted = {"prompt": said or "", **speech}
         transcribe(fetched(first), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)
         return
-    if language is not None or translate or timed:
-        typed = "translate" if translate else "word-timestamps" if timed else "language"
-        advice = "choose whisper:base or parakeet" if timed and not translate else "say it in the prompt"
-        raise UsageError(f"--{typed} is for speech-to-text models; {advice}")
+    if speech:
+        raise not_for_speech(speech)
     if image or audio:
-        asked = split_model_and_prompt(list(words), model, prompt)[0] or default_model()
-        engine = {**engine, "mmproj": find_projector(asked, image, audio, engine.get("mmproj"))}
+        chosen = split_model_and_prompt(list(words), model, prompt)[0] or default_model()
+        engine = {**engine, "mmproj": find_projector(chosen, image, audio, engine.get("mmproj"))}
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:
@@ -180,56 +155,20 @@ def run(
         run_repl(name or default_model(), params_of, system, engine)
         return
 
-    def answer(path: str | Path) -> None:
-        with LLM(path, **engine) as llm:
-            params = params_of(llm.preset)
-            if raw:
-                stream = llm.generate(text, params, stream=True)
-            else:
-                messages = [{"role": "system", "content": system}] if system is not None else []
-                asked = {"role": "user", "content": text}
-                talked = [*messages, asked]
-                stream = llm.chat(
-                    talked, params, stream=True, split_reasoning=False, images=image or None, audio=audio or None
-                )
-            timing = Timing.begin()
-            ended: str | None
-            if as_json:
-                for _ in stream:
-                    timing.tick()
-                complete = stream.completion
-                ended = complete.finish_reason
-                facts = {"text": complete.text, "finish_reason": ended, "model": str(llm.path), "seed": complete.seed}
-                click.echo(json.dumps({**facts, **timing.facts(complete)}, indent=2))
-            else:
-                ended = show_plain(stream, timing)
-            if not raw and is_template_missing(llm.template, stream.completion.text):
-                print_status(f"woolly: {EMPTY}; --raw continues the text")
-            n_answer = len(stream.completion.token_ids)
-            if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
-                print_status(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
-            elif ended == "length" and (
-                # What must have a structure is read by a program, and the cut text does not have it.
-                verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty())
-            ):
-                print_status(
-                    f"woolly: the answer is cut after {plural(params.max_tokens or 0, 'token')}; -n asks for more"
-                )
-            if verbose:
-                print_status(stats_of(timing.facts(stream.completion)))
+    asked = OnePrompt(text, params_of, engine, system, raw, image, audio, as_json, verbose)
 
     # Only if a person reads the answer and named no model: what belongs to one model does not fit another.
-    asks = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
-    asks = asks and not image and not audio
-    better = offer() if asks else None
+    offers = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
+    offers = offers and not image and not audio
+    better = offer() if offers else None
     name = name or default_model()
     with with_file_names(image, audio):
-        answer(fetched(name))
+        asked.answer(fetched(name))
     if better is not None:
         path = better.wait()
         print_status(f"woolly: {better.name} answers:")
-        answer(path)
-    elif asks and name == DEFAULT_MODEL:
+        asked.answer(path)
+    elif offers and name == DEFAULT_MODEL:
         hint()
     if not as_json:
         next_steps()

@@ -146,6 +146,22 @@ ENGINE = Bundle(
     _engine,
     section=_RUNS,
 )
+SPEECH = Bundle(
+    "speech",
+    (
+        Option("--language", "Spoken language for Whisper models, such as de or german. Default: detected."),
+        Option("--translate", "Translate into English (Whisper models).", bool, default=False),
+        Option(
+            "--word-timestamps",
+            "With --json: add word timestamps (Whisper models; Parakeet models always add them).",
+            bool,
+            to="word_timestamps",
+            default=False,
+        ),
+    ),
+    lambda typed: {name: value for name, value in typed.items() if value},
+    section=ANSWER,
+)
 SYSTEM = Option("--system -sys", "System prompt.")
 MAX_TOKENS = Option(
     "--max-tokens -n", "Most tokens of the answer; -1 for no limit.", int, shown="until the model stops"

@@ -1,4 +1,4 @@
-"""Transcripts of speech-to-text models: output of `woolly run MODEL --audio FILE`."""
+"""Transcripts of speech-to-text models: output of `woolly transcribe` and `woolly run MODEL --audio FILE`."""
 
 from __future__ import annotations
 
@@ -48,13 +48,24 @@ def is_named_transcriber(name: str) -> bool:
     return named is not None and transcribes(named.architecture)
 
 
-def check_transcript(files: Sequence[str], options: Mapping[str, Any]) -> None:
+def check_transcript(
+    files: Sequence[str], speech: Mapping[str, Any], options: Mapping[str, Any], *, as_json: bool
+) -> None:
     """Raise UsageError without an audio file, or with an option that transcription does not support."""
+    if "word_timestamps" in speech and not as_json:
+        raise UsageError("--word-timestamps needs --json")
     for option, value in options.items():
         if value and option not in _HONOURED:
             raise UsageError(f"--{option.replace('_', '-')} is not supported by speech-to-text models; leave it out")
     if not files:
         raise UsageError("this is a speech-to-text model: give an audio file with --audio FILE")
+
+
+def not_for_speech(speech: Mapping[str, Any]) -> UsageError:
+    """Return the error for options of speech recognition that go to another model."""
+    first = next(name for name in ("translate", "word_timestamps", "language") if name in speech)
+    advice = "choose whisper:base or parakeet" if first == "word_timestamps" else "say it in the prompt"
+    return UsageError(f"--{first.replace('_', '-')} is for speech-to-text models; {advice}")
 
 
 def transcribe(

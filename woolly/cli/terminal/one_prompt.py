@@ -1,0 +1,72 @@
+"""The answer of one prompt, printed as it comes or as JSON, and why it was cut."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from woolly.cli.terminal.answer import EMPTY, Timing, is_template_missing, show_plain, stats_of
+from woolly.cli.terminal.progress import print_status
+from woolly.cli.terminal.sizes import plural
+from woolly.engine import Completion
+from woolly.llm import LLM
+from woolly.sampling import SamplingParams
+from woolly.store import Preset
+
+
+@dataclass(frozen=True)
+class OnePrompt:
+    """A prompt, how it is answered, and how the answer is printed."""
+
+    text: str
+    params_of: Callable[[Preset | None], SamplingParams]
+    engine: Mapping[str, Any]
+    system: str | None
+    raw: bool
+    images: Sequence[str]
+    audio: Sequence[str]
+    as_json: bool
+    verbose: bool
+
+    def answer(self, path: str | Path) -> None:
+        """Print the answer of a model."""
+        with LLM(path, **self.engine) as llm:
+            params = self.params_of(llm.preset)
+            stream = self._stream(llm, params)
+            timing = Timing.begin()
+            if self.as_json:
+                for _ in stream:
+                    timing.tick()
+                done = stream.completion
+                facts = {"text": done.text, "finish_reason": done.finish_reason}
+                facts |= {"model": str(llm.path), "seed": done.seed, **timing.facts(done)}
+                click.echo(json.dumps(facts, indent=2))
+            else:
+                show_plain(stream, timing)
+            if not self.raw and is_template_missing(llm.template, stream.completion.text):
+                print_status(f"woolly: {EMPTY}; --raw continues the text")
+            if stream.completion.finish_reason == "length":
+                self._report_cut(stream.completion, params, llm.ctx)
+            if self.verbose:
+                print_status(stats_of(timing.facts(stream.completion)))
+
+    def _stream(self, llm: LLM, params: SamplingParams) -> Any:
+        if self.raw:
+            return llm.generate(self.text, params, stream=True)
+        messages = [{"role": "system", "content": self.system}] if self.system is not None else []
+        messages.append({"role": "user", "content": self.text})
+        images, audio = self.images or None, self.audio or None
+        return llm.chat(messages, params, stream=True, split_reasoning=False, images=images, audio=audio)
+
+    def _report_cut(self, completion: Completion, params: SamplingParams, ctx: int) -> None:
+        if params.max_tokens is None or len(completion.token_ids) < params.max_tokens:
+            print_status(f"woolly: the answer is cut: the context of {ctx} tokens is full; --ctx asks for more")
+        # What must have a structure is read by a program, and the cut text does not have it.
+        elif self.verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty()):
+            print_status(f"woolly: the answer is cut after {plural(params.max_tokens, 'token')}; -n asks for more")
