@@ -207,7 +207,7 @@ def _steady() -> Iterator[None]:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
         patch.setattr("woolly.engine.drafts.speculation.DraftCost", FreeDrafts)
         patch.setattr("woolly.engine.drafts.speculation.SpeculationBudget", UnlimitedBudget)
-        patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
+        patch.setattr("woolly.cache.disk_tier._FLUSHING", 120.0)
         yield
 
 

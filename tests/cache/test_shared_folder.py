@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.cases.fork_server import Ready
-from woolly.cache.disk import PageFolder, stored_pages
+from woolly.cache.page_folder import PageFolder, stored_pages
 
 # Each process writes and reads pages of all, in an order of its own; the bound makes them remove each other's.
 PROCESS = """
 import hashlib, random, sys
 from pathlib import Path
 import numpy as np
-from woolly.cache.disk import PageFolder
+from woolly.cache.page_folder import PageFolder
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 rng = random.Random(number)
@@ -72,7 +72,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from woolly.cache.disk import PageFolder
+from woolly.cache.page_folder import PageFolder
 
 pages = PageFolder(Path(sys.argv[1]), "identity", 10**9)
 print("ready", flush=True)

@@ -33,7 +33,7 @@ _LATE = (
 _LATE_PREFIXES = ("HF_", "PYTEST_", "WOOLLY_")
 # What commands import when they are asked to serve, to answer and to look for a GPU, beside the files of the commands.
 _MODULES = (
-    *("woolly.serving.lifecycle.http_server", "woolly.cluster.serve", "woolly.cluster.replica"),
+    *("woolly.serving.lifecycle.http_server", "woolly.cluster.front", "woolly.cluster.replica"),
     *("woolly.templates.sandbox", "woolly.models.granite", "woolly.models.llama", "woolly.runtime.cpu.program"),
     *(f"woolly.cli.terminal.{name}" for name in ("answer", "log", "transcript")),
     *(f"woolly.runtime.{kind}.gpus" for kind in ("cuda", "metal", "vulkan")),

@@ -12,7 +12,7 @@ from tests.cli.terminal import woolly
 from tests.docs.blocks import blocks_of
 from woolly.cli import commands
 from woolly.cli.app import COMMANDS, app
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 
 
 @pytest.fixture

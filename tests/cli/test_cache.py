@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.terminal import woolly
 from woolly import RequestError
-from woolly.cache.disk import stored_pages
+from woolly.cache.page_folder import stored_pages
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.engine.test_adapters import lora, write_lora
 from woolly import LLM, SamplingParams
 from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
-from woolly.cli.chat.slash import COMMANDS
+from woolly.cli.chat.slash_commands import COMMANDS
 from woolly.cli.terminal import answer
 from woolly.cli.terminal.answer import _split, visible
 from woolly.cli.terminal.keyboard import Keyboard, no_echo

@@ -10,9 +10,9 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.store.hub import Hub
-from woolly.cli.commands import remote
+from woolly.cli.commands import remote_header
 from woolly.cli.parse.options import structure
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import GGUFError, RequestError, StoreError, WoollyError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -194,7 +194,7 @@ def test_ps_does_not_send_the_key_to_another_host(home):
 
 def test_show_reads_the_complete_header_of_a_file_named_like_a_shard(home, model, monkeypatch):
     hub = Hub()
-    monkeypatch.setattr(remote, "_FIRST", 1000)
+    monkeypatch.setattr(remote_header, "_FIRST", 1000)
     try:
         hub.repos["a/b"] = {"my-shard.gguf": model.read_bytes()}
         facts = json.loads(woolly("show", f"{hub.url}/cdn/a/b/my-shard.gguf", "--json"))

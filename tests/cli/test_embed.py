@@ -11,7 +11,7 @@ from tests.cli.terminal import woolly
 from woolly import LLM, RequestError
 from woolly.cli.app import app
 from woolly.cli.commands import embed as command
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 
 TEXTS = ["sheep", "a goat", "sheep", "hay and grass", "wool"]
 

@@ -16,7 +16,7 @@ from woolly import LLM, SamplingParams
 from woolly.cli.app import main
 from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError
 
 

@@ -16,7 +16,7 @@ from woolly import gguf
 from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
 from woolly.cli.parse.options import complete_model, complete_pullable
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.engine.multimodal import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
 from woolly.llm import projector

@@ -12,7 +12,7 @@ from woolly.cli.app import app
 from woolly.cli.commands import launch
 from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.parse import prompt
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
 from woolly.llm.speech import whisper
 

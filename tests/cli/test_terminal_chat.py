@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import Terminal
-from woolly.cli.chat.slash import complete
+from woolly.cli.chat.slash_commands import complete
 from woolly.cli.terminal.keyboard import _Entries
 
 PASTE = "\x1b[200~{}\x1b[201~"

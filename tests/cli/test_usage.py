@@ -19,11 +19,11 @@ from woolly.cli.commands.run import run
 from woolly.cli.parse.help import sections_of
 from woolly.cli.parse.options import ENGINE
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
-from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.sizes import plural
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.errors import DeviceError, RequestError, StoreError
-from woolly.machine import other_load
-from woolly.machine.other_load import OtherLoad
+from woolly.machine import background_load
+from woolly.machine.background_load import OtherLoad
 from woolly.runtime.cuda import libcuda
 
 
@@ -216,13 +216,13 @@ def test_one_is_not_a_plural():
 
 def test_stats_name_other_running_processes(monkeypatch, model):
     times = iter([100.0, 100.0 + 10**6] * 9)  # all cores busy for ever, but not by us
-    monkeypatch.setattr(other_load, "_busy_seconds", lambda: next(times))
+    monkeypatch.setattr(background_load, "_busy_seconds", lambda: next(times))
     with OtherLoad() as others:
         pass
     assert others.share == 1.0
     assert "other programs took 100% of the processor meanwhile" in woolly("show", model)
     assert "other programs took 100%" in woolly("bench", model, "-p", "4", "-n", "0", "-r", "1")
-    monkeypatch.setattr(other_load, "_busy_seconds", lambda: None)
+    monkeypatch.setattr(background_load, "_busy_seconds", lambda: None)
     with OtherLoad() as others:
         pass
     assert others.share is None

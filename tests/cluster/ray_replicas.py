@@ -12,7 +12,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from woolly import LLM, SamplingParams  # noqa: E402
-from woolly.cluster.model import FleetLLM  # noqa: E402
+from woolly.cluster.fleet_llm import FleetLLM  # noqa: E402
 from woolly.cluster.ray_launcher import ray_launchers  # noqa: E402
 from woolly.errors import RequestError  # noqa: E402
 from woolly.serving.settings.options import ModelOptions  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.launchers import ThreadHandle, ThreadLauncher, link_of
 from tests.cluster.stages import TOKEN, Process, on_threads, token_file, wait_for
 from woolly import LLM, SamplingParams
-from woolly.cluster.model import FleetLLM
+from woolly.cluster.fleet_llm import FleetLLM
 from woolly.cluster.replica import Replica
 from woolly.errors import ModelError
 from woolly.serving.settings.options import ModelOptions

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.launchers import DyingLauncher, ThreadLauncher, link_of
 from woolly import LLM, SamplingParams
-from woolly.cluster.model import FleetLLM
+from woolly.cluster.fleet_llm import FleetLLM
 from woolly.cluster.replica import Replica
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram

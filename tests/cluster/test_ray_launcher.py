@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
+from woolly.cluster.front import make_launchers, prepare
 from woolly.cluster.ray_launcher import RayLauncher, ray_launchers
 from woolly.cluster.replica_server import ReplicaServer
-from woolly.cluster.serve import make_launchers, prepare
 from woolly.errors import RequestError
 from woolly.serving import Settings, create_app
 from woolly.serving.accounts.keys_file import add_key

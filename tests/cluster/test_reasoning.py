@@ -6,7 +6,7 @@ import pytest
 
 from tests.cluster.launchers import ThreadLauncher
 from woolly import LLM, RequestError, SamplingParams
-from woolly.cluster.model import FleetLLM
+from woolly.cluster.fleet_llm import FleetLLM
 from woolly.cluster.pending_requests import ForwardedOptions, PendingAnswer
 from woolly.sampling.reasoning_budget import ReasoningMarkers
 from woolly.serving.settings.options import ModelOptions
@@ -125,7 +125,7 @@ def _waits_once(llm, monkeypatch):
         waited.append(seconds)
         now[0] += 6.0
 
-    monkeypatch.setattr("woolly.cluster.model.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("woolly.cluster.fleet_llm.time.monotonic", lambda: now[0])
     monkeypatch.setattr(PendingAnswer, "wait_for_reasoning_end", wait)
     monkeypatch.setattr(llm.fleet, "send", lambda *_: True)
     requests = [request for (request,) in llm.prepare(["a", "b", "c"], PARAMS, reasoning_markers=MARKS)]

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from tests.cli.terminal import woolly
 from woolly import LLM, SamplingParams
 from woolly.cli.app import app
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cluster.check import check_cluster
+from woolly.cluster.fleet_llm import FleetLLM
 from woolly.cluster.launchers import AddressLauncher
-from woolly.cluster.model import FleetLLM
 from woolly.cluster.replica_server import ReplicaServer
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram

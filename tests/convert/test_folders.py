@@ -15,13 +15,13 @@ from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
 from woolly.cli.first_run.checkpoint import convert_checkpoint
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.quant import GGMLType
 from woolly.quantize import ImportanceMatrix, write_imatrix
-from woolly.quantize.imatrix import ColumnSums
+from woolly.quantize.imatrix_file import ColumnSums
 
 
 @pytest.fixture(scope="module")

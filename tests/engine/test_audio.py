@@ -10,7 +10,7 @@ from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import matrix
 from tests.engine.test_vision import GREEDY, QWEN2, finish, prompt, said
-from woolly.cache.disk import PageFolder
+from woolly.cache.page_folder import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.multimodal import Placeholder

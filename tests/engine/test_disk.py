@@ -14,8 +14,8 @@ from tests.cases import fork_server
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import write_tiny
 from woolly import LLM, RequestError, SamplingParams
-from woolly.cache.disk import PageFolder, stored_pages
-from woolly.cache.tier import DiskTier
+from woolly.cache.disk_tier import DiskTier
+from woolly.cache.page_folder import PageFolder, stored_pages
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 GREEN = list(range(40, 40 + 150))  # four full pages and a part

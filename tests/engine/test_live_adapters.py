@@ -11,7 +11,7 @@ from woolly import LLM, GGUFError, RequestError
 from woolly.engine import Engine
 from woolly.engine.loading import memory_estimate
 from woolly.engine.loading.adapters import AdapterSet, open_adapter
-from woolly.llm import identity
+from woolly.llm import bit_identity
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_model_closed_while_adding_an_adapter_says_so(files):
 def test_identity_belongs_to_one_program_and_its_files(files, monkeypatch):
     model, named = files
     begun, goes_on = Event(), Event()
-    plain = identity._digest
+    plain = bit_identity._digest
 
     def digest(files):
         begun.set()
@@ -198,7 +198,7 @@ def test_identity_belongs_to_one_program_and_its_files(files, monkeypatch):
         return plain(files)
 
     with LLM(model, ctx=256) as llm:
-        monkeypatch.setattr(identity, "_digest", digest)
+        monkeypatch.setattr(bit_identity, "_digest", digest)
         asking, asked = in_thread(llm.identity)
         assert begun.wait(60)
         adding, added = in_thread(lambda: llm.add_adapter(named["first"]))

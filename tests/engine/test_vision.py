@@ -12,7 +12,7 @@ from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, encoder_input, image, write_tower
-from woolly.cache.disk import PageFolder
+from woolly.cache.page_folder import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.engine.loading import memory_estimate
 from woolly.engine.multimodal import tower_bytes

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.hybrid import HybridProgram
 from tests.engine.test_snapshots import add, ask, finish, ids, parts
-from woolly.cache.windows import WindowPool
+from woolly.cache.sliding_window import WindowPool
 from woolly.engine import Engine
 from woolly.plan import Paged
 

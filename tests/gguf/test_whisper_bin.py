@@ -8,7 +8,7 @@ import pytest
 from tests.cases.whisper import tensors, words, write_whisper
 from woolly.errors import GGUFError, UnsupportedError
 from woolly.gguf import open_gguf
-from woolly.gguf.map import LazyMap
+from woolly.gguf.mapped_file import LazyMap
 from woolly.quant import GGMLType
 
 

@@ -103,9 +103,9 @@ def test_hostile_grammar_is_rejected(name):
 )
 def test_grammar_within_the_limits_is_tried_in_a_child_process(source, seconds, monkeypatch):
     """The bounds on sources are lifted: the trial alone must hold."""
-    monkeypatch.setattr("woolly.grammar.conjunction.MAX_TEXTS", 1000)
-    monkeypatch.setattr("woolly.grammar.conjunction.MAX_MULTIPLE", 1 << 60)
-    monkeypatch.setattr("woolly.grammar.trial.SECONDS", seconds)
+    monkeypatch.setattr("woolly.grammar.schema_conjunction.MAX_TEXTS", 1000)
+    monkeypatch.setattr("woolly.grammar.schema_conjunction.MAX_MULTIPLE", 1 << 60)
+    monkeypatch.setattr("woolly.grammar.limited_compile.SECONDS", seconds)
     with pytest.raises(RequestError, match="too costly to compile") as caught:
         GrammarCompiler(TOKENIZER).compile("json_schema", source)
     assert (caught.value.code, caught.value.field) == ("grammar", "json_schema")
@@ -118,7 +118,9 @@ def test_multiple_within_the_limits_compiles():
 
 @pytest.mark.rare
 def test_two_multiples_within_the_limits_compile(monkeypatch):
-    monkeypatch.setattr("woolly.grammar.trial.SECONDS", 16)  # 4.7 on a quiet machine; a busy neighbour may double it
+    monkeypatch.setattr(
+        "woolly.grammar.limited_compile.SECONDS", 16
+    )  # 4.7 on a quiet machine; a busy neighbour may double it
     COMPILER.compile("json_schema", json.dumps({"anyOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from woolly.machine import limited_process as bounded
-from woolly.machine import limits
+from woolly.machine import process_limits
 
 
 class Kernel:
@@ -27,9 +27,9 @@ class Kernel:
 
         self.CreateJobObjectW = create
 
-    def SetInformationJobObject(self, job, kind, limits, size):  # noqa: N802
+    def SetInformationJobObject(self, job, kind, process_limits, size):  # noqa: N802
         assert (job.value, kind, size) == (0x1_0000_0008, 9, 144)  # as <winnt.h> has them
-        found = limits._obj
+        found = process_limits._obj
         self.limits = {name: getattr(found, name) for name in ("flags", "process_time", "process_memory", "priority")}
         return self.refuses != "set"
 
@@ -40,7 +40,7 @@ class Kernel:
 
 def test_windows_job_limits_memory_time_and_priority():
     kernel = Kernel()
-    limits._limit_by_job(kernel, 1 << 30, 5)
+    process_limits._limit_by_job(kernel, 1 << 30, 5)
     assert kernel.limits == {
         "flags": 0x2 | 0x20 | 0x100 | 0x400,
         "process_time": 50_000_000,  # in units of 100 ns
@@ -53,16 +53,16 @@ def test_windows_job_limits_memory_time_and_priority():
 @pytest.mark.parametrize("refuses", ["create", "set", "assign"])
 def test_child_without_its_limits_stops(refuses):
     with pytest.raises(OSError, match="refuses a limit"):
-        limits._limit_by_job(Kernel(refuses), 1 << 30, 5)
+        process_limits._limit_by_job(Kernel(refuses), 1 << 30, 5)
 
 
 @pytest.mark.parametrize(("system", "names"), [("linux", {"CPU", "CORE", "AS"}), ("darwin", {"CPU", "CORE"})])
 def test_macos_does_not_limit_the_address_space(system, names, monkeypatch):
     asked = []
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(kind))
-    monkeypatch.setattr(limits.os, "nice", lambda by: by)
-    limits.limit_process(1 << 30, 5)
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, process_limits: asked.append(kind))
+    monkeypatch.setattr(process_limits.os, "nice", lambda by: by)
+    process_limits.limit_process(1 << 30, 5)
     assert set(asked) == {getattr(resource, f"RLIMIT_{name}") for name in names}
 
 

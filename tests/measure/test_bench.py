@@ -9,8 +9,8 @@ from woolly import LLM
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.measure.bench import Bench, Measured, Workload, token_at
-from woolly.measure.bounds import PARTS
 from woolly.measure.perplexity import Scorer
+from woolly.measure.time_bounds import PARTS
 from woolly.models import trace
 from woolly.plan.ops import OPS
 from woolly.runtime import PAGE_SIZE, Options

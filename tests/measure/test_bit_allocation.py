@@ -11,10 +11,10 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.measure.bit_allocation.groups import groups_of, n_bytes_of, types_for
+from woolly.measure.bit_allocation.kl_meter import KlMeter, Loss
 from woolly.measure.bit_allocation.knapsack import TypeOption, choose_types
-from woolly.measure.bit_allocation.meter import KlMeter, Loss
+from woolly.measure.bit_allocation.measurement_cache import Records
 from woolly.measure.bit_allocation.plot import plot_allocation
-from woolly.measure.bit_allocation.records import Records
 from woolly.measure.bit_allocation.search import allocate_bits
 from woolly.quant import GGMLType
 from woolly.quantize import Change, Recipe, find_mix, quantize_file

@@ -7,7 +7,7 @@ import pytest
 
 from woolly.errors import RequestError
 from woolly.measure.evaluation.comparison import accuracy, compare
-from woolly.measure.evaluation.rows import PromptRow, judge, read_rows
+from woolly.measure.evaluation.questions import PromptRow, judge, read_rows
 from woolly.measure.evaluation.runner import run_rows
 
 CHOICES = {"question": "Which?", "choices": ["one", "two", "three"], "answer": 1}

@@ -8,7 +8,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.cli.commands.why import _screen
-from woolly.measure import probe
+from woolly.measure import kernel_probe
 from woolly.measure.profiler import profile_model
 from woolly.runtime import BACKENDS, Options
 from woolly.runtime.cuda import CudaBackend
@@ -18,9 +18,9 @@ from woolly.runtime.cuda import CudaBackend
 def tiny(tmp_path, monkeypatch):
     """A model, on a machine with an emulated GPU."""
     monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(lambda *_: EmulatedDevice(), lambda: "sm_80"))
-    monkeypatch.setattr(probe, "_GPU_SIDE", 256)
-    monkeypatch.setattr(probe, "_MANY_ROWS", 2)
-    monkeypatch.setattr(probe, "_REPETITIONS", 1)
+    monkeypatch.setattr(kernel_probe, "_GPU_SIDE", 256)
+    monkeypatch.setattr(kernel_probe, "_MANY_ROWS", 2)
+    monkeypatch.setattr(kernel_probe, "_REPETITIONS", 1)
     write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     return tmp_path / "tiny.gguf"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.versus.plots import Bar, Line, line_plot, ratio_plot
-from woolly.measure.roofline import Mark, Roof, roofline_plot
+from woolly.measure.roofline_plot import Mark, Roof, roofline_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 rates = st.floats(1e-3, 1e6)

@@ -13,10 +13,10 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.machine.cpu import cpu_name
 from woolly.measure.bench import StepCost
-from woolly.measure.bounds import PARTS, Bounds, target_bits
 from woolly.measure.diagnosis import Limits, Run, StepGroup, advise
-from woolly.measure.probe import Probe, cached_columns
+from woolly.measure.kernel_probe import Probe, cached_columns
 from woolly.measure.profiler import _Profiler, profile_model
+from woolly.measure.time_bounds import PARTS, Bounds, target_bits
 from woolly.models import trace
 from woolly.plan import Paged, Tracer
 from woolly.plan.passes import fuse

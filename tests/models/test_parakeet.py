@@ -19,8 +19,8 @@ from woolly.errors import GGUFError, ModelError, PlanError, RequestError, Unsupp
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import TranscribeOptions
 from woolly.llm.speech import parakeet as parakeet_transcriber
-from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.parakeet import ParakeetTranscriber, _windows
+from woolly.llm.speech.transducer_decoding import GreedyDecoding, TimedToken
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Audio, EncoderInput

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.towers import PATCH, SIDE, TOWERS, encoder_input, tensors, write_tower
 from woolly.engine.multimodal import open_tower, tower_bytes
-from woolly.engine.multimodal.work import row_work
+from woolly.engine.multimodal.encoder_cost import row_work
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers

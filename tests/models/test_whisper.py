@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases.whisper import waveform, write_whisper
 from woolly import LLM, AsyncLLM
-from woolly.engine.multimodal import encoder
+from woolly.engine.multimodal import encoder_decoder
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.llm.speech import TranscribeOptions, TranscriptSegment, whisper
@@ -147,17 +147,17 @@ def test_too_many_mel_filters_are_rejected(path, tmp_path):
 
 
 def test_encoder_stages_share_the_memory_for_weights(path, monkeypatch):
-    given, chosen = [], encoder.choose("reference")
+    given, chosen = [], encoder_decoder.choose("reference")
 
     class Watched:
         def compile(self, plan, tensors, options):
             given.append(options.weight_memory)
             return chosen.compile(plan, tensors, options)
 
-    monkeypatch.setattr(encoder, "choose", lambda name: Watched())
+    monkeypatch.setattr(encoder_decoder, "choose", lambda name: Watched())
     with open_gguf(path) as file:
         traced = trace_encoder(file, trace(file))
-        encoder.open_encoder(file, traced, "reference", Options(weight_memory=10_000), 1).close()
+        encoder_decoder.open_encoder(file, traced, "reference", Options(weight_memory=10_000), 1).close()
     assert len(given) == 2 and min(given) > 0 and 9_998 <= sum(given) <= 10_000
 
 

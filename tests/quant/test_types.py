@@ -48,7 +48,7 @@ def test_every_native_type_has_the_id_sizes_and_decoder_of_the_table():
 CODEBOOKS = {"native/quant/codebooks.h", "native/cpu/kernels/generic/codebooks.h", "woolly/quant/codebooks.py"}
 BLOCKS, RARE = "native/cuda/weights/blocks.cuh", "native/cuda/weights/blocks_rare.cuh"
 FLOATS_OF_VULKAN = "native/gpu/compile.py"
-CONVERTED = "woolly/convert/quantized.py"
+CONVERTED = "woolly/convert/quantized_checkpoint.py"
 WRITTEN = {"native/quant/encode.cpp", "woolly/quantize/mixes.py"}
 SLANG = {
     "q8_32": "native/gpu/weights/blocks32.slang",

@@ -16,7 +16,7 @@ from woolly import _native
 from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.measure.bench import Bench, Workload
-from woolly.measure.bounds import Bounds
+from woolly.measure.time_bounds import Bounds
 from woolly.plan import Plan, show
 from woolly.plan.passes import FUSIONS, fuse
 from woolly.plan.passes.plan_memory import barriers, plan_memory

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import write_tiny
-from woolly.cache.tier import DiskTier
+from woolly.cache.disk_tier import DiskTier
 
 BODY = {"prompt": "wool " * 40, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 

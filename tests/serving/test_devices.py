@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from woolly.llm.identity import identity_of
+from woolly.llm.bit_identity import identity_of
 from woolly.runtime.program import About
 
 ASKED = {"model": "tiny", "prompt": "sheep", "max_tokens": 2, "temperature": 0}

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
+    from woolly.cache.disk_tier import DiskStats, DiskTier
     from woolly.cache.prefix import PrefixReport, PrefixStats
-    from woolly.cache.tier import DiskStats, DiskTier
 
 __all__ = ["DiskStats", "DiskTier", "PrefixReport", "PrefixStats"]
 
@@ -14,6 +14,6 @@ __getattr__ = later(
     __name__,
     {
         "prefix": "PrefixReport PrefixStats",
-        "tier": "DiskStats DiskTier",
+        "disk_tier": "DiskStats DiskTier",
     },
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from woolly.cache.prefix import PrefixIndex
 
 if TYPE_CHECKING:
-    from woolly.cache.windows import WindowPool
+    from woolly.cache.sliding_window import WindowPool
 
 _AHEAD = 4  # prefetching may evict a quarter of the pool
 

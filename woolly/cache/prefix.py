@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from woolly.runtime import PAGE_SIZE
 
 if TYPE_CHECKING:
-    from woolly.cache.windows import WindowPool
+    from woolly.cache.sliding_window import WindowPool
 
 ROOT = b""  # parent of the first page, unless the request has a salt
 

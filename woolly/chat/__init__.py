@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
     from woolly.chat.answer_parser import AnswerParser
+    from woolly.chat.chat_format import Layout, lay_out, render_prompt
     from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
-    from woolly.chat.layout import Layout, lay_out, render_prompt
     from woolly.chat.media import MediaPlaceholder, Modalities
     from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
     from woolly.chat.request import ChatRequest, ReasoningOptions
@@ -48,7 +48,7 @@ __getattr__ = later(
     __name__,
     {
         "events": "CallArguments CallStart Event Finished Parts Reasoning Text Usage gather",
-        "layout": "Layout lay_out render_prompt",
+        "chat_format": "Layout lay_out render_prompt",
         "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
         "answer_parser": "AnswerParser",
         "request": "ChatRequest ReasoningOptions",

@@ -10,7 +10,7 @@ from woolly.chat.message import Message, TextPart
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.chat.layout import Layout
+    from woolly.chat.chat_format import Layout
     from woolly.chat.request import ChatRequest
 
 # The last word may go on. Languages without spaces have no such words: this many characters are held back there.

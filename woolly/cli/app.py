@@ -16,8 +16,8 @@ import click
 
 from woolly import __version__
 from woolly.cli.parse.command import Group
-from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.plain import PLAIN
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.ascii_fallback import PLAIN
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import WoollyError
 
@@ -97,7 +97,7 @@ app = Group(
 
 def _out_of_memory(error: MemoryError) -> str:
     """The sentence for memory that the system refused: what was asked for, if NumPy says it, and what is left."""
-    from woolly.cli.terminal.sizes import format_size
+    from woolly.cli.terminal.human_readable import format_size
     from woolly.machine.memory import available_memory
 
     asked = str(error) if "allocate" in str(error) else "the system refused memory"

@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.cluster.model import FleetLLM
-from woolly.cluster.serve import make_launchers
+from woolly.cluster.fleet_llm import FleetLLM
+from woolly.cluster.front import make_launchers
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.loader import estimate_model, options_for

@@ -15,9 +15,9 @@ from woolly.cluster.pending_requests import PendingRequest
 from woolly.cluster.replica_state import ReplicaSlot, ReplicaState, difference
 from woolly.cluster.replies import Hello, read_figures, read_hello
 from woolly.cluster.routing import Router
-from woolly.cluster.wire import PROTOCOL, read_error
+from woolly.cluster.serialization import PROTOCOL, read_error
 from woolly.errors import ModelError
-from woolly.llm.identity import Identity
+from woolly.llm.bit_identity import Identity
 from woolly.wire import BadMessage, WireMessage
 
 log = logging.getLogger("woolly.cluster")

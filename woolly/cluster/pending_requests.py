@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_reasoning_end, read_rows, read_step
 from woolly.cluster.routing import Ticket
-from woolly.cluster.wire import write_marks, write_params
+from woolly.cluster.serialization import write_marks, write_params
 from woolly.engine import Chunk, Request
 from woolly.engine.pooling import PoolingJob
 from woolly.engine.threads.driver import Listener

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from woolly import __version__
-from woolly.cluster.wire import PROTOCOL, read_marks, read_params, write_error, write_logprobs
+from woolly.cluster.serialization import PROTOCOL, read_marks, read_params, write_error, write_logprobs
 from woolly.engine import Chunk, Request, RequestOptions
 from woolly.engine.pooling import PoolingJob
 from woolly.engine.pooling.make_pooler import make_pooler

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.cluster.launchers import ReplicaHandle, ReplicaLauncher
 from woolly.cluster.pending_requests import PendingRequest
-from woolly.llm.identity import Identity
+from woolly.llm.bit_identity import Identity
 from woolly.runtime import is_gpu_backend
 
 

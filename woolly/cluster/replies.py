@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.cache.prefix import PrefixReport
-from woolly.cluster.wire import read_error, read_logprobs
+from woolly.cluster.serialization import read_error, read_logprobs
 from woolly.engine.request import FinishReason
-from woolly.llm.identity import Identity
+from woolly.llm.bit_identity import Identity
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.wire import BadMessage, WireMessage
 

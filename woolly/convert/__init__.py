@@ -2,7 +2,7 @@
 
 from woolly.convert.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
 from woolly.convert.conversion_plan import ConversionPlan, plan_conversion
-from woolly.convert.files import Written, choose_types, write_draft
+from woolly.convert.write_gguf import Written, choose_types, write_draft
 
 __all__ = [
     "Checkpoint",

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from woolly.convert.checkpoint import Checkpoint
+from woolly.convert.config_ledger import check_settings
 from woolly.convert.families import FAMILIES, find_family
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.ledger import check_settings
 from woolly.convert.pooling import dense_sources, pooling_keys
-from woolly.convert.quantized import sources_of
+from woolly.convert.quantized_checkpoint import sources_of
 from woolly.convert.rope import rope_tensors
 from woolly.convert.source import Computed
 from woolly.convert.tensors import Fragment, Target, map_tensors, output_of_table

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woolly.convert.config_ledger import Allowed
+from woolly.convert.gguf_keys import transformer_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import transformer_keys
-from woolly.convert.ledger import Allowed
-from woolly.convert.ops import TensorOp
 from woolly.convert.rope import yarn_magnitude
+from woolly.convert.tensor_ops import TensorOp
 
 Keys = dict[str, Any]
 # Changes of a tensor by its GGUF name without the block; the argument is the block number.
@@ -45,7 +45,7 @@ class CheckpointFamily:
     norm: str = "rms"
     pairs: bool = False  # reorder rows of q and k from NeoX to adjacent rotary pairs
     plus_one: bool = False  # stored norm weights are 1 lower
-    # Values of settings without a GGUF key, where they differ from the usual ones: `ledger.py`.
+    # Values of settings without a GGUF key, where they differ from the usual ones: `config_ledger.py`.
     settings: Mapping[str, Allowed] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)  # class defaults, for values missing in config.json
     base: Callable[[Hyperparameters, str], Keys] = transformer_keys

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from woolly.convert.json_files import parse_json
 from woolly.errors import GGUFError, ModelError
-from woolly.gguf.map import FileMap
+from woolly.gguf.mapped_file import FileMap
 
 # NumPy has neither BF16 nor FP8: their bits are stored in integers.
 STORED: dict[str, np.dtype[Any]] = {

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.names import LAYER, LEFT_OUT, MTP, PREFIXES, TOP, find_name
-from woolly.convert.ops import PLUS_ONE, TensorOp, in_pairs, one_of
 from woolly.convert.source import Source
+from woolly.convert.tensor_mapping import LAYER, LEFT_OUT, MTP, PREFIXES, TOP, find_name
+from woolly.convert.tensor_ops import PLUS_ONE, TensorOp, in_pairs, one_of
 from woolly.errors import ModelError, UnsupportedError
 
 _EXPERT = re.compile(r"(?:.+\.)?(?:(chunk_)?experts|moe)\.(\d+)\.(\w+)\.(weight|bias)")

@@ -26,13 +26,13 @@ from woolly.errors import RequestError
 from woolly.runtime import LostState, PortableState, Program, State
 
 if TYPE_CHECKING:
-    from woolly.cache.disk import PageFolder
+    from woolly.cache.disk_tier import DiskStats
+    from woolly.cache.page_folder import PageFolder
     from woolly.cache.prefix import PrefixStats
-    from woolly.cache.tier import DiskStats
     from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.request import Request
     from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
-    from woolly.engine.step.rows import Rows
+    from woolly.engine.step.output_rows import Rows
     from woolly.engine.step.scheduler_output import SchedulerOutput
     from woolly.multimodal import Prompt
     from woolly.sampling.params import SamplingParams
@@ -103,7 +103,7 @@ class Engine:
         self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
         self.scheduler.batch_size = batch_size or self.scheduler.batch_size
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
-            from woolly.cache.tier import DiskTier
+            from woolly.cache.disk_tier import DiskTier
 
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, visible_pages.pools)
         self.pooling = PoolingRunner(program, ctx, chunk, check_file)

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
-    from woolly.gguf.description import ModelDescription
-    from woolly.gguf.map import MemoryMap
+    from woolly.gguf.mapped_file import MemoryMap
     from woolly.gguf.metadata import Metadata, StringArray, text_of
+    from woolly.gguf.model_description import ModelDescription
     from woolly.gguf.reader import GGUFFile, open_gguf
     from woolly.gguf.tensor import Tensor
     from woolly.gguf.writer import GGUFWriter, copy_gguf
@@ -28,8 +28,8 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "description": "ModelDescription",
-        "map": "MemoryMap",
+        "model_description": "ModelDescription",
+        "mapped_file": "MemoryMap",
         "metadata": "Metadata StringArray text_of",
         "reader": "GGUFFile open_gguf",
         "tensor": "Tensor",

@@ -9,7 +9,7 @@ from woolly import _native
 from woolly.errors import GGUFError
 
 if TYPE_CHECKING:
-    from woolly.gguf.map import FileMap
+    from woolly.gguf.mapped_file import FileMap
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")

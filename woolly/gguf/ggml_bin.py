@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap, LazyMap, MemoryMap
+from woolly.gguf.mapped_file import FileMap, LazyMap, MemoryMap
 from woolly.gguf.metadata import Entry, Metadata, read_entry
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType, encode_value

@@ -15,7 +15,7 @@ from woolly.gguf.values import ValueType
 from woolly.quant.types import GGMLType
 
 if TYPE_CHECKING:
-    from woolly.gguf.map import FileMap
+    from woolly.gguf.mapped_file import FileMap
 
 MAGIC = b"GGUF"
 ALIGNMENT_KEY = "general.alignment"

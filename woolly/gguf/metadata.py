@@ -15,7 +15,7 @@ from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.values import ValueType
 
 if TYPE_CHECKING:
-    from woolly.gguf.map import FileMap
+    from woolly.gguf.mapped_file import FileMap
 
 # GGUF allows nested arrays of any depth, and known files have none; this limits the recursion.
 _MAX_DEPTH = 4

@@ -29,7 +29,7 @@ from woolly.gguf.values import ValueType
 from woolly.quant.types import GGMLType
 
 if TYPE_CHECKING:
-    from woolly.gguf.map import FileMap
+    from woolly.gguf.mapped_file import FileMap
     from woolly.gguf.metadata import Metadata
     from woolly.gguf.tensor import Tensor
 

@@ -13,7 +13,7 @@ from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
 from woolly.gguf.ggml_bin import is_ggml_bin
 from woolly.gguf.header import DEFAULT_ALIGNMENT, Header, ShardAllowance, read_header
-from woolly.gguf.map import FileMap
+from woolly.gguf.mapped_file import FileMap
 from woolly.gguf.overlay import Overlay, Value
 from woolly.gguf.values import ValueType
 

@@ -16,7 +16,7 @@ from woolly.quant.decode import can_dequantize, dequantize
 from woolly.quant.types import GGMLType
 
 if TYPE_CHECKING:
-    from woolly.gguf.map import FileMap
+    from woolly.gguf.mapped_file import FileMap
 
 
 @dataclass(frozen=True, slots=True)

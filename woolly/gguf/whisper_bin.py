@@ -27,7 +27,7 @@ from woolly.gguf.ggml_bin import (
     read_texts,
     token_list,
 )
-from woolly.gguf.map import FileMap, LazyMap
+from woolly.gguf.mapped_file import FileMap, LazyMap
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 from woolly.quant.decode import can_dequantize

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
     from woolly.grammar.compiler import Grammar, GrammarCompiler

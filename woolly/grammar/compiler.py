@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from woolly.errors import RequestError
 from woolly.grammar.constraint import Allowance, Constraint
+from woolly.grammar.limited_compile import is_plain, try_grammar
 from woolly.grammar.source import KINDS, explain, read_source
-from woolly.grammar.trial import is_plain, try_grammar
 from woolly.grammar.vocabulary import make_vocabulary
 
 if TYPE_CHECKING:

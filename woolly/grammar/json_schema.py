@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from woolly.errors import RequestError
-from woolly.grammar.conjunction import Conjunctions
 from woolly.grammar.control_characters import control_character_in, declares_names, has_free_names
+from woolly.grammar.schema_conjunction import Conjunctions
 
 MAX_SOURCE = 1 << 20
 # A chain of references costs up to 8 KiB of stack per schema while it is compiled, and the stack is 256 MiB.

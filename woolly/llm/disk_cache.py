@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from woolly.engine import Engine, LoadedModel
 from woolly.errors import RequestError
-from woolly.llm.identity import Identified, Identity, compute_rate, identity_of
+from woolly.llm.bit_identity import Identified, Identity, compute_rate, identity_of
 from woolly.runtime import PortableState, Program, parse_size
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
-    from woolly.cache.disk import PageFolder
-    from woolly.cache.tier import DiskStats, DiskTier
+    from woolly.cache.disk_tier import DiskStats, DiskTier
+    from woolly.cache.page_folder import PageFolder
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def open_disk(
     most = parse_size("cache_disk", size)
     if not most:
         return None
-    from woolly.cache.disk import PageFolder  # rarely used
+    from woolly.cache.page_folder import PageFolder  # rarely used
 
     place = pages_folder(folder)
     identity = identity_of(loaded.program, loaded.file, [adapter.file for adapter in loaded.adapters])

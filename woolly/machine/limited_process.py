@@ -1,7 +1,7 @@
 """Bounded children: a process of Python's own that does one dangerous thing under limits of memory and time.
 
 No thread can stop native code that loops, or survive its abort, so a child does such work. Its script is run by path,
-imports nothing of woolly, and limits itself by `limits.py`, whose path its order names.
+imports nothing of woolly, and limits itself by `process_limits.py`, whose path its order names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from woolly.machine.apple import footprint
 if TYPE_CHECKING:
     import subprocess
 
-LIMITS = Path(__file__).with_name("limits.py")
+LIMITS = Path(__file__).with_name("process_limits.py")
 _LOOK = 0.02  # seconds between two looks at a child's memory: enough for 100 MB more at the speed of memory
 _LOOK_FOR_CALLER = 0.25
 _PIECE = 1 << 16  # bytes that are read at once

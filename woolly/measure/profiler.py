@@ -13,15 +13,15 @@ from woolly._native import measure_bandwidth
 from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
-from woolly.llm.identity import identity_of
+from woolly.llm.bit_identity import identity_of
+from woolly.machine.background_load import cpu_wait_seconds, disk_bytes
 from woolly.machine.cores import default_threads
 from woolly.machine.cpu import cpu_name
 from woolly.machine.memory import available_memory
-from woolly.machine.other_load import cpu_wait_seconds, disk_bytes
 from woolly.measure.bench import Bench, StepCost, Workload
-from woolly.measure.bounds import PARTS, TARGET, Bounds, target_bits
 from woolly.measure.diagnosis import Run, Situation, StepGroup
-from woolly.measure.probe import GpuProbe, Probe
+from woolly.measure.kernel_probe import GpuProbe, Probe
+from woolly.measure.time_bounds import PARTS, TARGET, Bounds, target_bits
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.quantize.describe import describe_model, mean_bits
@@ -46,7 +46,7 @@ class Profile:
     many: int
     float_rate: float  # of f32, for as many tokens
     situation: Situation
-    identity: str = ""  # digest of the model (llm/identity.py)
+    identity: str = ""  # digest of the model (llm/bit_identity.py)
     device: str = ""  # GPU; empty: the CPU
     driver: str = ""  # of the GPU
 

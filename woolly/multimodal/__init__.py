@@ -7,7 +7,7 @@ output at the placeholders.
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio

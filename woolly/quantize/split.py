@@ -9,9 +9,9 @@ from pathlib import Path
 
 from woolly.errors import GGUFError
 from woolly.gguf import GGUFFile
-from woolly.quantize.files import Progress, Summary, write_file
-from woolly.quantize.imatrix import ImportanceMatrix
+from woolly.quantize.imatrix_file import ImportanceMatrix
 from woolly.quantize.recipe import Recipe
+from woolly.quantize.write_gguf import Progress, Summary, write_file
 
 
 def split_paths(target: Path, n_files: int) -> list[Path]:

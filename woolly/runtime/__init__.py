@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_placement
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 from woolly.store.resolve import find_derived_model, is_model_name, resolve, similar_models
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor
-from woolly.gguf.map import MemoryMap
+from woolly.gguf.mapped_file import MemoryMap
 from woolly.quant import GGMLType
 from woolly.runtime.gpu import loader
 from woolly.runtime.gpu.emitter import Array, Fill, TensorPart

@@ -17,7 +17,7 @@ from tests.runtime.metal.text import build, texts
 from tests.runtime.vulkan.test_probe import expect_otherwise
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
-from woolly.llm.identity import identity_of
+from woolly.llm.bit_identity import identity_of
 from woolly.models import trace
 from woolly.plan.passes import inject_embeddings
 from woolly.quant import GGMLType

@@ -9,7 +9,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY
 from woolly import LLM, SamplingParams
 from woolly.errors import RequestError
-from woolly.llm.identity import device_bytes
+from woolly.llm.bit_identity import device_bytes
 from woolly.runtime import Options, PortableState, Ranks
 from woolly.runtime.split import SplitProgram
 

@@ -10,8 +10,8 @@ from tests.cli.terminal import woolly
 from woolly.cli.commands import show_gpu
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
+from woolly.llm.bit_identity import identity_of
 from woolly.llm.disk_cache import pages_name
-from woolly.llm.identity import identity_of
 from woolly.models import trace
 from woolly.runtime import BACKENDS, Options, choose, name_gpus
 from woolly.runtime.gpu.gpu_info import Gpu

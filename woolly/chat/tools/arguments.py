@@ -12,7 +12,7 @@ from woolly.chat.tools.values import is_text
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.chat.tools.tags import Tags
+    from woolly.chat.tools.tagged_calls import Tags
     from woolly.chat.tools.tool import Tool
 
 Rule = Callable[[str, str], str]  # adds a rule of this name and body, and returns its name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from woolly.chat.tools.bare import QUOTE
-from woolly.chat.tools.label import Label
-from woolly.chat.tools.tags import Tags
+from woolly.chat.tools.labeled_calls import Label
+from woolly.chat.tools.tagged_calls import Tags
+from woolly.chat.tools.unquoted_json import QUOTE
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from woolly.chat.events import CallArguments, CallStart, Event, Text
-from woolly.chat.tools.label import LabelScanner
-from woolly.chat.tools.python import PythonScanner
-from woolly.chat.tools.scanner import CallScanner, Scanner, Status
-from woolly.chat.tools.tags import TagScanner
+from woolly.chat.tools.json_calls import CallScanner, Scanner, Status
+from woolly.chat.tools.labeled_calls import LabelScanner
+from woolly.chat.tools.pythonic_calls import PythonScanner
+from woolly.chat.tools.tagged_calls import TagScanner
 
 if TYPE_CHECKING:
     from woolly.chat.tools.format import Format

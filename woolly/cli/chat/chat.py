@@ -73,7 +73,7 @@ class Chat:
 
     def take(self, text: str) -> None:
         """Answers a message or runs a command. Prints errors and does not raise them, so that the chat continues."""
-        from woolly.cli.chat.slash import run_slash
+        from woolly.cli.chat.slash_commands import run_slash
 
         try:
             if text.startswith("/") and "\n" not in text:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.chat.compaction import summary_text
-from woolly.cli.parse.usage import closest
+from woolly.cli.parse.usage_errors import closest
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 

@@ -43,7 +43,7 @@ def run_repl(
     from woolly.chat.media import CANNOT_CHAT
     from woolly.cli.chat.chat import Chat, writing
     from woolly.cli.chat.conversation import Conversation
-    from woolly.cli.chat.slash import complete
+    from woolly.cli.chat.slash_commands import complete
     from woolly.cli.chat.tools import open_tools
     from woolly.cli.commands.pull import fetched
     from woolly.cli.terminal.keyboard import Keyboard

@@ -12,9 +12,9 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import KV_TYPE, THREADS, WEIGHT_MEMORY, complete_model
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status, steps_bar
-from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.number_list import numbers
 from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, complete_model, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.screen import stdout_console
 from woolly.llm.model_options import rows_of
-from woolly.machine.other_load import OtherLoad
+from woolly.machine.background_load import OtherLoad
 from woolly.store import resolve
 
 if TYPE_CHECKING:

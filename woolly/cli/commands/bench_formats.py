@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.screen import print_table
-from woolly.cli.terminal.sizes import plural
-from woolly.machine.other_load import NOTABLE
+from woolly.machine.background_load import NOTABLE
 
 if TYPE_CHECKING:
     from rich.console import Console

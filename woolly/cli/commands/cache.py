@@ -14,14 +14,14 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, complete_model, read_text
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_size, plural
 from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.cache.disk import PageFile
+    from woolly.cache.page_folder import PageFile
     from woolly.llm import LLM
 
 _ACTIONS = ("list", "verify", "clear", "pin")
@@ -51,7 +51,7 @@ def cache(
     `list` sums them up by identity, `verify` reads every file and removes those that are damaged, `clear` removes all
     that are not pinned, `pin` computes a prompt and keeps its pages until they are cleared with --pinned.
     """
-    from woolly.cache.disk import stored_pages
+    from woolly.cache.page_folder import stored_pages
     from woolly.llm.disk_cache import pages_folder
 
     action = action or "list"
@@ -129,7 +129,7 @@ def _clear(files: Sequence[PageFile], pinned: bool, as_json: bool) -> None:
 def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
     if file is None or model is None:
         raise UsageError("pin takes a prompt and a model: woolly cache pin prompt.txt -m smollm2")
-    from woolly.cache.disk import PageFolder
+    from woolly.cache.page_folder import PageFolder
     from woolly.llm import LLM
     from woolly.llm.disk_cache import pages_name
     from woolly.runtime import PAGE_SIZE, parse_size

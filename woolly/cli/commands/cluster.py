@@ -12,7 +12,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, complete_model
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError
 
 _ACTIONS = ("check", "replica")

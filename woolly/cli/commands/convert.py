@@ -14,10 +14,10 @@ from woolly.cli.first_run.checkpoint import check_archive, write_converted
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_duration, format_size, plural
 from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.cli.terminal.screen import stdout_console
-from woolly.cli.terminal.sizes import format_duration, format_size, plural
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:

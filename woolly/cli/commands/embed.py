@@ -11,9 +11,9 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, model_and_text, one_model
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status, steps_bar
-from woolly.cli.terminal.sizes import plural
 from woolly.cli.text_io.embeddings_file import EmbeddingsFile, check_format, identity, json_line
 from woolly.cli.text_io.sources import read_texts
 

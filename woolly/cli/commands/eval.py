@@ -18,7 +18,7 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.measure.evaluation.comparison import Accuracy, Comparison
-    from woolly.measure.evaluation.rows import Row
+    from woolly.measure.evaluation.questions import Row
     from woolly.measure.evaluation.runner import Outcome
 
 
@@ -70,7 +70,7 @@ def eval(
     or json. Answers are those of temperature 0, so a second run gives the same figures.
     """
     from woolly.measure.evaluation.comparison import accuracy, compare
-    from woolly.measure.evaluation.rows import read_rows, rows_of
+    from woolly.measure.evaluation.questions import read_rows, rows_of
 
     example = "a file of questions was expected: woolly eval smollm2 questions.jsonl"
     model, questions = model_and_text("eval", model, questions, named, example)

@@ -8,9 +8,9 @@ from pathlib import Path
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import THREADS
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_size, plural
 from woolly.cli.terminal.screen import stdout_console
-from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError
 from woolly.store import resolve
 

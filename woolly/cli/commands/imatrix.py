@@ -12,8 +12,8 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, THREADS, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
+from woolly.cli.terminal.human_readable import format_duration, format_size, plural
 from woolly.cli.terminal.progress import steps_bar
-from woolly.cli.terminal.sizes import format_duration, format_size, plural
 from woolly.errors import RequestError
 
 
@@ -42,7 +42,7 @@ def imatrix(
     as_json: bool,
 ) -> None:
     """Write how much each column of each weight counts on a text, for woolly quantize --imatrix and llama.cpp."""
-    from woolly.measure.importance import collect_importance
+    from woolly.measure.collect_imatrix import collect_importance
     from woolly.quantize import write_imatrix
 
     model, text = model_and_text("imatrix", model, text, named, "a text was expected: woolly imatrix smollm2 text.txt")

@@ -12,7 +12,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, stdout_console
 

@@ -25,7 +25,7 @@ from woolly.cli.launch.agents import AGENTS, Agent, Endpoint, Setup
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_fetched
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError, closest
+from woolly.cli.parse.usage_errors import UsageError, closest
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder

@@ -13,9 +13,9 @@ from woolly.cli.commands.list_catalogue import billions, print_catalogue
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_size
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_size
 from woolly.errors import WoollyError
 from woolly.machine.blas import import_numpy
 from woolly.store import StoredModel, list_models, models_folder, quant_of

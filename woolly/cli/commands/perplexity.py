@@ -24,8 +24,8 @@ from woolly.cli.parse.options import (
 )
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
+from woolly.cli.terminal.human_readable import format_duration, plural
 from woolly.cli.terminal.progress import steps_bar
-from woolly.cli.terminal.sizes import format_duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,9 +18,9 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_size
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_size
 from woolly.errors import RequestError
 from woolly.store import WHEEL_MODELS
 

@@ -14,7 +14,7 @@ from woolly import store
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import NAMED, complete_pullable, model_argument, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import bytes_bar, print_status, stderr_console
 from woolly.errors import StoreError, UnsupportedError
 from woolly.store.catalogue.families import own_catalogue

@@ -13,11 +13,11 @@ from woolly.cli.commands.quantize_size import quantize_to_size, report_missing
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_duration, plural
+from woolly.cli.terminal.human_readable import format_size as sized
 from woolly.cli.terminal.progress import bytes_bar, print_status
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_duration, plural
-from woolly.cli.terminal.sizes import format_size as sized
 from woolly.errors import RequestError
 from woolly.store import resolve
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.files import read_utf8
+from woolly.cli.terminal.human_readable import format_size
 from woolly.cli.terminal.progress import bytes_bar, print_status, steps_bar
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_size
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def report_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
 
 def _maker(file: GGUFFile, windows: Sequence[Sequence[int]], threads: int, imatrix: ImportanceMatrix | None) -> Any:
     def make() -> Any:
-        from woolly.measure.bit_allocation.meter import KlMeter
+        from woolly.measure.bit_allocation.kl_meter import KlMeter
 
         return KlMeter(file, windows, threads=threads, imatrix=imatrix)
 
@@ -115,7 +115,7 @@ def _records(
     target: Path, file: GGUFFile, tokens: Sequence[int], ctx: int, windows: int, imatrix: ImportanceMatrix | None
 ) -> Any:
     from woolly import __version__
-    from woolly.measure.bit_allocation.records import Records
+    from woolly.measure.bit_allocation.measurement_cache import Records
     from woolly.runtime.arithmetic_version import ARITHMETIC
     from woolly.store.digest import digest_of
 

@@ -10,7 +10,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, one_model
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.text_io.sources import read_texts
 
 

@@ -7,7 +7,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_model
 from woolly.cli.parse.parameter import Argument
-from woolly.cli.terminal.sizes import format_size
+from woolly.cli.terminal.human_readable import format_size
 from woolly.store import remove_model
 
 

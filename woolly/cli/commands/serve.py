@@ -114,7 +114,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     for message, *_ in early:
         log.warning(str(message))
     if has_replicas(settings):
-        from woolly.cluster.serve import run
+        from woolly.cluster.front import run
     else:
         from woolly.serving.lifecycle.http_server import run
 

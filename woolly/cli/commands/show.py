@@ -14,12 +14,12 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, NAMED, model_argument, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import format_size, plural
 from woolly.cli.terminal.screen import print_table, stdout_console
-from woolly.cli.terminal.sizes import format_size, plural
 from woolly.errors import RequestError, StoreError, WoollyError
+from woolly.machine.background_load import NOTABLE, OtherLoad
 from woolly.machine.blas import import_numpy
-from woolly.machine.other_load import NOTABLE, OtherLoad
 from woolly.store import resolve
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def show(
     Only the header of a model that is not on this machine is fetched.
     """
     import_numpy(None)
-    from woolly.cli.commands.remote import is_remote, remote_header
+    from woolly.cli.commands.remote_header import is_remote, remote_header
     from woolly.gguf import open_gguf
     from woolly.runtime import check_kv_type
 

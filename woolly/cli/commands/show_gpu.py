@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from woolly.cli.terminal.sizes import format_size
+from woolly.cli.terminal.human_readable import format_size
 from woolly.errors import DeviceError, WoollyError
 from woolly.gguf import GGUFFile
 from woolly.plan import Plan

@@ -10,7 +10,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import DEVICE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 
 

@@ -12,7 +12,7 @@ from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, ask, models_of, s
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument
-from woolly.cli.parse.usage import closest
+from woolly.cli.parse.usage_errors import closest
 from woolly.errors import RequestError
 
 # Seconds that requests which still run may take.

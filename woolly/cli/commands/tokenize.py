@@ -11,8 +11,8 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.usage import UsageError
-from woolly.cli.terminal.sizes import plural
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.errors import RequestError
 from woolly.store import resolve
 

@@ -9,7 +9,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, ENGINE, SPEECH, complete_fetched
 from woolly.cli.parse.parameter import Argument, Bundle, Option
 from woolly.cli.parse.sampling import SAMPLING
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.machine.blas import import_numpy
 
 _SAMPLING = Bundle("sampling", tuple(one for one in SAMPLING.options if one.name in ("temperature", "seed")))

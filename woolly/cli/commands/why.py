@@ -25,9 +25,9 @@ from woolly.cli.parse.options import (
     one_model,
 )
 from woolly.cli.parse.parameter import Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.screen import stdout_console
-from woolly.cli.terminal.sizes import plural
 
 if TYPE_CHECKING:
     from woolly.measure.diagnosis import Advice, Run
@@ -200,7 +200,7 @@ def _wrapped(text: str, width: int, first: str = "  ", rest: str = "  ") -> list
 
 def _plot(found: Profile) -> str:
     from woolly.measure.diagnosis import advise
-    from woolly.measure.roofline import Mark, Roof, roofline_plot
+    from woolly.measure.roofline_plot import Mark, Roof, roofline_plot
 
     s = found.situation
     advice = advise(s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from woolly.cli.first_run.capacity import machine_capacity
 from woolly.cli.first_run.state_file import is_here
-from woolly.machine.other_load import OtherLoad
+from woolly.machine.background_load import OtherLoad
 from woolly.store import Tag, find_in_catalogue, read_catalogue
 
 _ENOUGH = 10.0  # tokens per second: about twice as fast as people read

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from woolly.cli.commands.ps import ask, models_of
-from woolly.cli.parse.usage import closest
+from woolly.cli.parse.usage_errors import closest
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 

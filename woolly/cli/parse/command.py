@@ -17,7 +17,7 @@ import click
 from woolly.cli.parse.help import write_commands, write_sections
 from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
 from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
-from woolly.cli.parse.usage import UsageError, duplicate_value, format_error, unknown_command, unknown_option
+from woolly.cli.parse.usage_errors import UsageError, duplicate_value, format_error, unknown_command, unknown_option
 from woolly.errors import RequestError, WoollyError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 
 # By shell: the file that holds the script, and the file that must load it.
 _PLACES = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 
 
 @dataclass(frozen=True)

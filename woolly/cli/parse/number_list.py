@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 
 _RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?")
 # A range is typed by hand: more numbers than this are a mistake.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.cli.parse.parameter import Argument, Bundle, Completer, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import rows_of
 from woolly.store import DEFAULT_MODEL, WHEEL_MODELS, HubName, Purpose, catalogue_names, list_models, models_for

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from woolly.cli.parse.options import read_text
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError, StoreError
 from woolly.store import find_in_catalogue, is_in_catalogue, is_model_name, is_path, resolve, similar_models

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from woolly.cli.parse.parameter import Bundle, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.store import Preset

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from woolly.cli.terminal.sizes import plural
+from woolly.cli.terminal.human_readable import plural
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from woolly.cli.terminal.answer import EMPTY, Timing, is_template_missing, show_plain, stats_of
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import plural
 from woolly.engine import Completion
 from woolly.llm import LLM
 from woolly.sampling import SamplingParams

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import StoreError
 

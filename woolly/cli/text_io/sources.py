@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from woolly.cli.parse.options import read_text
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status
-from woolly.cli.terminal.sizes import plural
 from woolly.errors import RequestError
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from woolly.convert.config_ledger import GELU_TANH, RELU2, activation
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.ledger import GELU_TANH, RELU2, activation
-from woolly.convert.ops import SWAPPED, TRANSPOSED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_keys
+from woolly.convert.tensor_ops import SWAPPED, TRANSPOSED, TensorOp, picked, reshaped
 
 Keys = dict[str, Any]
 Changes = Callable[[Hyperparameters, str, int], tuple[TensorOp, ...]]

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from woolly.convert.config_ledger import GELU_TANH, RELU2, activation
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import every_window_keys, expert_keys, own_window_keys, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import every_window_keys, expert_keys, own_window_keys, window_keys
-from woolly.convert.ledger import GELU_TANH, RELU2, activation
-from woolly.convert.ops import TensorOp, in_pairs, picked
 from woolly.convert.rope import rope_of
+from woolly.convert.tensor_ops import TensorOp, in_pairs, picked
 
 Keys = dict[str, Any]
 POST_ATTENTION = {"post_attention_layernorm": "post_attention_norm"}

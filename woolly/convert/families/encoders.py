@@ -8,10 +8,10 @@ import numpy as np
 
 from woolly.convert.families.gemma import gemma3_keys
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import transformer_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import transformer_keys
-from woolly.convert.ops import SWAPPED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_of
+from woolly.convert.tensor_ops import SWAPPED, TensorOp, picked, reshaped
 
 Keys = dict[str, Any]
 _TABLES = {

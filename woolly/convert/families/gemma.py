@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from woolly.convert.config_ledger import GELU_TANH, activation
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import expert_keys, layer_kinds, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, layer_kinds, window_keys
-from woolly.convert.ledger import GELU_TANH, activation
-from woolly.convert.ops import TensorOp, reshaped
 from woolly.convert.rope import rope_of
+from woolly.convert.tensor_ops import TensorOp, reshaped
 
 Keys = dict[str, Any]
 _NORMS = {"post_attention_layernorm": "post_attention_norm"}

@@ -6,12 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from woolly.convert.config_ledger import RELU2, activation
 from woolly.convert.families.decoders import granite_keys
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import expert_keys, layer_kinds
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, layer_kinds
-from woolly.convert.ledger import RELU2, activation
-from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, picked, reshaped, rows_of_heads, scaled
+from woolly.convert.tensor_ops import (
+    MINUS_EXP,
+    SQUEEZED,
+    TensorOp,
+    columns_of_heads,
+    picked,
+    reshaped,
+    rows_of_heads,
+    scaled,
+)
 
 Keys = dict[str, Any]
 _QWEN = {

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import dense_first, expert_keys, layer_kinds
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import dense_first, expert_keys, layer_kinds
-from woolly.convert.ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped, scaled
 from woolly.convert.rope import rope_of
+from woolly.convert.tensor_ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped, scaled
 
 Keys = dict[str, Any]
 _KV_B = {"self_attn.kv_b_proj": "attn_k_b*attn_v_b"}

@@ -6,10 +6,10 @@ from typing import Any
 
 from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import dense_first, expert_keys, layer_kinds, own_window_keys, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import dense_first, expert_keys, layer_kinds, own_window_keys, window_keys
-from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
 from woolly.convert.rope import rope_of
+from woolly.convert.tensor_ops import SWAPPED, TensorOp, one_of, reshaped
 
 Keys = dict[str, Any]
 

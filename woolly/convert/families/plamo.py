@@ -6,7 +6,7 @@ from typing import Any
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, raised, rows_of_heads
+from woolly.convert.tensor_ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, raised, rows_of_heads
 
 Keys = dict[str, Any]
 # Constants added to stored norm weights in PLaMo 2 and 3.

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import expert_keys, transformer_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, transformer_keys
-from woolly.convert.ops import TRANSPOSED, TensorOp, in_pairs, normalized, picked, scaled
 from woolly.convert.rope import rope_keys
+from woolly.convert.tensor_ops import TRANSPOSED, TensorOp, in_pairs, normalized, picked, scaled
 from woolly.errors import UnsupportedError
 
 Keys = dict[str, Any]

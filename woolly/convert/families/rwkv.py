@@ -8,7 +8,7 @@ import numpy as np
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.ops import SQUEEZED, SWAPPED, TensorOp, reshaped, scaled
+from woolly.convert.tensor_ops import SQUEEZED, SWAPPED, TensorOp, reshaped, scaled
 
 Keys = dict[str, Any]
 _CONTEXT = 1 << 20  # a recurrent state has no maximum

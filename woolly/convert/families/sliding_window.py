@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woolly.convert.config_ledger import Allowed
 from woolly.convert.families.decoders import POST_ATTENTION
 from woolly.convert.family import CheckpointFamily
+from woolly.convert.gguf_keys import dense_first, expert_keys, layer_kinds, transformer_keys, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import dense_first, expert_keys, layer_kinds, transformer_keys, window_keys
-from woolly.convert.ledger import Allowed
-from woolly.convert.ops import PLUS_ONE, TensorOp
 from woolly.convert.rope import rope_of, rope_tensors
+from woolly.convert.tensor_ops import PLUS_ONE, TensorOp
 
 Keys = dict[str, Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.ops import SQUEEZED, TensorOp, picked
+from woolly.convert.tensor_ops import SQUEEZED, TensorOp, picked
 from woolly.errors import ModelError
 
 Keys = dict[str, Any]

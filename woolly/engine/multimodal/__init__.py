@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
-    from woolly.engine.multimodal.admit import read_multimodal_prompt
-    from woolly.engine.multimodal.encoder import AudioEncoder, Source, TextEncoder, open_encoder, source_backend
+    from woolly.engine.multimodal.encoder_decoder import AudioEncoder, Source, TextEncoder, open_encoder, source_backend
     from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.encoder_scheduler import EncoderRequest, EncoderScheduler
     from woolly.engine.multimodal.memory import tower_bytes
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
         has_placeholders,
         read_prompt,
     )
+    from woolly.engine.multimodal.prompt_checks import read_multimodal_prompt
     from woolly.engine.multimodal.tower import Tower, open_tower, tower_backend
     from woolly.engine.multimodal.transducer import TransducerDecoder
 
@@ -43,8 +43,8 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "admit": "read_multimodal_prompt",
-        "encoder": "AudioEncoder Source TextEncoder open_encoder source_backend",
+        "prompt_checks": "read_multimodal_prompt",
+        "encoder_decoder": "AudioEncoder Source TextEncoder open_encoder source_backend",
         "encoder_run": "EncoderRun",
         "encoder_scheduler": "EncoderRequest EncoderScheduler",
         "memory": "tower_bytes",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.multimodal.work import row_work
+from woolly.engine.multimodal.encoder_cost import row_work
 from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, State, pages_for
 
 if TYPE_CHECKING:

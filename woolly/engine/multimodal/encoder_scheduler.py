@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.engine.multimodal.encoder import Source
+    from woolly.engine.multimodal.encoder_decoder import Source
     from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.multimodal_input import Key, MultimodalInput, PlaceholderRange
     from woolly.engine.multimodal.tower import Tower

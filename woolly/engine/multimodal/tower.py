@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.multimodal.encoder_cost import GPU_SLICE, SLICE, row_work
 from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
 from woolly.engine.multimodal.memory import tower_bytes, traced_bytes
-from woolly.engine.multimodal.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers

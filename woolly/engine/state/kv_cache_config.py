@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from woolly.cache.pages import PagePool
+from woolly.cache.sliding_window import WindowPool
 from woolly.cache.slots import SlotPool
-from woolly.cache.windows import WindowPool
 from woolly.engine.state.visible_pages import VisiblePages
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, Program, State, pages_for

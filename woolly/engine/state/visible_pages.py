@@ -11,7 +11,7 @@ import numpy.typing as npt
 from woolly.runtime import PAGE_SIZE, pages_for
 
 if TYPE_CHECKING:
-    from woolly.cache.windows import WindowPool
+    from woolly.cache.sliding_window import WindowPool
     from woolly.engine.request import Request
     from woolly.engine.step.scheduler_output import SchedulerOutput
 

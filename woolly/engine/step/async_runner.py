@@ -17,7 +17,7 @@ import numpy.typing as npt
 from woolly.engine import drafts
 from woolly.engine.request import Request
 from woolly.engine.step.batch_builder import page_table, rope_positions_after
-from woolly.engine.step.rows import RankedRows, Rows
+from woolly.engine.step.output_rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
 from woolly.runtime import (
     PICK,

@@ -14,7 +14,7 @@ from woolly.runtime import LostRows
 if TYPE_CHECKING:
     from woolly.engine.drafts.speculation import Speculation
     from woolly.engine.request import FinishReason, Request
-    from woolly.engine.step.rows import Rows
+    from woolly.engine.step.output_rows import Rows
     from woolly.engine.step.runner import Runner
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.scheduler_output import SchedulerOutput, Span

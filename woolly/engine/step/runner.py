@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.loading.hooks import call_hook
-from woolly.engine.step.rows import RankedRows, Rows, WholeRows
+from woolly.engine.step.output_rows import RankedRows, Rows, WholeRows
 from woolly.errors import CallbackError
 from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, as_ranks, pages_for
 

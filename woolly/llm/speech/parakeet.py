@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
 from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
+from woolly.llm.speech.transducer_decoding import GreedyDecoding, TimedToken
 from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import conv_length

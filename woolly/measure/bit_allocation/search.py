@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile
 from woolly.measure.bit_allocation.groups import Types, WeightGroup, groups_of, n_bytes_of, types_for
+from woolly.measure.bit_allocation.kl_meter import KlMeter, Loss
 from woolly.measure.bit_allocation.knapsack import TypeOption, choose_types
-from woolly.measure.bit_allocation.meter import KlMeter, Loss
-from woolly.measure.bit_allocation.records import Records
+from woolly.measure.bit_allocation.measurement_cache import Records
 from woolly.quant import GGMLType
 from woolly.quantize import MIXES, ImportanceMatrix, make_recipe
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from woolly.engine import Score
 from woolly.errors import RequestError
 from woolly.llm import LLM
-from woolly.measure.evaluation.rows import ChoiceRow, PromptRow, Row, judge
+from woolly.measure.evaluation.questions import ChoiceRow, PromptRow, Row, judge
 from woolly.sampling import SamplingParams
 
 # Rows per chunk: enough to fill the batches of a step.

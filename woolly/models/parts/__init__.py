@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 from woolly.models.parts.experts import experts, experts_or_feed_forward
 from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
 from woolly.models.parts.layer_inputs import gated_input, layer_inputs

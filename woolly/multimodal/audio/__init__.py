@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.later import later
+from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio.decode import DECODE_SEMAPHORE, Audio, AudioSource, read_audio

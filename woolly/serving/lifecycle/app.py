@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from woolly import __version__
-from woolly.llm.identity import device_bytes
+from woolly.llm.bit_identity import device_bytes
 from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.usage_ledger import UsageLedger
 from woolly.serving.accounts.usage_meter import UsageMeter

@@ -9,7 +9,7 @@ from typing import Any
 from woolly._native import measure_bandwidth
 from woolly.engine import Engine
 from woolly.llm import LLM
-from woolly.llm.identity import device_bytes
+from woolly.llm.bit_identity import device_bytes
 from woolly.machine.memory import available_memory, peak_mib
 from woolly.runtime import PAGE_SIZE
 from woolly.serving.settings.checks import is_reference

@@ -22,9 +22,9 @@ from woolly.chat.media import (
 )
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter, find_reasoning
-from woolly.chat.results import place_results
 from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.system_prefix import SystemPrefix
+from woolly.chat.tool_results import place_results
 from woolly.chat.tools.format import Format, find_format
 from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.chat.tools.parser import ToolParser

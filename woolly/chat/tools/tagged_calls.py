@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.chat.tools.scanner import Status
+from woolly.chat.tools.json_calls import Status
 from woolly.chat.tools.values import is_text, to_json, typed_json
 
 _SPACE = frozenset(" \t\r\n")

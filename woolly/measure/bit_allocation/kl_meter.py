@@ -23,8 +23,8 @@ from woolly.plan import Plan, Weight
 from woolly.plan.passes import layer_split_points, slice_layers
 from woolly.quant import GGMLType
 from woolly.quantize import ImportanceMatrix
-from woolly.quantize.files import encode_slab
 from woolly.quantize.recipe import Change
+from woolly.quantize.write_gguf import encode_slab
 from woolly.runtime import Batch, Options, Program, choose, pages_for
 
 Float32 = npt.NDArray[np.float32]

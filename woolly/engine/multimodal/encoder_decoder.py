@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from woolly.engine.multimodal.encoder_cost import SLICE, row_work
 from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
 from woolly.engine.multimodal.multimodal_input import MultimodalInput, has_placeholders, read_prompt
 from woolly.engine.multimodal.tower import Tower
 from woolly.engine.multimodal.transducer import TransducerDecoder, open_transducer
-from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import PatchLayout, TracedTower

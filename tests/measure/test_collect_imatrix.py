@@ -10,7 +10,7 @@ from tests.cases.latents import LATENTS
 from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
-from woolly.measure.importance import collect_importance
+from woolly.measure.collect_imatrix import collect_importance
 from woolly.models import trace
 from woolly.quantize import write_imatrix
 from woolly.quantize.recipe import is_weight

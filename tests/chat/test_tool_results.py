@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from woolly.chat import Message, ToolCall
-from woolly.chat.results import place_results
+from woolly.chat.tool_results import place_results
 
 CALLS = Message("assistant", "", calls=(ToolCall("1", "look", "{}"), ToolCall("2", "hear", "{}")))
 HI, BYE, REMINDER = Message("user", "hi"), Message("user", "bye"), Message("system", "be kind")

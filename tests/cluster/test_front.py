@@ -13,10 +13,10 @@ import pytest
 
 from tests.serving.conftest import serving
 from woolly import LLM
-from woolly.cluster import serve as cluster_serve
+from woolly.cluster import front as cluster_serve
 from woolly.cluster.replica_state import difference
 from woolly.errors import RequestError
-from woolly.llm.identity import Identity
+from woolly.llm.bit_identity import Identity
 from woolly.serving import Settings
 
 CHAT = {

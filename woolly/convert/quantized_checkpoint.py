@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.packing import (
+from woolly.convert.repack import (
     exact_halves,
     mxfp4_rows,
     nvfp4_rows,

@@ -12,7 +12,7 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.quant import GGMLType, dequantize
 from woolly.quantize import find_mix, make_recipe, quantize_file, read_imatrix, write_imatrix
-from woolly.quantize.imatrix import ColumnSums, ImportanceMatrix
+from woolly.quantize.imatrix_file import ColumnSums, ImportanceMatrix
 
 WIDE = replace(TINY["llama"], width=256, ffn=512, head_dim=64, n_layers=1)
 K_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]

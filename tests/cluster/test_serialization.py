@@ -5,7 +5,14 @@ import socket
 import pytest
 
 from tests.cluster.launchers import link_of
-from woolly.cluster.wire import read_error, read_logprobs, read_params, write_error, write_logprobs, write_params
+from woolly.cluster.serialization import (
+    read_error,
+    read_logprobs,
+    read_params,
+    write_error,
+    write_logprobs,
+    write_params,
+)
 from woolly.errors import ModelError, RequestError
 from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob

@@ -19,7 +19,7 @@ from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.measure.slot_rotation import SlotRotation
 from woolly.models import trace
-from woolly.quantize.imatrix import ColumnSums, ImportanceMatrix
+from woolly.quantize.imatrix_file import ColumnSums, ImportanceMatrix
 from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.activation_observer import ObservedProgram
 from woolly.store import resolve

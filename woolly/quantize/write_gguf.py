@@ -17,7 +17,7 @@ from woolly import _native
 from woolly.errors import GGUFError, RequestError
 from woolly.gguf import GGUFFile, GGUFWriter
 from woolly.gguf.values import ValueType
-from woolly.quantize.imatrix import ImportanceMatrix
+from woolly.quantize.imatrix_file import ImportanceMatrix
 from woolly.quantize.recipe import Change, Recipe
 
 Progress = Callable[[int, int], None]

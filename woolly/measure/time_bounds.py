@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from woolly.gguf import GGUFFile
 from woolly.measure.bench import StepCost
 from woolly.measure.diagnosis import Limits
-from woolly.measure.probe import Probe
+from woolly.measure.kernel_probe import Probe
 from woolly.quant import GGMLType
 from woolly.quantize.describe import mean_bits, mixture
 

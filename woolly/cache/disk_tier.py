@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from woolly.cache.disk import PageFolder
+from woolly.cache.page_folder import PageFolder
 from woolly.cache.pages import PagePool
+from woolly.cache.sliding_window import WindowPool
 from woolly.cache.slots import SlotPool
-from woolly.cache.windows import WindowPool
 from woolly.runtime import PAGE_SIZE, PortableState
 
 Bytes = npt.NDArray[np.uint8]

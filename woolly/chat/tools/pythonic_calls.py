@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from woolly.chat.tools.scanner import Status, Unread
+from woolly.chat.tools.json_calls import Status, Unread
 from woolly.chat.tools.values import python_json, to_json
 
 _SPACE = frozenset(" \t\r\n")

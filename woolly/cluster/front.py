@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from woolly.cluster.fleet_llm import FleetLLM
 from woolly.cluster.launchers import AddressLauncher, ReplicaLauncher, local_launchers
-from woolly.cluster.model import FleetLLM
 from woolly.llm.model_options import ModelOptions
 from woolly.machine.numa import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from woolly.errors import RequestError
 from woolly.measure.bit_allocation.groups import Types
-from woolly.measure.bit_allocation.meter import Loss
+from woolly.measure.bit_allocation.kl_meter import Loss
 
 
 class Records:

@@ -14,7 +14,7 @@ import click
 from woolly.cli.chat.conversation import changed_settings, find_setting, setting_names
 from woolly.cli.parse.options import complete_model, read_text
 from woolly.cli.terminal.answer import stats_of
-from woolly.cli.terminal.sizes import plural
+from woolly.cli.terminal.human_readable import plural
 from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:

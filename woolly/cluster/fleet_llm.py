@@ -22,7 +22,7 @@ from woolly.engine.pooling import PoolingJob
 from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
 from woolly.llm import LLM
-from woolly.llm.identity import Identity
+from woolly.llm.bit_identity import Identity
 from woolly.llm.model_options import ModelOptions
 from woolly.llm.requests import Prompt
 from woolly.runtime import is_gpu_backend, parse_max_running

@@ -51,7 +51,7 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
     with _slots:
         try:
             written = run_limited(
-                Path(__file__).with_name("trial_child.py"),
+                Path(__file__).with_name("limited_compile_child.py"),
                 json.dumps(order).encode(),
                 memory=MEMORY,
                 patience=PATIENCE,

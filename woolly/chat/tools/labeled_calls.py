@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from woolly.chat.tools.bare import BareObject
-from woolly.chat.tools.scanner import ObjectScanner, Status, Unread
+from woolly.chat.tools.json_calls import ObjectScanner, Status, Unread
+from woolly.chat.tools.unquoted_json import BareObject
 
 _MAX_LABEL = 256
 
