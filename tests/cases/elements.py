@@ -11,7 +11,7 @@ from tests.cases.ops import EPS, ROWS, Case, CaseTracer, Make, Run, _both, _matr
 from tests.cases.weights import Raw, random_weight
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.basic import Act, Gate
-from woolly.plan.ops.texts import Pool
+from woolly.plan.ops.text_encoder import Pool
 from woolly.quant import GGMLType
 
 _SIZES = (1, 5, 16, 17, 100)

@@ -81,7 +81,7 @@ def test_tool_call_sets_the_finish_reason(tokenizer):
 
 def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
     fetched = []
-    monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: fetched.append(given) or b"no file")
+    monkeypatch.setattr("woolly.multimodal.fetch.fetch", lambda *given, **_: fetched.append(given) or b"no file")
     template = ChatTemplate(TURNS)
     with pytest.raises(RequestError) as caught:
         lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)

@@ -17,7 +17,7 @@ from woolly.engine.drafts.speculation_budget import SpeculationBudget
 from woolly.engine.loading.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
-from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.store.inventory import own_models
 

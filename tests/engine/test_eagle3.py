@@ -14,7 +14,7 @@ from woolly.engine import MtpProposer
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
 from woolly.runtime import Batch, Options, choose
-from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
 
 TARGET = replace(TINY["llama"], name="llama-eagle3", n_layers=5)

@@ -18,7 +18,7 @@ from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head
 from woolly.runtime import Batch, Options, choose
 from woolly.runtime.split import SplitBackend
-from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
 
 TARGET = FAMILIES["gemma4"]

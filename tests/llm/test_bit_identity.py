@@ -12,7 +12,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, _native
 from woolly.llm import bit_identity
 from woolly.plan import Rope, rope_frequencies
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_digest_is_cached_until_the_file_changes(tmp_path, home, monkeypatch):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"wool")
     first = digest_of([path])
-    monkeypatch.setattr("woolly.store.digest.sha256_of", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("woolly.store.file_digest.sha256_of", lambda path: pytest.fail("read again"))
     assert digest_of([path]) == first
     (note,) = (home / "digests").iterdir()
     note.write_text("{")  # a torn note is not a note

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from woolly.models.towers.fixed import powers, product, sines
-from woolly.models.towers.relative import fourier_tensors
+from woolly.models.towers.exact_math import powers, product, sines
+from woolly.models.towers.relative_positions import fourier_tensors
 
 
 def test_sines_and_powers_match_numpy_up_to_the_last_bits():

@@ -20,7 +20,7 @@ from woolly.plan.passes import inject_embeddings
 from woolly.runtime import Batch, Gpu, Options, choose, pages_for
 from woolly.runtime.cpu.program import CpuBackend
 from woolly.serving import Settings, create_app
-from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
 
 GOLDENS = Path(__file__).parent.parent / "goldens"

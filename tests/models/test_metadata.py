@@ -14,7 +14,7 @@ from woolly import LLM
 from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models import architectures, trace
-from woolly.plan.rope import rope_frequencies
+from woolly.plan.rope_scaling import rope_frequencies
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
 

@@ -148,7 +148,7 @@ def test_remote_files_are_fetched_if_the_operator_allows_it(monkeypatch):
         monkeypatch.setattr(time, "monotonic", lambda: now + 20)
         return GOOD
 
-    monkeypatch.setattr("woolly.multimodal.remote.fetch", fetch)
+    monkeypatch.setattr("woolly.multimodal.fetch.fetch", fetch)
     tokenizer = SimpleNamespace(break_marks=lambda text: text)
     urls = ("https://x/of%20a.pdf?b=1", "HTTP://x/b.pdf")
     message = Message("user", tuple(FilePart(FileInput(data=url, where="a.b")) for url in urls))

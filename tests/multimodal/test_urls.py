@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 import pytest
 
 from woolly.errors import RequestError
+from woolly.multimodal.fetch import check_address, fetch
 from woolly.multimodal.inputs import ImageInput
-from woolly.multimodal.remote import check_address, fetch
 from woolly.multimodal.urls import image_bytes, read_base64
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -143,7 +143,7 @@ def test_image_is_fetched_and_redirects_are_followed(server):
 
 
 def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
-    monkeypatch.setattr("woolly.multimodal.remote.time", SimpleNamespace(monotonic=lambda: CLOCK.now))
+    monkeypatch.setattr("woolly.multimodal.fetch.time", SimpleNamespace(monotonic=lambda: CLOCK.now))
     said = refusal(fetch, f"http://example.com:{server}/slow", resolve=lambda *_: ["127.0.0.1"], checks=False)
     assert said == "the image at example.com cannot be fetched (it took too long)"
 
@@ -163,7 +163,7 @@ def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
 )
 @pytest.mark.parametrize("n_before", [0, 2])
 def test_every_redirect_is_checked_like_the_first_address(server, monkeypatch, there, says, n_before):
-    from woolly.multimodal import remote
+    from woolly.multimodal import fetch
 
     connected = []
 
@@ -175,8 +175,8 @@ def test_every_redirect_is_checked_like_the_first_address(server, monkeypatch, t
         connected.append(address)
         return socket.create_connection(address, timeout=timeout)
 
-    monkeypatch.setattr(remote, "check_address", check)
-    monkeypatch.setattr(remote, "socket", SimpleNamespace(create_connection=connect))
+    monkeypatch.setattr(fetch, "check_address", check)
+    monkeypatch.setattr(fetch, "socket", SimpleNamespace(create_connection=connect))
     hops = [there]
     for _ in range(n_before + 1):
         hops.insert(0, f"http://first.example:{server}/to-there?{quote(hops[0])}")

@@ -335,7 +335,7 @@ def test_models_with_another_video_format_reject_it_by_name(clip):
 
 def test_remote_video_is_fetched_for_a_video_model(clip, monkeypatch):
     asked = []
-    monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: asked.append(given) or clip)
+    monkeypatch.setattr("woolly.multimodal.fetch.fetch", lambda *given, **_: asked.append(given) or clip)
     message = Message("user", (VideoPart(VideoInput(data="https://x/a.mp4", where="a")),))
     with pytest.raises(RequestError, match="a: videos are taken by SmolVLM"):
         open_files([message], Modalities(replace(SMOL, projector="glm4v")), None, 50, allows_remote=True)

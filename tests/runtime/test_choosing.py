@@ -12,7 +12,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Tracer
 from woolly.runtime import Batch, Options, choose, pages_for
-from woolly.runtime.reference.choosing import best_positions
+from woolly.runtime.reference.indexer import best_positions
 
 N = 1100  # positions: more than the 1024 that one task scores
 TOKENS = np.random.RandomState(3).randint(0, 264, N)

@@ -13,7 +13,7 @@ from woolly.sampling import Sampler, SamplingParams, options_of, registry
 from woolly.sampling.option import option
 from woolly.sampling.params import SAMPLERS
 from woolly.sampling.registry import find_sampler, sampler
-from woolly.serving.dialects.parameters import body_of
+from woolly.serving.dialects.sampling_parameters import body_of
 
 ROW = np.array([0.0, 3.0, 2.0, 1.0], np.float32)
 

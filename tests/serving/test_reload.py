@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 from woolly.serving import Settings
 from woolly.serving.accounts import keys_file
 from woolly.serving.accounts.keys_file import add_key
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.lifecycle import http_server
 from woolly.serving.lifecycle.reload import Reloader
 

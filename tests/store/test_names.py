@@ -18,8 +18,8 @@ from woolly.store import (
     remote_name,
     resolve,
 )
-from woolly.store.folder import models_folder
 from woolly.store.hub import quant_of
+from woolly.store.models_folder import models_folder
 
 __all__ = ["hub"]
 

@@ -283,7 +283,7 @@ def test_connection_ends_if_the_other_machine_is_gone(seconds):
 
 
 def test_silent_clients_block_nobody(monkeypatch):
-    monkeypatch.setattr("woolly.wire.accepting._MAX_HANDSHAKES", 8)
+    monkeypatch.setattr("woolly.wire.accept._MAX_HANDSHAKES", 8)
     listener, refused, is_over = socket.create_server(("127.0.0.1", 0), backlog=64), [], threading.Event()
     arriving = greeted(listener, TOKEN, is_over.is_set, refused.append, lambda host, reason: refused.append(reason))
     silent = []

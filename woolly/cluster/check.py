@@ -13,7 +13,7 @@ from woolly.cluster.front import make_launchers
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.loader import estimate_model, options_for
-from woolly.serving.model_manager.memory import check_memory
+from woolly.serving.model_manager.memory_check import check_memory
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 

@@ -27,7 +27,7 @@ from woolly.llm.model_options import ModelOptions
 from woolly.llm.requests import Prompt
 from woolly.runtime import is_gpu_backend, parse_max_running
 from woolly.sampling import SamplingParams
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 
 _PATIENCE = 10.0  # total seconds for replicas to reply, which they do between two steps
 

@@ -33,7 +33,7 @@ from woolly.runtime import (
     parse_size,
 )
 from woolly.store import resolve
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 from woolly.wire import Connection, WireMessage, greeted, hang_up
 
 _PROBE_ROWS = 40

@@ -19,7 +19,7 @@ from woolly.errors import RequestError
 from woolly.multimodal import Placeholder, Prompt
 from woolly.sampling.sampler import Sampler
 from woolly.tokens import StreamDetokenizer, Tokenizer
-from woolly.tokens.stop import StopMatcher
+from woolly.tokens.stop_strings import StopMatcher
 
 if TYPE_CHECKING:
     from woolly.engine.loading.adapters import AdapterSet

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
     from woolly.sampling.sampler import Sampler
     from woolly.tokens import StreamDetokenizer
-    from woolly.tokens.stop import StopMatcher
+    from woolly.tokens.stop_strings import StopMatcher
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 

@@ -19,7 +19,7 @@ from woolly.gguf.overlay import Overlay
 from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 
 if TYPE_CHECKING:
     from woolly.engine import Engine, EngineDriver, LoadedModel

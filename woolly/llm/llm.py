@@ -47,7 +47,7 @@ from woolly.llm.stage_checks import parse_stages
 from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
-from woolly.sampling.keywords import with_near_names
+from woolly.sampling.unknown_arguments import with_near_names
 from woolly.store import find_derived_model, find_preset, resolve
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from woolly.chat.message import Message
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.sampling import SamplingParams, options_of
-from woolly.sampling.keywords import check_keywords
+from woolly.sampling.unknown_arguments import check_keywords
 
 if TYPE_CHECKING:
     from woolly.chat import ChatRequest

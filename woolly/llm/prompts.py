@@ -21,8 +21,8 @@ from woolly.chat import (
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
-from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
+from woolly.sampling.unknown_arguments import check_keywords
 
 Messages = str | Sequence[Mapping[str, Any]]  # a text is one message of the user
 Chats = list[str] | Sequence[Sequence[Mapping[str, Any]]]

@@ -8,7 +8,7 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
-from woolly.plan.exact import exact_softplus
+from woolly.plan.exact_math import exact_softplus
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, MAX_POSITION, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
-from woolly.plan.exact import exact_log
-from woolly.plan.rope import RopeStyle
+from woolly.plan.exact_math import exact_log
+from woolly.plan.rope_scaling import RopeStyle
 
 ARCHITECTURES = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 _INDEXED = ("deepseek32", "glm-dsa")

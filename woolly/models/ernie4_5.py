@@ -7,7 +7,7 @@ from dataclasses import replace
 from woolly.models.llama import build as build
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.plan.rope import RopeStyle
+from woolly.plan.rope_scaling import RopeStyle
 
 ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 

@@ -6,7 +6,7 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
-from woolly.plan.rope import RopeStyle
+from woolly.plan.rope_scaling import RopeStyle
 
 
 def read(keys: Keys) -> TransformerParams:

@@ -9,8 +9,8 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
-from woolly.plan.exact import exact_power
-from woolly.plan.rope import RopeStyle
+from woolly.plan.exact_math import exact_power
+from woolly.plan.rope_scaling import RopeStyle
 
 ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 

@@ -12,8 +12,8 @@ from woolly.plan import Rope
 if TYPE_CHECKING:
     from woolly.models.metadata import Keys
     from woolly.plan.ops.attention import Mask
-    from woolly.plan.ops.experts import Scoring
-    from woolly.plan.rope import RopeStyle
+    from woolly.plan.ops.moe import Scoring
+    from woolly.plan.rope_scaling import RopeStyle
 
 # Keys that change the computation. A file that sets one is rejected unless the model reads it: ignoring the key would
 # give wrong logits.

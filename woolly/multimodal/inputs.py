@@ -182,6 +182,6 @@ def _is_http(url: str) -> bool:
 
 
 def _fetch(url: str, what: str, deadline: float) -> bytes:
-    from woolly.multimodal.remote import fetch  # imports the standard library's HTTP clients, which are rarely needed
+    from woolly.multimodal.fetch import fetch  # imports the standard library's HTTP clients, which are rarely needed
 
     return fetch(url, what, deadline=deadline)

@@ -33,7 +33,7 @@ def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = 
             raise RequestError(
                 "images are not fetched from other servers here (--allow-remote-images allows it); send a data: URL"
             )
-        from woolly.multimodal.remote import fetch
+        from woolly.multimodal.fetch import fetch
 
         return fetch(address, deadline=deadline)
     if scheme == "file":

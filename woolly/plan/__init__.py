@@ -3,7 +3,7 @@
 from woolly.plan.ops import OPS, Cost, Load, Op
 from woolly.plan.plan import Injection, Plan, Pooling, Result, Step, Value, Weight
 from woolly.plan.recorder import Handle
-from woolly.plan.rope import Rope, rope_axes, rope_frequencies
+from woolly.plan.rope_scaling import Rope, rope_axes, rope_frequencies
 from woolly.plan.show import show
 from woolly.plan.state import Paged, Slot
 from woolly.plan.tracer import Tracer

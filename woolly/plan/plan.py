@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from woolly.plan.ops.table import OPS, Cost, Load, Op
-from woolly.plan.rope import Rope
+from woolly.plan.rope_scaling import Rope
 from woolly.plan.state import Paged, Slot
 
 if TYPE_CHECKING:

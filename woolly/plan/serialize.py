@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from woolly.plan.plan import Attribute, Plan, Step, Weight
-from woolly.plan.rope import Rope
+from woolly.plan.rope_scaling import Rope
 from woolly.quant import GGMLType
 
 

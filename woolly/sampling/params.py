@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from woolly.sampling.checks import check
-from woolly.sampling.keywords import with_near_names
 from woolly.sampling.option import option
+from woolly.sampling.unknown_arguments import with_near_names
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from woolly.store.companions import find_draft, find_projectors
     from woolly.store.derived import find_derived, list_derived, remove_derived, write_derived
     from woolly.store.download import Remote, open_url
-    from woolly.store.fetch import pull
     from woolly.store.file_formats import is_companion
-    from woolly.store.folder import models_folder
     from woolly.store.hub import HubName, quant_of
     from woolly.store.hub_download import hub_remotes
     from woolly.store.inventory import find_stored, list_models, own_names, remove_model
+    from woolly.store.models_folder import models_folder
     from woolly.store.names import (
         CatalogueEntry,
         catalogue_names,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         remote_name,
     )
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
+    from woolly.store.pull import pull
     from woolly.store.stored_model import StoredModel
     from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel
 
@@ -96,8 +96,8 @@ __getattr__ = later(
         "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel",
         "download": "Remote open_url",
         "stored_model": "StoredModel",
-        "fetch": "pull",
-        "folder": "models_folder",
+        "pull": "pull",
+        "models_folder": "models_folder",
         "hub": "HubName quant_of",
         "hub_download": "hub_remotes",
         "inventory": "find_stored list_models own_names remove_model",

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.folder import models_folder
 from woolly.store.inventory import own_names
+from woolly.store.models_folder import models_folder
 
 PRESETS_FILE = "presets.toml"
 NO_PRESET = "none"  # asks for no preset, not even that of the model's name

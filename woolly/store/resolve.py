@@ -14,9 +14,9 @@ from woolly.store import wheel_models
 from woolly.store.checksum import is_intact
 from woolly.store.derived import find_derived
 from woolly.store.file_formats import is_whisper_file
-from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, find_local
 from woolly.store.inventory import find_stored, list_models
+from woolly.store.models_folder import models_folder
 from woolly.store.names import (
     catalogue_names,
     expand_home,

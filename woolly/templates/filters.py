@@ -21,7 +21,8 @@ from jinja2.sandbox import safe_range
 from jinja2.utils import Namespace
 
 from woolly.errors import TemplateError
-from woolly.templates.budget import (
+from woolly.templates.methods import METHODS, Bound, Function, replace, splitlines
+from woolly.templates.render_budget import (
     MAX_DEPTH,
     NUMBERS,
     ListIterator,
@@ -35,7 +36,6 @@ from woolly.templates.budget import (
     text_of,
     weigh,
 )
-from woolly.templates.methods import METHODS, Bound, Function, replace, splitlines
 
 _TIME_FORMAT = re.compile(r"(?:[^%\x00]|%-?[A-Za-z%]){0,200}")
 _MAX_NUMBER_TEXT = 300

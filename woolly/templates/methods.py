@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2.runtime import LoopContext, Undefined
 
-from woolly.templates.budget import (
+from woolly.templates.render_budget import (
     MAX_BITS,
     NUMBERS,
     check_key,

@@ -1,7 +1,7 @@
 """Jinja for untrusted chat templates: no way to reach the system, bounded time, bounded memory.
 
 Jinja parses a template. The sandbox checks it against the list of nodes that chat templates need, and rewrites it so
-that every loop body, macro, comparison, concatenation and slice pays from the render's `Budget` (budget.py). Values
+that every loop body, macro, comparison, concatenation and slice pays from the render's `Budget` (render_budget.py). Values
 are plain data; attributes, methods, filters, tests and functions exist only if methods.py or filters.py lists them.
 The rest is Jinja's sandbox, set up as chat templates expect: blocks trimmed, `break` and `continue`,
 `{% generation %}` blocks rendered as their content.
@@ -22,9 +22,19 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from woolly.errors import TemplateError
-from woolly.templates.budget import ACTIVE, Budget, check_key, hold, join_texts, paid_iterable, spend, text_of, weigh
 from woolly.templates.filters import FILTERS, FUNCTIONS, TESTS, within
 from woolly.templates.methods import METHODS, OPERATORS, PROPERTIES, Bound, operate, size_of
+from woolly.templates.render_budget import (
+    ACTIVE,
+    Budget,
+    check_key,
+    hold,
+    join_texts,
+    paid_iterable,
+    spend,
+    text_of,
+    weigh,
+)
 
 #: About eight and four times the largest template in use; compiling takes up to a second at these limits.
 MAX_SOURCE = 128 * 1024

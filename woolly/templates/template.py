@@ -25,7 +25,7 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-#: What a render may cost (see budget.py): a constant, a share per character of the conversation, and a share per pair
+#: What a render may cost (see render_budget.py): a constant, a share per character of the conversation, and a share per pair
 #: of messages, because honest templates look back at all messages from each message (measured: 50 units a pair), or
 #: append each to one long string.
 WORK, WORK_PER_CHARACTER, WORK_PER_PAIR = 4_000_000, 64, 128
@@ -193,7 +193,7 @@ class ChatTemplate:
                 raise TemplateError(f"{whose} takes no variable {name[:40]!r}; {remedy}")
 
     def _run(self, plain: dict[str, Any], size: int, share: int = 1, given: frozenset[int] = frozenset()) -> str:
-        from woolly.templates.budget import Budget
+        from woolly.templates.render_budget import Budget
 
         n_messages = len(plain["messages"])
         work = (WORK + WORK_PER_CHARACTER * size + WORK_PER_PAIR * n_messages**2) // share

@@ -14,7 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
 from woolly.tokens.bpe_ranks import LazyBpeEncoder
 from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
-from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
+from woolly.tokens.special_tokens import SpecialTokens, make_splitter, read_special_tokens
 from woolly.tokens.vocabulary import BYTE_NAME, SPACE_MARK, TokenType, Vocabulary, read_vocabulary
 
 _BYTE_PAIR_MODELS = ("gpt2", "gemma4", "whitespace")

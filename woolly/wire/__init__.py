@@ -1,6 +1,6 @@
 """Inter-process messages: framed, authenticated, without code."""
 
-from woolly.wire.accepting import greeted, hang_up
+from woolly.wire.accept import greeted, hang_up
 from woolly.wire.connection import Connection, LostConnection, RefusedConnection
 from woolly.wire.link import Link
 from woolly.wire.message import BadMessage, WireMessage

@@ -10,7 +10,7 @@ from woolly.errors import RequestError
 from woolly.models import trace
 from woolly.runtime import BACKENDS, Options, choose, plan_placement
 from woolly.runtime.cuda import CudaBackend
-from woolly.runtime.split.costs import Costs, atoms_of
+from woolly.runtime.split.placement_units import Costs, atoms_of
 
 OPTIONS = Options(threads=1, max_rows=64, cache_tokens=256)
 

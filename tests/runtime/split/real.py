@@ -24,7 +24,7 @@ from woolly.runtime.cuda.kernel_archive import Archive
 from woolly.runtime.cuda.libcuda import open_driver
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.split import SplitBackend, SplitProgram
-from woolly.runtime.split.costs import atoms_of
+from woolly.runtime.split.placement_units import atoms_of
 from woolly.runtime.split.program import Segment
 
 Check = tuple[str, Callable[[], None]]

@@ -14,7 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.vulkan.ops import attention, choosing
+from woolly.runtime.vulkan.ops import attention, indexer
 
 PAGES = tuple(range(23))
 # Many rows, then one, a few, and some more behind more candidates than a group has threads.
@@ -41,8 +41,8 @@ def test_many_candidates_match_the_cpu_backend(name, vulkan, tmp_path, monkeypat
     heads, n, block, has_weights, kv_type = CASES[name]
     monkeypatch.setattr("tests.cases.choosing.HEAD", 36)
     # For some rows at once, one after another; not too many, for llvmpipe ends loops after 65,535 rounds in all.
-    monkeypatch.setattr(choosing, "_SCORES", 1 << 16)
-    monkeypatch.setattr(choosing, "MAX_CONTEXT", 1 << 10)
+    monkeypatch.setattr(indexer, "_SCORES", 1 << 16)
+    monkeypatch.setattr(indexer, "MAX_CONTEXT", 1 << 10)
     tables = _tables(index_q=heads * 36, index_k=36, **({"index_weights": heads} if has_weights else {}))
     build = lambda p: _choice(p, n=n, block=block, has_weights=has_weights)  # noqa: E731
     check(Case(f"index_topk-{name}", "index_topk", tables, build, "exact", LONG, kv_type), vulkan, tmp_path)

@@ -10,7 +10,7 @@ from tests.cli.terminal import woolly
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account, KeyLimits
 from woolly.serving.accounts.keys_file import add_key, hash_key, read_keys, remove_key
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.settings.configuration import read_settings
 
 HASH = f"sha256:{hash_key('a key').hex()}"

@@ -17,7 +17,7 @@ from woolly.serving.accounts.account import Account, KeyLimits
 from woolly.serving.accounts.oidc import Issuer
 from woolly.serving.accounts.usage_meter import ANYONE, UsageMeter
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 
 ISSUER = "https://id.example.org"
 KEYS = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("first", "second")}

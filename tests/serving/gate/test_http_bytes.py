@@ -6,7 +6,7 @@ import h11
 import pytest
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-from woolly.serving.gate.connections import _send_quickly
+from woolly.serving.gate.connection_timeouts import _send_quickly
 
 PIECES = (b"data: {}\n\n", b"", "data: ü\n\n".encode() * 40, b"x")
 

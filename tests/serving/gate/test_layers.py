@@ -11,14 +11,14 @@ from woolly.serving import Settings
 from woolly.serving.dialect import Dialects
 from woolly.serving.dialects import openai
 from woolly.serving.gate.access_control import AccessMiddleware
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.gate.disconnect import DisconnectMiddleware
 from woolly.serving.gate.draining import DrainingMiddleware
 from woolly.serving.gate.error_handler import ErrorMiddleware
 from woolly.serving.gate.exempt_paths import ExemptPaths
-from woolly.serving.gate.identity import RequestIdMiddleware
 from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter, RateLimitMiddleware
 from woolly.serving.gate.request_body import BodyBudget, BodyMiddleware
+from woolly.serving.gate.request_id import RequestIdMiddleware
 from woolly.serving.observability.health import Health
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import ParsedRequest

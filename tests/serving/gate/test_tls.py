@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from woolly.errors import RequestError
-from woolly.serving.gate.connections import connection_class, socket_class
+from woolly.serving.gate.connection_timeouts import connection_class, socket_class
 from woolly.serving.lifecycle import certificate as certificates
 from woolly.serving.lifecycle import http_server
 from woolly.serving.lifecycle.certificate import Certificate, make_certificate

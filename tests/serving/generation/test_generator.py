@@ -9,7 +9,7 @@ import pytest
 from woolly import SamplingParams
 from woolly.errors import RequestError
 from woolly.serving import GenerationRequest, Generator, ModelManager, Settings
-from woolly.serving.dialects.parameters import Sampling
+from woolly.serving.dialects.sampling_parameters import Sampling
 from woolly.serving.errors import ApiError
 from woolly.serving.observability.metrics import Stats
 

@@ -9,7 +9,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import eviction
 from woolly.serving.model_manager.catalog import ModelCatalog
 from woolly.serving.model_manager.loaded_model import ModelSlot
-from woolly.serving.model_manager.memory import MemoryEstimate, check_memory, estimate
+from woolly.serving.model_manager.memory_check import MemoryEstimate, check_memory, estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 

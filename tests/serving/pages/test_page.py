@@ -14,8 +14,8 @@ from woolly import __version__
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.completions.bodies import ChatBody
-from woolly.serving.dialects.parameters import Sampling
-from woolly.serving.pages.web.files import Assets
+from woolly.serving.dialects.sampling_parameters import Sampling
+from woolly.serving.pages.web.assets import Assets
 from woolly.serving.pages.web.page import is_public
 
 ROOT = STATIC.parents[4]
@@ -81,7 +81,7 @@ def test_files_are_cached_permanently_and_the_page_is_revalidated(web, assets):
 
 
 @pytest.mark.parametrize(
-    "path", ["js/none.js", "../page.py", "..%2fpage.py", "%2e%2e/files.py", "js/../../page.py", "index.html", ""]
+    "path", ["js/none.js", "../page.py", "..%2fpage.py", "%2e%2e/assets.py", "js/../../page.py", "index.html", ""]
 )
 def test_only_page_files_are_served(web, assets, path):
     assert web.get(f"/web/{assets.stamp}/{path}").status_code == 404

@@ -107,7 +107,7 @@ def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dic
     from woolly.llm import LLM
     from woolly.measure.evaluation.runner import run_rows
     from woolly.store import resolve
-    from woolly.store.digest import digest_of
+    from woolly.store.file_digest import digest_of
 
     path = resolve(name)
     try:

@@ -117,7 +117,7 @@ def _records(
     from woolly import __version__
     from woolly.measure.bit_allocation.measurement_cache import Records
     from woolly.runtime.arithmetic_version import ARITHMETIC
-    from woolly.store.digest import digest_of
+    from woolly.store.file_digest import digest_of
 
     of = {
         "woolly": f"{__version__}, arithmetic {ARITHMETIC}",

@@ -28,7 +28,6 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.prompt import missing_prompt, model_and_prompt, split_model_and_prompt, with_file_names
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage_errors import UsageError
-from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status
 from woolly.machine.blas import import_numpy
 from woolly.store import DEFAULT_MODEL, Preset

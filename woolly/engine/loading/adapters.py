@@ -14,7 +14,7 @@ from woolly.errors import ModelError, RequestError, StoreError
 from woolly.gguf import GGUFFile, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
 from woolly.store import resolve
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 
 _PARTS = (".lora_a", ".lora_b")
 

@@ -27,7 +27,7 @@ from woolly.models import draft_tensors, trace, trace_encoder
 from woolly.plan.passes import inject_embeddings
 from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, choose, pages_for
 from woolly.store import resolve
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:

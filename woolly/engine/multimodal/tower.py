@@ -30,7 +30,7 @@ from woolly.runtime import (
     is_gpu_backend,
     parse_devices,
 )
-from woolly.store.digest import digest_of
+from woolly.store.file_digest import digest_of
 
 if TYPE_CHECKING:
     from woolly.plan import Plan

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from woolly.lazy_imports import later
-from woolly.models.parts.experts import experts, experts_or_feed_forward
 from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
-from woolly.models.parts.layer_inputs import gated_input, layer_inputs
-from woolly.models.parts.next_token import next_token
+from woolly.models.parts.moe import experts, experts_or_feed_forward
+from woolly.models.parts.mtp import next_token
+from woolly.models.parts.per_layer_embeddings import gated_input, layer_inputs
 
 if TYPE_CHECKING:
     from woolly.models.parts.attention import (
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from woolly.models.parts.embedding import typed
     from woolly.models.parts.encoder import post_norm_layers
     from woolly.models.parts.head import embeddings, logits, read_out, unembedded
-    from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
-    from woolly.models.parts.latent import Latent, latent_attention, read_latent
+    from woolly.models.parts.indexer import Index, indexed, indexed_blocks, read_index
+    from woolly.models.parts.mla import Latent, latent_attention, read_latent
     from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
 
 __all__ = [
@@ -65,8 +65,8 @@ __getattr__ = later(
         "embedding": "typed",
         "encoder": "post_norm_layers",
         "head": "logits read_out unembedded embeddings",
-        "index": "Index indexed indexed_blocks read_index",
-        "latent": "Latent latent_attention read_latent",
+        "indexer": "Index indexed indexed_blocks read_index",
+        "mla": "Latent latent_attention read_latent",
         "recurrence": "gated_delta_net kimi_delta_net mamba mamba2 short_conv",
     },
 )

@@ -6,7 +6,7 @@ from woolly.errors import UnsupportedError
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Pooling, Tracer
 from woolly.plan.ops.basic import Act
-from woolly.plan.ops.texts import Pool
+from woolly.plan.ops.text_encoder import Pool
 
 _POOLS: dict[Pooling, Pool] = {"mean": "mean", "cls": "first", "last": "last"}
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import f32_tensor
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout
 from woolly.models.towers.sam import EPS, Sam, around, read_sam, resized
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 

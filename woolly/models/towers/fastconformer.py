@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import f32_tensor
 from woolly.models.towers.gemma4a import subsampling_filters
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import f32_tensor
 from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Rope, Tracer
 

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import product
+from woolly.models.towers.derived_tensors import as_matrix, f32_tensor
+from woolly.models.towers.exact_math import product
 from woolly.models.towers.gemma4a import conv_module, feed_forward, relative_position_tensors, subsampling_filters
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout
-from woolly.models.towers.relative import RelativeAttention
+from woolly.models.towers.relative_positions import RelativeAttention
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import as_matrix, f32_tensor
 from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Tracer
-from woolly.plan.exact import exact_log, exact_softplus
+from woolly.plan.exact_math import exact_log, exact_softplus
 
 PROJECTORS = ("gemma3na",)
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import f32_tensor
 from woolly.models.towers.gemma3na import hard_embeddings
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout, merge_order
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import f32_tensor
 from woolly.plan import Handle, Tracer
 
 PROJECTORS = ("gemma3nv",)

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import powers, product, sines
+from woolly.models.towers.exact_math import powers, product, sines
 from woolly.models.towers.gemma4v import clipped
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout
-from woolly.models.towers.relative import RelativeAttention, fourier_tensors, rotation_tensors
+from woolly.models.towers.relative_positions import RelativeAttention, fourier_tensors, rotation_tensors
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Tracer
-from woolly.plan.exact import exact_log
+from woolly.plan.exact_math import exact_log
 
 PROJECTORS = ("gemma4a",)
 

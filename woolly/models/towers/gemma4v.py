@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import f32_tensor, select_rows
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout, merge_order, position_ids
-from woolly.models.towers.tensors import f32_tensor, select_rows
 from woolly.plan import Handle, Rope, Tracer
 
 PROJECTORS = ("gemma4v",)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import as_matrix
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
 from woolly.models.towers.qwen2vl import patches, vision_rope
-from woolly.models.towers.tensors import as_matrix
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 

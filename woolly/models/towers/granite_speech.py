@@ -8,11 +8,11 @@ import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
+from woolly.models.towers.derived_tensors import f32_tensor
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout
-from woolly.models.towers.relative import RelativeAttention, fourier_tensors, rotation_tensors
+from woolly.models.towers.relative_positions import RelativeAttention, fourier_tensors, rotation_tensors
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import f32_tensor
 from woolly.plan import Handle, Tracer
 
 PROJECTORS = ("granite_speech",)

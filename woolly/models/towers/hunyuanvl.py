@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import product
+from woolly.models.towers.derived_tensors import f32_tensor
+from woolly.models.towers.exact_math import product
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order
-from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 

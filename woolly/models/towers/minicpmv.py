@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import powers, sines
+from woolly.models.towers.derived_tensors import f32_tensor
+from woolly.models.towers.exact_math import powers, sines
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Grid, Int32, PatchLayout, position_ids
-from woolly.models.towers.tensors import f32_tensor
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from woolly.errors import ModelError, UnsupportedError
 from woolly.models import towers
 from woolly.models.metadata import Keys
+from woolly.models.towers.derived_tensors import as_matrix, f32_tensor, transposed
 from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
-from woolly.models.towers.tensors import as_matrix, f32_tensor, transposed
 from woolly.multimodal import MAX_PATCHES, AudioSettings, VisionSettings, read_projector
 from woolly.plan import Plan, Tracer
 

@@ -1,6 +1,6 @@
 """SAM's encoder: window or global attention with decomposed relative positions (lines and columns).
 
-As in `relative.py`, sinusoids of a distance are products of sinusoids of two positions, here of lines and of columns.
+As in `relative_positions.py`, sinusoids of a distance are products of sinusoids of two positions, here of lines and of columns.
 Windows extend beyond the image. In the padding, keys and values are the biases; global layers mask the padding.
 """
 
@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import product
+from woolly.models.towers.derived_tensors import as_matrix, f32_tensor
+from woolly.models.towers.exact_math import product
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.patch_layout import Int32, PatchLayout
-from woolly.models.towers.relative import fourier_tensors, rotation_tensors
-from woolly.models.towers.tensors import as_matrix, f32_tensor
+from woolly.models.towers.relative_positions import fourier_tensors, rotation_tensors
 from woolly.models.towers.vit import mlp
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask

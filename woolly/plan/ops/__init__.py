@@ -2,13 +2,13 @@
 
 from woolly.plan.ops.attention import AttentionOps
 from woolly.plan.ops.basic import BasicOps
-from woolly.plan.ops.choosing import ChoosingOps
-from woolly.plan.ops.compressing import CompressingOps
-from woolly.plan.ops.experts import ExpertOps
+from woolly.plan.ops.compressed_attention import CompressingOps
+from woolly.plan.ops.indexer import ChoosingOps
+from woolly.plan.ops.moe import ExpertOps
 from woolly.plan.ops.recurrent import RecurrentOps
-from woolly.plan.ops.streams import StreamOps
+from woolly.plan.ops.residual_streams import StreamOps
 from woolly.plan.ops.table import OPS, Cost, Load, Op
-from woolly.plan.ops.texts import TextOps
+from woolly.plan.ops.text_encoder import TextOps
 from woolly.plan.ops.towers import TowerOps
 
 __all__ = [

@@ -11,7 +11,7 @@ from woolly.plan.state import Paged
 
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
-    from woolly.plan.rope import Rope
+    from woolly.plan.rope_scaling import Rope
 
 _ATTENTION = (
     *("entry", "head_dim", "scale", "mask?", "window?", "softcap?"),

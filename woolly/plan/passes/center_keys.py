@@ -14,7 +14,7 @@ from woolly.plan.passes.rewrite import changed, rebuilt
 
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
-    from woolly.plan.rope import Rope
+    from woolly.plan.rope_scaling import Rope
 
 
 def center_keys(plan: Plan) -> Plan:

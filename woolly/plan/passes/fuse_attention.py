@@ -8,7 +8,7 @@ from woolly.plan.passes.rewrite import rebuilt, users
 from woolly.plan.plan import Attribute, Plan, Step, Weight
 
 if TYPE_CHECKING:
-    from woolly.plan.rope import Rope
+    from woolly.plan.rope_scaling import Rope
 
 _CHOICE = ("chosen", "block")  # attributes only for attention to chosen positions
 

@@ -14,8 +14,8 @@ from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS
 from woolly.runtime.options import Options, check_kv_type
-from woolly.runtime.split.costs import cache_bytes, kv_type_of
 from woolly.runtime.split.placement import Card, Placement, place_layers
+from woolly.runtime.split.placement_units import cache_bytes, kv_type_of
 from woolly.runtime.split.program import SplitProgram
 
 if TYPE_CHECKING:

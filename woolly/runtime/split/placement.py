@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.runtime.device_share import Share
-from woolly.runtime.split.costs import Atom, Costs, atoms_of
+from woolly.runtime.split.placement_units import Atom, Costs, atoms_of
 from woolly.runtime.split.program import Segment
 
 if TYPE_CHECKING:

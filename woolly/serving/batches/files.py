@@ -14,7 +14,7 @@ from woolly.machine.optional_packages import install_command
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_parser import parse_json
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.store.safe_files import atomic_write
 
 _LINES = (".jsonl", ".ndjson")

@@ -20,7 +20,7 @@ from woolly.serving.batches.journal import Journal, JournalTaken
 from woolly.serving.batches.row_client import RowDeferred
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import run_in_thread, start_task
+from woolly.serving.generation.thread_pool import run_in_thread, start_task
 from woolly.serving.observability.logs import log
 
 _EVERY = 1.0  # seconds between two writes of a batch's counts

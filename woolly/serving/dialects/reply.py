@@ -17,7 +17,7 @@ from woolly.errors import RequestError
 from woolly.llm import ChatChunk, ChatReader
 from woolly.serving.dialect import ChatDialect, Dialect, ReplyContext
 from woolly.serving.errors import ApiError, to_api_error
-from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams

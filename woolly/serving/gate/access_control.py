@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from woolly.serving.accounts.account import current_account
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authenticator, Client
+from woolly.serving.gate.authenticator import Authenticator, Client
 from woolly.serving.gate.exempt_paths import ExemptPaths
 from woolly.serving.gate.origins import AllowedOrigins
 from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 
 MAX_DEPTH = 64
 MAX_VALUES = 200_000  # in the entire body; more than the token ids of any prompt

@@ -30,7 +30,7 @@ from woolly.serving.generation.admission import Admission, Admitted
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTasks
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.slots import SlotTable
-from woolly.serving.generation.threads import run_in_thread, start_task
+from woolly.serving.generation.thread_pool import run_in_thread, start_task
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager

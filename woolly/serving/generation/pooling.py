@@ -19,9 +19,9 @@ from woolly.llm import LLM
 from woolly.llm.pooling import given_up
 from woolly.serving.accounts.account import current_account
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed, to_api_error
-from woolly.serving.gate.identity import client_of
+from woolly.serving.gate.request_id import client_of
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_in_thread, start_task
+from woolly.serving.generation.thread_pool import run_in_thread, start_task
 from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import log

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.generation.threads import start_task
+from woolly.serving.generation.thread_pool import start_task
 
 # Opens an answer: enters its resources, such as its model, in the stack, and returns its frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]

@@ -29,17 +29,17 @@ from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, 
 from woolly.serving.dialects.unsupported_routes import no_such_route, unsupported_reason
 from woolly.serving.errors import ApiError, feature_disabled, release_frames, to_api_error
 from woolly.serving.gate.access_control import AccessMiddleware
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.api_prefix import PrefixMiddleware
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.gate.cors import CorsMiddleware
 from woolly.serving.gate.disconnect import DisconnectMiddleware
 from woolly.serving.gate.draining import DrainingMiddleware
 from woolly.serving.gate.error_handler import ErrorMiddleware
 from woolly.serving.gate.exempt_paths import ExemptPaths
-from woolly.serving.gate.identity import RequestIdMiddleware
 from woolly.serving.gate.origins import AllowedOrigins
-from woolly.serving.gate.prefix import PrefixMiddleware
 from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter, RateLimitMiddleware
 from woolly.serving.gate.request_body import BodyBudget, BodyMiddleware
+from woolly.serving.gate.request_id import RequestIdMiddleware
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.model_manager.manager import ModelManager
@@ -49,8 +49,8 @@ from woolly.serving.observability.request_history import RequestHistory
 from woolly.serving.observability.traces import open_traces
 from woolly.serving.pages import web
 from woolly.serving.pages.api_reference import add_reference, is_reference
-from woolly.serving.pages.folder import Folder
 from woolly.serving.pages.openapi import describe
+from woolly.serving.pages.static_folder import Folder
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings

@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from woolly.errors import RequestError
 from woolly.machine.restart import can_restart, end_left_children, inherited_socket, restart
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.connections import connection_class, socket_class
+from woolly.serving.gate.connection_timeouts import connection_class, socket_class
 from woolly.serving.lifecycle.app import create_app
 from woolly.serving.lifecycle.certificate import certificate_of
 from woolly.serving.lifecycle.reload import Reloader, has_terminal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from woolly.errors import WoollyError
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings

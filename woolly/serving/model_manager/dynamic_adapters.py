@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from woolly.errors import WoollyError
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import start_task
+from woolly.serving.generation.thread_pool import start_task
 from woolly.serving.model_manager.catalog import ModelCatalog, ModelInfo
 from woolly.serving.model_manager.eviction import check_adapter_memory
 from woolly.serving.model_manager.loaded_model import ModelSlot

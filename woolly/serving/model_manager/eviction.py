@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.loaded_model import ModelSlot
-from woolly.serving.model_manager.memory import check_memory
+from woolly.serving.model_manager.memory_check import check_memory
 
 
 def choose_evictions(

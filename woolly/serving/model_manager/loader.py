@@ -14,7 +14,7 @@ from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.llm.presets import with_load
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.model_manager.modalities import configured_mmproj
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.configuration import checked_value

@@ -16,7 +16,7 @@ from woolly.errors import DeviceError, WoollyError
 from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions
 from woolly.serving.errors import ApiError, server_stopping
-from woolly.serving.generation.threads import start_task
+from woolly.serving.generation.thread_pool import start_task
 from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo, name_taken, same_file
 from woolly.serving.model_manager.device_failures import DeviceFailures
 from woolly.serving.model_manager.dynamic_adapters import DynamicAdapters

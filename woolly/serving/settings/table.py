@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.llm.model_options import EngineOptions, ModelOptions, rows_of
 from woolly.serving.settings.row import setting as _setting
-from woolly.serving.settings.team import TeamSettings
-from woolly.serving.settings.texts import Texts
+from woolly.serving.settings.team_settings import TeamSettings
+from woolly.serving.settings.value_parsers import Texts
 from woolly.store import models_folder
 
 if TYPE_CHECKING:

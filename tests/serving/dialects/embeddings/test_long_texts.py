@@ -7,7 +7,7 @@ import pytest
 
 from woolly.llm.pooling import given_up
 from woolly.llm.text_ids import BatchTokenizer
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.tokens.tokenizer import Tokenizer
 
 LONG = "a " * 400_000  # characters; the models take 512 tokens

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.batches.rows import MESSAGES
 from woolly.serving.batches.store import ENDED
 from woolly.serving.batches.worker import worker_of
-from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.reply import json_bytes
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.gate.request_id import owner_of
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

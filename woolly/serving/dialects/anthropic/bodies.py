@@ -13,7 +13,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.anthropic.context import ContextManagement
 from woolly.serving.dialects.anthropic.messages import Block, Message, read_messages
 from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
-from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 
 # Anthropic's efforts, and the values that templates support.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from woolly.serving.dialects.anthropic.messages import Block, Message
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 
 _CLEARED = "[The result of this call was left out to save room.]"
 

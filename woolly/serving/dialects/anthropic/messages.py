@@ -12,7 +12,7 @@ from woolly import chat
 from woolly.multimodal.inputs import FileInput, ImageInput
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
 from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

@@ -12,7 +12,7 @@ from woolly.chat import ChatRequest, ReasoningOptions, ToolChoice
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
-from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.generation.token_constraints import TokenConstraints
 from woolly.serving.observability.logs import ignore

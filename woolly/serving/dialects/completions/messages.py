@@ -12,7 +12,7 @@ from woolly import chat
 from woolly.multimodal.inputs import AudioInput, ImageInput, VideoInput
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

@@ -27,11 +27,11 @@ from woolly.serving.dialects.completions.logprobs import (
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.reply import json_reply, stream_reply
-from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.sse import TextFrame, sse_event
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.loaded_model import ModelSlot
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from woolly.chat.tools.tool import Tool, ToolChoice
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")

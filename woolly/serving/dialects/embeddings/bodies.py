@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 
 Ids = Annotated[list[int], Field(fail_fast=True)]

@@ -12,7 +12,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.gemini.contents import Camel, Content, read_contents
 from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.gemini.tools import ToolConfig, ToolSpec, read_choice
-from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

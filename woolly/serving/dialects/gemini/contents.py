@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from woolly import chat
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from woolly.chat import Tool, ToolChoice
 from woolly.serving.dialects.gemini.contents import Camel
 from woolly.serving.dialects.gemini.schema import json_schema
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

@@ -13,7 +13,7 @@ from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
 from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, to_api_error
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter

@@ -16,16 +16,16 @@ from fastapi.responses import JSONResponse, Response
 from woolly.chat import Layout
 from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
-from woolly.serving.dialects.llama.marked import MarkedPrompt, marked_layout
+from woolly.serving.dialects.llama.media_markers import MarkedPrompt, marked_layout
 from woolly.serving.dialects.llama.parameters import CompletionBody, generation_settings, prompts_of
 from woolly.serving.dialects.reply import stream_reply
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.sse import sse_event
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.llama.completion import answer
 from woolly.serving.dialects.llama.parameters import CompletionBody
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import llama_server_model

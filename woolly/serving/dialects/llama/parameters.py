@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field
 
 from woolly.sampling import SamplingParams, options_of
-from woolly.serving.dialects.llama.marked import MarkedPrompt, read_marked
-from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.dialects.llama.media_markers import MarkedPrompt, read_marked
+from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import ApiError
 
 # Text, ids, or both mixed; or an object with the text, as for multimodal prompts.

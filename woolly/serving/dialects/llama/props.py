@@ -8,11 +8,11 @@ from fastapi import Request
 
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving.dialects.completions.envelope import BUILD
-from woolly.serving.dialects.llama.marked import MARK
+from woolly.serving.dialects.llama.media_markers import MARK
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
 from woolly.serving.errors import ApiError, feature_disabled
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities

@@ -18,7 +18,7 @@ from woolly.runtime import PAGE_SIZE
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.slot_files import read_slot, slot_path, write_slot
 from woolly.serving.errors import ApiError, feature_disabled, invalid_param
-from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.slots import SlotContents
 from woolly.serving.model_manager.manager import ModelManager

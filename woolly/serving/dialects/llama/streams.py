@@ -8,9 +8,9 @@ from fastapi import Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.router import APIRouter
 

@@ -17,11 +17,11 @@ from woolly.llm import LLM
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ToolSpec, read_choice
-from woolly.serving.dialects.llama.marked import seen_prompt
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.llama.media_markers import seen_prompt
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly import __version__
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 

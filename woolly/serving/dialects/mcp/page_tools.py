@@ -14,8 +14,8 @@ from woolly.chat import ToolCall
 from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authenticator
-from woolly.serving.generation.threads import start_task
+from woolly.serving.gate.authenticator import Authenticator
+from woolly.serving.generation.thread_pool import start_task
 from woolly.serving.observability.logs import log
 from woolly.serving.router import APIRouter
 

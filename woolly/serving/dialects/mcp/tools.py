@@ -18,7 +18,7 @@ from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.embeddings.ranking import rank
 from woolly.serving.dialects.reply import lay_out_chat, open_chat
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
 
 _Model = Annotated[

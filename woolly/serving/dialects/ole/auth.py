@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.dialects.ole.sessions import timestamp
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 from woolly.serving.gate.rate_limits import KeyGuessLimiter
 from woolly.serving.router import APIRouter
 

@@ -14,7 +14,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.bodies import ChatBody, CompletionBody
 from woolly.serving.dialects.completions.chat import Form
 from woolly.serving.dialects.completions.messages import Message
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
 

@@ -15,7 +15,7 @@ from woolly.serving.dialects.completions.chat import message_of
 from woolly.serving.dialects.completions.messages import Message
 from woolly.serving.dialects.ole.store import Session, SessionStore
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 
 
 class Conversation:

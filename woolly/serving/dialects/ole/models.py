@@ -13,7 +13,7 @@ from woolly.machine.capacity import Capacity
 from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities, supports_video

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.dialects.ole.store import Session, SessionStore
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 

@@ -15,7 +15,7 @@ from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.files import seen_part
-from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

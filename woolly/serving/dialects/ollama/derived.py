@@ -20,7 +20,7 @@ from woolly.serving.dialects.ollama.options import read_derived_options
 from woolly.serving.dialects.ollama.replies import line
 from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore, log
 from woolly.serving.router import APIRouter

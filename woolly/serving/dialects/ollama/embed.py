@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.ollama.names import find_model
-from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.reply import json_reply
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from woolly.sampling import SamplingParams
-from woolly.serving.dialects.parameters import Sampling
+from woolly.serving.dialects.sampling_parameters import Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

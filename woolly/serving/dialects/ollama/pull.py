@@ -16,7 +16,7 @@ from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.ollama.replies import line
 from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.gate.identity import check_admin
+from woolly.serving.gate.request_id import check_admin
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.store import HubName, is_in_catalogue, is_path, models_folder, remote_name

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
-from woolly.serving.dialects.arguments import arguments_object
+from woolly.serving.dialects.call_arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
 

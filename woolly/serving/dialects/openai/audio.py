@@ -26,7 +26,7 @@ from woolly.serving.dialects.openai.transcript_form import (
 from woolly.serving.dialects.reply import open_chat, stream_reply
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.batches.rows import MESSAGES
 from woolly.serving.batches.worker import worker_of
 from woolly.serving.dialects.openai.files import shown, store_of
-from woolly.serving.dialects.parameters import Metadata
-from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.dialects.sampling_parameters import Metadata
+from woolly.serving.gate.request_id import owner_of
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

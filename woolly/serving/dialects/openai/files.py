@@ -11,8 +11,8 @@ from fastapi.responses import FileResponse
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai.form import read_form
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.gate.request_id import owner_of
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

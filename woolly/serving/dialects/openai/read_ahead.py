@@ -16,11 +16,11 @@ from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
 from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, feature_disabled, to_api_error
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.read_ahead import read_ahead, settled_prompt
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter

@@ -20,10 +20,10 @@ from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import to_api_error
-from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.sse import sse_event
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.observability.logs import log
 
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}

@@ -13,7 +13,7 @@ from woolly.serving.dialect import ChatDialect, dialect_of
 from woolly.serving.dialects.reply import chat_frames, json_reply, open_chat, settle_error
 from woolly.serving.dialects.responses.replies import Form, begun, failure
 from woolly.serving.errors import invalid_param
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.generation.sse import EventStreamResponse

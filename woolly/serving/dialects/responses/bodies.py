@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, Message, ReasoningOptions
 from woolly.sampling import SamplingParams
-from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.dialects.responses.items import read_items
 from woolly.serving.dialects.responses.tools import RequestTools, read_choice, read_tools
+from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 

@@ -22,7 +22,7 @@ from woolly.serving.dialects.reply import lay_out_chat, open_chat
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.errors import ApiError, invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_in_thread
+from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.observability.logs import ignore
 
 Data = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.serving.dialects.parameters import Items, Metadata
 from woolly.serving.dialects.responses.conversations import conversations_of, new_items
 from woolly.serving.dialects.responses.store import store_of
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.dialects.sampling_parameters import Items, Metadata
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

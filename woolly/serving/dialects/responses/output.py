@@ -9,7 +9,7 @@ from typing import Any
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
-from woolly.serving.dialects.arguments import arguments_object
+from woolly.serving.dialects.call_arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
 from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.responses.tools import split_name

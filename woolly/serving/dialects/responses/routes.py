@@ -20,7 +20,7 @@ from woolly.serving.dialects.responses.conversations import conversations_of, ne
 from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of
 from woolly.serving.errors import ApiError, to_api_error
-from woolly.serving.gate.identity import owner_of
+from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from woolly import __version__
-from woolly.serving.pages.web.files import Asset, Assets
+from woolly.serving.pages.web.assets import Asset, Assets
 from woolly.serving.router import APIRouter
 
 # Only this server's own files and answers, no code from text: markup that a model writes stays text.

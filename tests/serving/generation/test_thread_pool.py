@@ -13,7 +13,7 @@ from woolly.serving import Settings, create_app
 from woolly.serving.dialects.llama import tokens as tokens_module
 from woolly.serving.gate import json_parser
 from woolly.serving.generation import generator
-from woolly.serving.generation.threads import SharedTask, run_in_thread
+from woolly.serving.generation.thread_pool import SharedTask, run_in_thread
 
 HI = [{"role": "user", "content": "hi"}]
 

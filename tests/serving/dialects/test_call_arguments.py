@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from woolly.serving.dialects.arguments import Arguments, arguments_object
+from woolly.serving.dialects.call_arguments import Arguments, arguments_object
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

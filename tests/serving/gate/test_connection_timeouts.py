@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tests.cases.clock import run_skipping
-from woolly.serving.gate.connections import connection_class, socket_class
+from woolly.serving.gate.connection_timeouts import connection_class, socket_class
 
 
 class Transport(asyncio.Transport):

@@ -24,8 +24,8 @@ from woolly.errors import StoreError
 from woolly.machine.file_lock import POLL_SECONDS, file_lock
 from woolly.store.checksum import CHUNK, is_intact, mark_verified
 from woolly.store.download import check_free_space, source_note
-from woolly.store.folder import models_folder
 from woolly.store.hub_download import pull_hub
+from woolly.store.models_folder import models_folder
 from woolly.store.names import is_path, remote_name
 from woolly.store.resolve import resolve
 from woolly.store.urls import pull_url

@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 
 import pytest
 
-from woolly.plan.exact import exact_log, exact_power, exact_softplus
+from woolly.plan.exact_math import exact_log, exact_power, exact_softplus
 
 
 def neighbours(x):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from woolly.errors import ModelError, UnsupportedError
 from woolly.models.metadata import Keys
 from woolly.plan import Handle, Rope, Tracer
-from woolly.plan.rope import RopeStyle
+from woolly.plan.rope_scaling import RopeStyle
 
 
 @dataclass(frozen=True)

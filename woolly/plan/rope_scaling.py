@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan.exact import exact_log, exact_power
+from woolly.plan.exact_math import exact_log, exact_power
 
 # Pairs of elements that rotate together: "neox" is (i, i + n_rot / 2), "adjacent" is (2i, 2i + 1), called "norm" in
 # llama.cpp.

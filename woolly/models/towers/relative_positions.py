@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.gguf import Tensor
-from woolly.models.towers.fixed import product, sines
-from woolly.models.towers.tensors import f32_tensor
+from woolly.models.towers.derived_tensors import f32_tensor
+from woolly.models.towers.exact_math import product, sines
 from woolly.plan import Handle, Rope, Tracer
 
 Float64 = npt.NDArray[np.float64]

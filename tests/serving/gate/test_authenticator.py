@@ -9,7 +9,7 @@ import time
 import pytest
 
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.authenticator import Authenticator
 
 SECRET = "a secret of the operator, long enough"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from woolly.tokens.stop import StopMatcher
+from woolly.tokens.stop_strings import StopMatcher
 
 
 def run(pieces, stops):
