@@ -237,7 +237,7 @@ SLOW = (
     "tests/serving/test_schema.py",
     "tests/serving/test_stopping.py",
     "tests/soak",
-    "tests/store/test_pull.py",
+    "tests/store/test_pull_model.py",
     "tests/templates/test_sandbox_fuzz.py",
     "tests/templates/test_sandbox_hostile.py",
     "tests/templates/test_template.py::test_long_conversation_is_not_mistaken_for_an_attack",

@@ -158,7 +158,7 @@ def test_ctrl_c_during_a_download_says_how_to_resume(monkeypatch, capsys):
     def interrupted(self, timeout):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("woolly.store.pull", pull)
+    monkeypatch.setattr("woolly.store.pull_model", pull)
     download = model_offer.Download("wool:1m")
     assert begun.wait(60)
     monkeypatch.setattr(threading.Thread, "join", interrupted)

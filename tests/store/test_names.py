@@ -19,7 +19,7 @@ from woolly.store import (
     resolve,
 )
 from woolly.store.hub import quant_of
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 __all__ = ["hub"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from woolly.store.hub import HubName, quant_of
     from woolly.store.hub_download import hub_remotes
     from woolly.store.inventory import find_stored, list_models, own_names, remove_model
-    from woolly.store.models_folder import models_folder
+    from woolly.store.model_folder import models_folder
     from woolly.store.names import (
         CatalogueEntry,
         catalogue_names,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         remote_name,
     )
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
-    from woolly.store.pull import pull
+    from woolly.store.pull_model import pull
     from woolly.store.stored_model import StoredModel
     from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel
 
@@ -96,8 +96,8 @@ __getattr__ = later(
         "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel",
         "download": "Remote open_url",
         "stored_model": "StoredModel",
-        "pull": "pull",
-        "models_folder": "models_folder",
+        "pull_model": "pull",
+        "model_folder": "models_folder",
         "hub": "HubName quant_of",
         "hub_download": "hub_remotes",
         "inventory": "find_stored list_models own_names remove_model",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from woolly.store.file_formats import is_projector, plain_name, types_of
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 from woolly.store.other_programs import ollama_projector
 
 _WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)

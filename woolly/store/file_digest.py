@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from woolly.store.checksum import sha256_of
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 from woolly.store.safe_files import atomic_write
 
 

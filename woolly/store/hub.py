@@ -13,7 +13,7 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.store.file_formats import FILE, find_files, is_companion, is_model_file, is_whisper_file
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 # The type that is taken if the name gives none, the usual choice first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")

@@ -14,7 +14,7 @@ from woolly.errors import StoreError
 from woolly.store import wheel_models
 from woolly.store.file_formats import find_files, is_companion
 from woolly.store.hub import HubName, quant_of, shards_of
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 from woolly.store.names import is_path, names_in_catalogue, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
 from woolly.store.stored_model import StoredModel, describe, is_later_shard

@@ -23,7 +23,7 @@ from typing import Any
 
 from woolly.errors import StoreError
 from woolly.store.inventory import own_names
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 PRESETS_FILE = "presets.toml"
 NO_PRESET = "none"  # asks for no preset, not even that of the model's name

@@ -16,7 +16,7 @@ from woolly.store.derived import find_derived
 from woolly.store.file_formats import is_whisper_file
 from woolly.store.hub import HubName, find_local
 from woolly.store.inventory import find_stored, list_models
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 from woolly.store.names import (
     catalogue_names,
     expand_home,

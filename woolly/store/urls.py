@@ -10,7 +10,7 @@ from woolly.errors import StoreError
 from woolly.store.checksum import sha256_of
 from woolly.store.download import Remote, check_source, download
 from woolly.store.file_formats import is_model_file
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 
 def local_path(url: str) -> Path:

@@ -2,8 +2,8 @@
 
 Jinja parses a template. The sandbox checks it against the list of nodes that chat templates need, and rewrites it so
 that every loop body, macro, comparison, concatenation and slice pays from the render's `Budget` (render_budget.py).
-Values are plain data; attributes, methods, filters, tests and functions exist only if methods.py or filters.py lists them.
-The rest is Jinja's sandbox, set up as chat templates expect: blocks trimmed, `break` and `continue`,
+Values are plain data; attributes, methods, filters, tests and functions exist only if methods.py or filters.py lists
+them. The rest is Jinja's sandbox, set up as chat templates expect: blocks trimmed, `break` and `continue`,
 `{% generation %}` blocks rendered as their content.
 """
 

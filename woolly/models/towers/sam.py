@@ -1,7 +1,7 @@
 """SAM's encoder: window or global attention with decomposed relative positions (lines and columns).
 
 As in `relative_positions.py`, sinusoids of a distance are products of sinusoids of two positions, here of lines and of
-columns. Windows extend beyond the image. In the padding, keys and values are the biases; global layers mask the padding.
+columns. Windows extend beyond the image. In the padding, keys and values are the biases; global layers mask it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from woolly import _native
 from woolly.errors import DeviceError, StoreError
 from woolly.machine.cores import default_threads
 from woolly.runtime.cuda.kernel_archive import COMPILES_PTX
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 log = logging.getLogger("woolly.runtime")
 

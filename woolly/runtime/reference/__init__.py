@@ -1,6 +1,16 @@
 """NumPy backend, the reference for every kernel. Importing the op modules registers their functions."""
 
-from woolly.runtime.reference import choosing, compressing, elements, fused, moe, scans, streams, texts, towers
+from woolly.runtime.reference import (
+    compressed_attention,
+    elements,
+    fused,
+    indexer,
+    moe,
+    residual_streams,
+    scans,
+    text_encoder,
+    towers,
+)
 from woolly.runtime.reference.ops import REFERENCE_OPS
 from woolly.runtime.reference.program import ReferenceBackend, ReferenceProgram
 
@@ -8,13 +18,13 @@ __all__ = [
     "REFERENCE_OPS",
     "ReferenceBackend",
     "ReferenceProgram",
-    "choosing",
-    "compressing",
+    "compressed_attention",
     "elements",
     "fused",
+    "indexer",
     "moe",
+    "residual_streams",
     "scans",
-    "streams",
-    "texts",
+    "text_encoder",
     "towers",
 ]

@@ -31,7 +31,7 @@ from woolly.runtime.vulkan.structs import (
     constants,
     reference,
 )
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 COMPUTE = 0x20  # shader stage
 

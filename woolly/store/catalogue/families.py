@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from woolly.errors import StoreError
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 
 Purpose = Literal["chat", "base", "embed", "rerank", "transcribe"]
 

@@ -25,7 +25,7 @@ from woolly.machine.file_lock import POLL_SECONDS, file_lock
 from woolly.store.checksum import CHUNK, is_intact, mark_verified
 from woolly.store.download import check_free_space, source_note
 from woolly.store.hub_download import pull_hub
-from woolly.store.models_folder import models_folder
+from woolly.store.model_folder import models_folder
 from woolly.store.names import is_path, remote_name
 from woolly.store.resolve import resolve
 from woolly.store.urls import pull_url
