@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 class AnswerParser:
     """Splits reasoning and calls from the text. How the text is cut into pieces does not change what comes out."""
 
-    def __init__(self, splitter: ReasoningSplitter | ChannelSplitter, parser: ToolParser | None) -> None:
-        """`parser` None: calls are text."""
+    def __init__(
+        self, splitter: ReasoningSplitter | ChannelSplitter, parser: ToolParser | None, opened: str = ""
+    ) -> None:
+        """`parser` None: calls are text. `opened` is the part of a call's marker that the prompt ends with."""
         self._splitter = splitter
         self._parser = parser
+        self._opened = opened
 
     def push(self, text: str) -> list[Event]:
         """Returns the events that the next piece of text completes."""
@@ -36,5 +39,8 @@ class AnswerParser:
     def _read(self, split: Split) -> list[Event]:
         events: list[Event] = [Reasoning(split.reasoning)] if split.reasoning else []
         if split.text:
+            if self._parser is not None and self._opened and not self._splitter.has_header:
+                events += self._parser.push(self._opened)
+            self._opened = ""
             events += [Text(split.text)] if self._parser is None else self._parser.push(split.text)
         return events

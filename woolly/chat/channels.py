@@ -20,6 +20,8 @@ class ChannelSplitter:
     text, with its header in the one form that a ToolParser reads. Text without a header is an answer too.
     """
 
+    has_header = True  # of each message
+
     def __init__(self, *, is_open: bool = False) -> None:
         """`is_open`: the prompt ends with the header of reasoning."""
         self._kind: Literal["reasoning", "text", "call"] = "reasoning" if is_open else "text"

@@ -21,11 +21,12 @@ from woolly.chat.media import (
     process_media,
 )
 from woolly.chat.message import fit_ids, name_results
-from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter, find_reasoning
+from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter
 from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.system_prefix import SystemPrefix
+from woolly.chat.template_format import TemplateFormat, find_template_format
 from woolly.chat.tool_results import place_results
-from woolly.chat.tools.format import Format, find_format
+from woolly.chat.tools.format import Format
 from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.prompt import describe_tools, knows_tools
@@ -56,6 +57,7 @@ class Layout:
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
     reasoning_markers: ReasoningMarkers | None = None  # of the reasoning that an answer may begin with
     media: tuple[MediaPlaceholder, ...] = ()  # with their places in the text, in order
+    header: str = ""  # what an answer begins with, of a model that does not reason
     beginning: SystemPrefix | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:
@@ -69,7 +71,9 @@ class Layout:
             parser = ToolParser(self.format, self.choice.callable, max_calls=None if self.choice.is_parallel else 1)
         if self.marks is not None and self.marks.has_channels:
             return AnswerParser(ChannelSplitter(is_open=self.is_reasoning), parser)
-        return AnswerParser(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
+        marks = ReasoningFormat("", "", answer=self.header) if self.header else self.marks
+        opened = "" if self.format is None else self.format.opened
+        return AnswerParser(ReasoningSplitter(marks, is_open=self.is_reasoning), parser, opened)
 
 
 def lay_out(
@@ -85,15 +89,16 @@ def lay_out(
     template = template.for_tools if is_calling else template
     source = template.source
     check_roles(request.messages, source)
-    _check_effort(request.reasoning.effort, source)
+    known = find_template_format(template, tokenizer)
+    _check_effort(request.reasoning.effort, source, known)
     request = _opened(request, tokenizer, modalities)  # what costs nothing to refuse is refused before
     items = process_media(request.messages, modalities, request.media_cache)
-    format = find_format(source) if is_calling else None
+    format = known.calls if is_calling else None
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
-    marks = find_reasoning(source)
+    marks = known.reasoning
     request = _with_marks(_as_budgeted(request, source, marks), template, modalities)
-    text, is_reasoning = _render(request, template, tokenizer, marks)
+    text, is_reasoning = _render(request, template, tokenizer, known)
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
     stops = _stops(request.params, template, tokenizer)
     params = request.params
@@ -114,7 +119,8 @@ def lay_out(
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _reasoning_markers(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_placeholders(text, items, modalities) if items and modalities is not None else (),
-        SystemPrefix(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
+        known.header,
+        SystemPrefix(request, lambda asked: _render(asked, template, tokenizer, known)[0]),
     )
 
 
@@ -141,19 +147,19 @@ def render_prompt(
     In place of an image is the mark that the template writes for it; no image is read, but files are.
     """
     template = template.for_tools if request.tools.mode != "none" else template
-    _check_effort(request.reasoning.effort, template.source)
+    known = find_template_format(template, tokenizer)
+    _check_effort(request.reasoning.effort, template.source, known)
     request = _opened(request, tokenizer, modalities)
     check_media(request.messages, modalities)
-    marks = find_reasoning(template.source)
-    asked = _with_marks(_as_budgeted(request, template.source, marks), template, modalities)
-    return _render(asked, template, tokenizer, marks, begins_answer=begins_answer)[0]
+    asked = _with_marks(_as_budgeted(request, template.source, known.reasoning), template, modalities)
+    return _render(asked, template, tokenizer, known, begins_answer=begins_answer)[0]
 
 
 def _render(
     request: ChatRequest,
     template: ChatTemplate,
     tokenizer: Tokenizer,
-    marks: ReasoningFormat | None,
+    known: TemplateFormat,
     *,
     begins_answer: bool = True,
 ) -> tuple[str, bool]:
@@ -163,23 +169,23 @@ def _render(
         from woolly.chat.schema_prompt import add_schema
 
         messages = add_schema(messages, schema)
-    format = find_format(template.source)
-    if format.id_length is not None and any(message.calls for message in messages):
-        messages = fit_ids(messages, format.id_length)
+    marks, length = known.reasoning, known.calls.id_length
+    if length is not None and any(message.calls for message in messages):
+        messages = fit_ids(messages, length)
     tools = escape_tools(request.tools.tools, tokenizer) if request.tools.mode != "none" else ()
     shown: list[Mapping[str, Any]] | None = None
     if knows_tools(template.source):
-        shown = [tool.to_json() for tool in tools] or None
+        shown = [known.tool_to_template(tool) for tool in tools] or None
     else:
         messages = describe_tools(messages, tools)
     messages = fit_roles(messages, template)
-    given = {"tools": shown, "documents": request.documents, **_variables(request, template.source)}
+    given = {"tools": shown, "documents": request.documents, **_variables(request, template.source, known)}
     if request.continue_final:
         continuation = Continuation.of(messages, marks)
-        plain = [message.to_template() for message in continuation.messages]
+        plain = [known.to_template(message) for message in continuation.messages]
         return continuation.cut(template.render(plain, add_generation_prompt=False, **given)), continuation.is_reasoning
     text = template.render(
-        [message.to_template() for message in messages], add_generation_prompt=begins_answer, **given
+        [known.to_template(message) for message in messages], add_generation_prompt=begins_answer, **given
     )
     if marks is None or not begins_answer:
         return text, False
@@ -239,10 +245,10 @@ def _structure(
     return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open)}
 
 
-def _variables(request: ChatRequest, source: str) -> dict[str, Any]:
+def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict[str, Any]:
     """Returns the template's switches, with the one that sets the effort of reasoning."""
     variables, effort = dict(request.variables), request.reasoning.effort
-    never_thinks = find_reasoning(source) is None and "enable_thinking" not in source
+    never_thinks = known.reasoning is None and "enable_thinking" not in source
     if never_thinks and variables.get("enable_thinking") is False:
         del variables["enable_thinking"]  # many clients send it to every model
     if effort is None:
@@ -254,11 +260,11 @@ def _variables(request: ChatRequest, source: str) -> dict[str, Any]:
     return variables
 
 
-def _check_effort(effort: str | None, source: str) -> None:
+def _check_effort(effort: str | None, source: str, known: TemplateFormat) -> None:
     """Refuses an effort without a switch that cannot be kept otherwise: by a thought of nothing, or by a budget."""
     if effort is None or re.search(r"\benable_thinking\b", source):
         return
-    marks = find_reasoning(source)
+    marks = known.reasoning
     if effort == "none":
         is_kept = marks is None or not marks.has_channels
     else:

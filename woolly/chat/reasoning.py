@@ -90,6 +90,7 @@ class ReasoningSplitter:
         self._buffer = ""  # space, or what may be the beginning of a mark
         self._space = ""  # within the reasoning; dropped at its end
         self._begun = False  # whether reasoning was shown
+        self.has_header = False  # whether the text began with the mark of an answer
         self._reasoning: list[str] = []
         self._text: list[str] = []
 
@@ -122,10 +123,13 @@ class ReasoningSplitter:
         assert self._marks is not None
         self._buffer += c
         begun = self._buffer.lstrip()
-        if begun and begun in (self._marks.start, self._marks.answer):
+        # An end mark alone, as MiniMax M3 writes it, says that there is no reasoning.
+        known = (self._marks.start, self._marks.answer, self._marks.end)
+        if begun and begun in known:
             self._buffer = ""
             self._state = self._inside if begun == self._marks.start else self._after
-        elif not (self._marks.start.startswith(begun) or self._marks.answer.startswith(begun)):
+            self.has_header = begun == self._marks.answer
+        elif not any(mark.startswith(begun) for mark in known):
             self._text.append(self._buffer)
             self._buffer = ""
             self._state = self._pass
@@ -161,6 +165,7 @@ class ReasoningSplitter:
         answer = self._marks.answer
         if self._buffer == answer:
             self._buffer = ""
+            self.has_header = True
         elif not answer.startswith(self._buffer):
             buffer, self._buffer = self._buffer, ""
             self._state = self._answering if self._marks.answer_end else self._pass

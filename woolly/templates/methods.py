@@ -201,6 +201,11 @@ def _append(target: list[Any], /, value: Any) -> None:
     target.append(value)
 
 
+def _pop(target: list[Any], /, index: Any = -1) -> Any:
+    spend(4 + (len(target) >> 3))
+    return target.pop(index)
+
+
 _STRING: dict[str, Function] = {
     **{name: _same_size(name) for name in ("strip", "lstrip", "rstrip", "removeprefix", "removesuffix")},
     # Case mapping makes up to three characters of one.
@@ -215,7 +220,7 @@ _STRING: dict[str, Function] = {
 
 METHODS: dict[type, dict[str, Function]] = {
     str: _STRING,
-    list: {"append": _append},
+    list: {"append": _append, "pop": _pop},
     dict: {"get": _get, "keys": dict.keys, "values": dict.values, "items": dict.items},
 }
 

@@ -37,28 +37,65 @@ def escape(text: str) -> str:
 
 def tagged_call(tags: Tags, i: int, tool: Tool, rule: Rule, literal: Literal) -> str:
     """Returns what matches a call as tags: the arguments that are required, then any others."""
-    line = "\n" if tags.has_lines else ""
-    parts = [literal(tags.name[0] + tool.name + tags.name[1] + "\n")]
+    parts = [literal(tags.name[0] + tool.name + tags.name[1])]
     for j, argument in enumerate(_arguments(tool)):
-        end = line + tags.value[1]
-        before = tags.key[0] + argument.key + tags.key[1] + ("\n" if tags.value[0] else "") + tags.value[0] + line
+        before = tags.key[0] + argument.key + tags.key[1] + tags.value[0]
+        end = tags.value[1].replace("{key}", argument.key)
         name = f"value_{i}_{j}"
-        options = argument.schema.get("enum")
-        if options and is_text(argument.schema):
-            rule(name, f"({' | '.join(map(json.dumps, options))}) {literal(end)}")
-        elif is_text(argument.schema):
-            _refuse(tool, argument.schema, _TEXT)
-            # Text cannot match a control token, so that it ends before one.
-            if literal(tags.value[1]).startswith("<["):
-                rule(name, f"/(?s:.*)/ {literal(tags.value[1])}")
-            else:
-                rule(f"{name}[lazy]", f"/(?s:.*){escape(end)}/")
+        if tags.types:
+            part = f"{literal(before)} {_typed(tags, tool, argument.schema, name, rule, literal)}"
+        elif tags.is_element and argument.schema.get("type") in ("array", "object"):
+            body = _element(tags, tool, argument.schema, name, rule, literal)
+            part = f"{literal(before)} {body} {literal(end)}"
         else:
-            rule(f"{name}_json", f"%json {json.dumps(argument.schema)}")
-            rule(name, f"{name}_json {literal(end)}")
-        part = f'{literal(before)} {name} "\\n"'
+            part = f"{literal(before)} {_value(tool, argument.schema, end, name, rule, literal)}"
         parts.append(part if argument.is_required else f"({part})?")
     return " ".join([*parts, literal(tags.end)])
+
+
+def _value(tool: Tool, schema: Mapping[str, Any], end: str, name: str, rule: Rule, literal: Literal) -> str:
+    """Adds a rule of a value and its end, and returns its name."""
+    options = schema.get("enum")
+    if options and is_text(schema):
+        return rule(name, f"({' | '.join(map(json.dumps, options))}) {literal(end)}")
+    if is_text(schema):
+        _refuse(tool, schema, _TEXT)
+        # Text cannot match a control token, so that it ends before one.
+        if literal(end.lstrip()).startswith("<["):
+            return rule(name, f"/(?s:.*)/ {literal(end)}")
+        return rule(f"{name}[lazy]", f"/(?s:.*){escape(end)}/")
+    rule(f"{name}_json", f"%json {json.dumps(schema)}")
+    return rule(name, f"{name}_json {literal(end)}")
+
+
+def _typed(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule: Rule, literal: Literal) -> str:
+    """Returns what matches a value with its type before it; all types if the schema has none, or several."""
+    kinds = dict(tags.types)
+    kind = "string" if is_text(schema) else schema.get("type")
+    if isinstance(kind, str) and kind in kinds:
+        return f"{literal(kinds[kind])} {_value(tool, schema, tags.value[1], name, rule, literal)}"
+    text = _value(tool, {"type": "string"}, tags.value[1], f"{name}_text", rule, literal)
+    other = _value(tool, schema, tags.value[1], name, rule, literal)
+    others = " | ".join(dict.fromkeys(literal(text) for kind, text in tags.types if kind != "string"))
+    return f"({literal(kinds['string'])} {text} | ({others}) {other})"
+
+
+def _element(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule: Rule, literal: Literal) -> str:
+    """Returns what matches the elements of an array or an object."""
+    is_list = schema.get("type") == "array"
+    inner = {"item": schema.get("items", {})} if is_list else schema.get("properties", {})
+    required = schema.get("required", ())
+    parts = []
+    for number, (key, below) in enumerate(inner.items()):
+        below = below if isinstance(below, Mapping) else {}
+        end = tags.value[1].replace("{key}", key)
+        before = literal(tags.key[0] + key + tags.key[1])
+        if below.get("type") in ("array", "object"):
+            part = f"{before} {_element(tags, tool, below, f'{name}_{number}', rule, literal)} {literal(end)}"
+        else:
+            part = f"{before} {_value(tool, below, end, f'{name}_{number}', rule, literal)}"
+        parts.append(f"({part})*" if is_list else part if key in required else f"({part})?")
+    return " ".join(parts)
 
 
 def python_call(i: int, tool: Tool, rule: Rule) -> str:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 16  # in one answer: a small model that must call would not end otherwise
 MAX_SOURCE = 32 << 10  # of a Lark grammar, as the engine has it
-_MARK = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\]|\{n\})")
+_MARK = re.compile(r"(\]<\]\w+\[>\[|<[^<>\s]+>|\[[A-Z_]+\]|\{n\}|\{id\})")
+_LIST = ("[", ", ", "]")
+_PLACES = {"{n}": "/[0-9]{1,4}/", "{id}": "/[a-zA-Z0-9]{9}/"}  # templates that check ids want nine
 
 
 def call_grammar(
@@ -78,17 +80,17 @@ class _Grammar:
         return bool(marker_ids(self._tokenizer, [mark]))
 
     def mark(self, text: str) -> str:
-        """Returns what matches a text with marks in it, as tokens or as text; `{n}` matches a number.
+        """Returns what matches a text with marks in it, as tokens or as text; `{n}` matches a number, `{id}` an id.
 
         A number has at most four digits: a small model would not end it otherwise.
         """
         items: list[str] = []
         plain = ""
         for piece in re.split(_MARK, text):
-            if piece == "{n}" or self.is_token(piece):
+            if piece in _PLACES or self.is_token(piece):
                 items += [json.dumps(plain)] if plain else []
                 ids = marker_ids(self._tokenizer, [piece])
-                items += [f"<[{token}]>" for token in ids] or ["/[0-9]{1,4}/"]
+                items += [f"<[{token}]>" for token in ids] or [_PLACES[piece]]
                 plain = ""
             else:
                 plain += piece
@@ -131,14 +133,33 @@ def _calls(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
     objects = (_object(grammar, format, i, tool) for i, tool in enumerate(choice.callable))
     grammar.rule("object", " | ".join(objects))
     open_mark, close_mark = format.marks[0] if _is_marked(format) else ("", "")
-    padding = json.dumps(format.padding) if close_mark and format.padding else ""
-    body = f'"[" object {_more(", ", "object", choice, format)} "]"' if format.is_list else "object"
-    grammar.rule("payload", f"{padding} {body} {padding} {grammar.closing(close_mark)}")
-    grammar.rule("call", f"{grammar.mark(open_mark)} payload")
-    more = "" if format.is_list else _more(format.between, "call", choice, format)
-    begin, end = map(grammar.mark, format.section)
-    grammar.rule("rest", f"call {more} {end}" if begin else f"payload {more}")
-    return grammar.rule("calls", f"{begin or grammar.mark(open_mark)} rest")
+    before, after = (json.dumps(text) if open_mark and text else "" for text in format.padding)
+    begin, separator, end = format.group or (_LIST if format.is_list else ("", "", ""))
+    body = "object"
+    if begin or separator:
+        more = _more(grammar.mark(separator), "object", choice, format)
+        body = f"{grammar.mark(begin)} object {more} {grammar.mark(end)}"
+    grammar.rule("payload", f"{before} {body} {after} {grammar.closing(close_mark)}")
+    lead = _lead(grammar, choice, format)
+    grammar.rule("call", f"{lead} {grammar.mark(open_mark)} payload")
+    more = "" if begin or separator else _more(grammar.mark(format.between), "call", choice, format)
+    opening, closing = format.section
+    if opening:
+        grammar.rule("rest", f"call {more} {grammar.mark(format.gaps[1] + closing)}")
+        return grammar.rule("calls", f"{grammar.mark(opening + format.gaps[0])} rest")
+    grammar.rule("rest", f"payload {more}")
+    opened = open_mark.removeprefix(format.opened)  # the prompt may end with it
+    first = f'" "? {lead}' if lead else ""
+    return grammar.rule("calls", f"{first} {grammar.mark(opened)} rest")
+
+
+def _lead(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
+    """Returns what matches the header of a message to a tool, where a format has one."""
+    if not format.lead:
+        return ""
+    before, _, after = format.lead.partition("{name}")
+    names = " | ".join(json.dumps(tool.name) for tool in choice.callable)
+    return f"{grammar.mark(before)} ({names}) {grammar.mark(after)}"
 
 
 def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
@@ -154,6 +175,9 @@ def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
     if format.label is not None:
         label = format.label
         return f"{grammar.mark(label.before + tool.name + label.after)} {arguments} {grammar.mark(label.end)}"
+    if format.frame[1]:
+        before, assign, after = format.frame
+        return f"{grammar.mark(before + tool.name + assign)} {arguments} {grammar.mark(after)}"
     name = f"{json.dumps(format.names)}: {json.dumps(tool.name)}, {json.dumps(format.arguments)}: "
     number = """ "{\\"tool_call_id\\": \\"" /[0-9]{1,4}/ "\\", " """ if format.is_numbered else '"{"'
     return f'{number} {json.dumps(name)} {arguments} "}}"'
@@ -178,7 +202,7 @@ def _more(separator: str, rule: str, choice: ToolChoice, format: Format) -> str:
     """Returns repetitions of a rule, if there may be any."""
     if not choice.is_parallel or format.is_single:
         return ""
-    return f"({json.dumps(separator) if separator else ''} {rule}){{0,{MAX_CALLS - 1}}}"
+    return f"({separator} {rule}){{0,{MAX_CALLS - 1}}}"
 
 
 def _free_reply(grammar: _Grammar, choice: ToolChoice, format: Format, calls: str, head: str) -> None:

@@ -23,6 +23,31 @@ class Label:
     is_bare: bool = False  # keys and strings of the arguments have no JSON quotes
 
 
+def label_pattern(before: str, after: str) -> str:
+    """Return a pattern of the text before the arguments, of which a model may leave out all but the name."""
+
+    def optional(text: str) -> str:
+        pieces = re.split(r"(\{id\}|\{n\})", text)
+        parts = []
+        for piece in pieces:
+            if piece in ("{id}", "{n}"):
+                parts.append(r"(?P<id>[^\s<>\[\]]+?)" if piece == "{id}" else r"\d*")
+            elif piece.strip():
+                parts.append(rf"\s*{re.escape(piece.strip())}\s*")
+        return "".join(parts)
+
+    name = r"(?P<name>[\w.-]+)"
+    if "{id}" in before:
+        return rf"{optional(before)}{name}\s*{optional(after)}"
+    if "{id}" in after:
+        marked, _, rest = after.partition("{id}")
+        return rf"\s*(?:{optional(before)})?{name}\s*(?:{optional(marked + '{id}')}\s*)?(?:{optional(rest)})?"
+    if match := re.match(r"(\W*)\{n\}", after):  # a numbered name is an id
+        rest = optional(after[match.end() :])
+        return rf"\s*(?P<id>(?:{optional(before)})?{name}(?:{re.escape(match[1])}\d+)?)\s*{rest}"
+    return rf"\s*(?:{optional(before)})?{name}\s*(?:{optional(after)})?"
+
+
 class LabelScanner(Unread):
     """Reads a label up to the arguments' bracket, then gives their characters as they come."""
 

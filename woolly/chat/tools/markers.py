@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,21 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 
+# Texts that may be control tokens; MiniMax M3 writes one before each tag.
+TOKEN = re.compile(r"\]<\]\w+\[>\[|<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
 def markers_of(format: Format) -> list[str]:
-    """Returns every mark that a parser of the format looks for."""
-    pairs = (*format.marks, format.section)
-    inner: tuple[str, ...] = () if format.label is None else format.label.marks
+    """Return every marker that a parser of the format looks for."""
+    texts = [text for pair in (*format.marks, format.section) for text in pair]
+    texts += [format.between, format.lead, format.text_end, *format.frame]
+    if format.label is not None:
+        texts += [*format.label.marks, format.label.before, format.label.after, format.label.end]
     if format.tags is not None:
-        inner = (*format.tags.key, *format.tags.value, format.tags.end)
-    return [mark for mark in (*(mark for pair in pairs for mark in pair), *inner) if mark]
+        tags = format.tags
+        texts += [*tags.name, *tags.key, *tags.value, tags.end, *tags.quote, *(text for _, text in tags.types)]
+    found = [marker for text in texts for marker in (text.strip(), *TOKEN.findall(text)) if marker]
+    return list(dict.fromkeys(found))
 
 
 def marker_ids(tokenizer: Tokenizer, marks: Iterable[str]) -> frozenset[int]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from woolly.chat.events import CallArguments, CallStart, Event, Text
+from woolly.chat.tools.element_calls import ElementScanner
 from woolly.chat.tools.json_calls import CallScanner, Scanner, Status
+from woolly.chat.tools.keyed_calls import KeyedScanner
 from woolly.chat.tools.labeled_calls import LabelScanner
 from woolly.chat.tools.pythonic_calls import PythonScanner
 from woolly.chat.tools.tagged_calls import TagScanner
@@ -51,8 +53,12 @@ class ToolParser:
         self._make_id = make_id
         self._closers = dict(format.marks + format.loose)
         self._loose = frozenset(["", *(mark for mark, _ in format.loose)])
-        if format.section[0]:
-            self._closers[format.section[0]] = format.section[1]
+        # Texts that are dropped where a call follows.
+        heads = [format.lead.replace("{name}", name) for name in self._schemas] if format.lead else []
+        self._heads = frozenset(
+            head for head in (format.section[0], format.text_end, format.between.strip(), *heads) if head
+        )
+        self._closers |= {head: "" for head in self._heads if head not in self._closers}
         self._begins = frozenset("{[").union(mark[0] for mark in self._closers)
         self._events: list[Event] = []
         self._out: list[str] = []  # text of the current event
@@ -101,7 +107,7 @@ class ToolParser:
             # The longest mark counts: ```json is more than ```.
             mark = max((mark for mark in self._closers if self._buffer.startswith(mark)), key=len, default="")
             is_bare = not mark and self._buffer[0] in "{[" and not self._seen_text and not self.n_calls
-            if mark and mark == self._format.section[0]:
+            if mark in self._heads:
                 self._space += mark  # dropped with the space if a call follows
                 self._buffer = self._buffer[len(mark) :]
             elif mark or is_bare:
@@ -138,7 +144,7 @@ class ToolParser:
         self._in_array = False
         self._n_before = self.n_calls
         self._state = self._after_mark
-        if format.tags is not None and mark == format.tags.name[0]:  # the mark before it was left out
+        if format.tags is not None and mark == format.tags.name[0].strip():  # the mark before it was left out
             self._raw = []
             for character in mark:
                 self._state(character)
@@ -178,6 +184,8 @@ class ToolParser:
             return None
         if format.label is not None:
             return LabelScanner(format.label)
+        if format.tags is not None and format.tags.is_element:
+            return ElementScanner(format.tags, self._schemas)
         return None if format.tags is None else TagScanner(format.tags, self._schemas)
 
     def _accepts(self) -> Callable[[str], bool]:
@@ -185,7 +193,10 @@ class ToolParser:
         return self._schemas.__contains__ if self._mark in self._loose else bool
 
     def _begin_object(self, c: str) -> None:
-        self._begin(CallScanner(self._accepts(), strict=self._mark in self._loose), c)
+        if self._format.is_keyed:
+            self._begin(KeyedScanner(self._schemas.__contains__), c)
+        else:
+            self._begin(CallScanner(self._accepts(), strict=self._mark in self._loose), c)
 
     def _begin(self, scanner: Scanner, c: str) -> None:
         self._scanner = scanner

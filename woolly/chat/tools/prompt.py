@@ -21,7 +21,7 @@ To call one, answer with nothing but a JSON object: {{"name": <its name>, "argum
 
 def knows_tools(template: str) -> bool:
     """Return True if a chat template's source reads the `tools` variable."""
-    return re.search(r"\btools\b|\{\{-?\s*functions\b", template) is not None
+    return re.search(r"\btools\b|(?:\{\{-?|[+~])\s*functions\b", template) is not None
 
 
 def describe_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:

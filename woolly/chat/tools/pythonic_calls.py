@@ -25,6 +25,7 @@ class PythonScanner(Unread):
         self._value: list[str] = []
         self._quote = ""
         self._escaped = False
+        self._may_close = False  # a quote was read, which ends the string if the text after it allows that
         self._depth = 0
         self._n_keys = 0
 
@@ -58,13 +59,17 @@ class PythonScanner(Unread):
         return Status.OPEN if (_is_name(c) or c in _SPACE) and len(self._key) <= _MAX_NAME else Status.FAILED
 
     def _in_value(self, c: str) -> Status:
+        if self._may_close and c not in _SPACE:
+            self._may_close = False
+            if c in ",)]}:":
+                self._quote = ""
         if self._quote:
             if self._escaped:
                 self._escaped = False
             elif c == "\\":
                 self._escaped = True
             elif c == self._quote:
-                self._quote = ""
+                self._may_close = True
         elif c in "\"'":
             self._quote = c
         elif c in "([{":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from woolly.chat.tools.json_calls import Status
@@ -15,13 +17,23 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True)
 class Tags:
-    """The texts before and after each part of a call; space between parts does not count."""
+    """Texts before and after each part of a call, as they are written; space between parts does not count."""
 
     name: tuple[str, str]
     key: tuple[str, str]
     value: tuple[str, str]
     end: str  # after the last argument
     has_lines: bool = False  # a value is on lines of its own
+    types: tuple[tuple[str, str], ...] = ()  # what is written before a value of each type, in place of value[0]
+    quote: tuple[str, str] = ("", "")  # around a string that has characters of markup
+    is_element: bool = False  # the key is the tag: value[1] has it as {key}, and values that are not scalar nest
+
+    @property
+    def read(self) -> Tags:
+        """Return the texts as a scanner looks for them, without the space around them."""
+        name, key, value = ((first.strip(), last.strip()) for first, last in (self.name, self.key, self.value))
+        types = tuple((kind, text.strip()) for kind, text in self.types)
+        return replace(self, name=name, key=key, value=value, end=self.end.strip(), types=types)
 
 
 class TagScanner:
@@ -32,7 +44,7 @@ class TagScanner:
 
     def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         """`schemas` are those of the tools' arguments, by the names of the tools."""
-        self._tags = tags
+        self._tags = tags = tags.read
         self._schemas = schemas
         self._buffer = ""
         self._expected: dict[str, Callable[[], None]] = {}
@@ -45,6 +57,9 @@ class TagScanner:
         self._is_done = False
         self._n_keys = 0
         self._unread: list[str] = []
+        self._is_numbered = "{n}" in tags.name[1]
+        self._is_text = False  # the value is a string
+        self._end = tags.value[1]
         self.name: str | None = None
         self.id: str | None = None
         if tags.name[0]:
@@ -74,10 +89,13 @@ class TagScanner:
         if not self._buffer and c in _SPACE:
             return True
         self._buffer += c
-        if found := self._expected.get(self._buffer):
+        shown = self._buffer
+        if self._is_numbered and any("{n}" in text for text in self._expected):
+            shown = re.sub(r"[0-9]+", "{n}", shown)
+        if found := self._expected.get(shown):
             found()
             return True
-        return any(text.startswith(self._buffer) for text in self._expected)
+        return any(text.startswith(shown) for text in self._expected)
 
     def _begin_name(self) -> None:
         self._state = self._in_name
@@ -109,24 +127,42 @@ class TagScanner:
             self._key = self._key.removesuffix(self._tags.key[1]).strip()
             properties = self._schemas.get(self._name, {}).get("properties")
             self._schema = properties.get(self._key) if isinstance(properties, Mapping) else None
-            if self._tags.value[0]:
+            if self._tags.types:
+                self._expect({text: partial(self._begin_value, kind) for kind, text in self._tags.types})
+            elif self._tags.value[0]:
                 self._expect({self._tags.value[0]: self._begin_value})
             else:
                 self._begin_value()
         return len(self._key) <= _MAX_NAME
 
-    def _begin_value(self) -> None:
+    def _begin_value(self, kind: str = "") -> None:
         self._unread.append(("{" if self._n_keys == 0 else ", ") + to_json(self._key) + ": ")
         self._n_keys += 1
-        if is_text(self._schema):
+        self._is_text = is_text(self._schema) or kind == "string"
+        if self._is_text:
             self._unread.append('"')
         self._buffer = ""
+        self._end = self._tags.value[1]
         self._value.clear()
         self._has_begun = False
-        self._state = self._in_value
+        self._state = self._before_value if self._tags.quote[0] else self._in_value
+
+    def _before_value(self, c: str) -> bool:
+        """Read what may be the quote of a value."""
+        begin, finish = self._tags.quote
+        self._buffer += c
+        if self._buffer == begin:
+            self._buffer = ""
+            self._end = finish + self._tags.value[1]
+            self._state = self._in_value
+        elif not begin.startswith(self._buffer):
+            held, self._buffer = self._buffer, ""
+            self._state = self._in_value
+            return all(self._state(character) for character in held)
+        return True
 
     def _in_value(self, c: str) -> bool:
-        end = self._tags.value[1]
+        end = self._end
         if not self._has_begun:
             self._has_begun = True
             if self._tags.has_lines and c == "\n":
@@ -144,13 +180,13 @@ class TagScanner:
         return True
 
     def _add(self, c: str) -> None:
-        if is_text(self._schema):
+        if self._is_text:
             self._unread.append(to_json(c)[1:-1])
         else:
             self._value.append(c)
 
     def _end_value(self) -> None:
-        self._unread.append('"' if is_text(self._schema) else typed_json("".join(self._value), self._schema))
+        self._unread.append('"' if self._is_text else typed_json("".join(self._value), self._schema))
         self._expect(self._parts())
 
     def _finish(self) -> None:

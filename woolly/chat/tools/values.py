@@ -31,7 +31,7 @@ def typed_json(raw: str, schema: object) -> str:
         return to_json(raw)
     if _may_be_text(schema):
         return "null" if text in ("null", "None") else to_json(raw)
-    return _read_json(text) or _WORDS.get(text.lower()) or to_json(raw)
+    return _read_json(text) or _WORDS.get(text.lower()) or _read_python(text) or to_json(raw)
 
 
 def python_json(raw: str) -> str:
@@ -39,10 +39,24 @@ def python_json(raw: str) -> str:
     text = raw.strip()
     if found := _read_json(text) or _WORDS.get(text.lower()):
         return found
+    for form in (text, text.replace("\r", "\\r").replace("\n", "\\n")):  # a string of several lines
+        try:
+            return to_json(ast.literal_eval(form))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # with quotes in it that are not escaped
+        return to_json(text[1:-1])
+    return to_json(text)
+
+
+def _read_python(text: str) -> str | None:
+    """Return the JSON of a list or mapping that is written as Python."""
+    if not text.startswith(("[", "{", "(")):
+        return None
     try:
         return to_json(ast.literal_eval(text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return to_json(text)
+        return None
 
 
 def _may_be_text(schema: object) -> bool:

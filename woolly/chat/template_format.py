@@ -1,0 +1,137 @@
+"""Formats of calls and reasoning of a chat template, and the messages that it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from woolly.chat.reasoning import ReasoningFormat, find_reasoning
+from woolly.chat.tools.format import FORMATS, Format, find_format
+
+if TYPE_CHECKING:
+    from woolly.chat.message import Message
+    from woolly.chat.tools.tool import Tool
+    from woolly.templates import ChatTemplate
+    from woolly.tokens import Tokenizer
+
+# Whose templates show calls in another form than the one that the model writes.
+_NOT_AS_SHOWN = ("harmony",)
+
+
+@dataclass(frozen=True)
+class TemplateFormat:
+    """Formats of calls and reasoning, and the form of messages that the template takes."""
+
+    calls: Format
+    is_derived: bool  # the format of calls was read from the template, and is not one of the rows
+    reasoning: ReasoningFormat | None  # None: the model does not reason
+    reasoning_field: str | None = None  # of a message, in which the template expects reasoning
+    has_derived_reasoning: bool = False
+    header: str = ""  # what an answer without reasoning begins with
+    content: Literal[""] | None = ""  # of a message that consists of calls
+    has_text_arguments: bool = False  # the template takes arguments as JSON text
+    needs_full_tools: bool = False  # the template reads descriptions and nested schemas, which tools may leave out
+
+    def tool_to_template(self, tool: Tool) -> dict[str, Any]:
+        """Return the tool that the chat template reads."""
+        plain = tool.to_json()
+        if self.needs_full_tools:
+            function = {"description": "", **plain["function"]}
+            function["parameters"] = _completed(function["parameters"])
+            return {**plain, "function": function}
+        return plain
+
+    def to_template(self, message: Message) -> dict[str, Any]:
+        """Return the mapping that the chat template reads."""
+        plain = message.to_template()
+        if message.role != "assistant":
+            return plain
+        if message.calls:
+            if not message.content:
+                plain["content"] = self.content
+            if self.has_text_arguments:
+                for call in plain["tool_calls"]:
+                    arguments = call["function"]["arguments"]
+                    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+                    call["function"] = {**call["function"], "arguments": text}
+        if message.reasoning and self.reasoning_field not in (None, "reasoning_content"):
+            self._show_reasoning(plain, message.reasoning)
+        return plain
+
+    def _show_reasoning(self, plain: dict[str, Any], reasoning: str) -> None:
+        if self.reasoning_field != "content":
+            # Harmony has one message for both, and rejects a text with reasoning before calls.
+            if not (self.calls.name == "harmony" and plain.get("tool_calls") and plain.get("content")):
+                plain[str(self.reasoning_field)] = reasoning
+            return
+        content = plain.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+        plain["content"] = [{"type": "thinking", "thinking": reasoning}, *parts]
+
+
+def _completed(schema: Any) -> Any:
+    """Return a schema whose properties have a description, and whose objects and arrays say what they hold."""
+    if not isinstance(schema, Mapping):
+        return schema
+    full = dict(schema)
+    if isinstance(properties := schema.get("properties"), Mapping):
+        full["properties"] = {
+            key: {"description": "", **_completed(value)} if isinstance(value, Mapping) else value
+            for key, value in properties.items()
+        }
+        full.setdefault("required", [])
+    if schema.get("type") == "object":
+        full.setdefault("additionalProperties", {"type": "string"})
+        full.setdefault("properties", {})
+    if schema.get("type") == "array":
+        full["items"] = _completed(schema.get("items", {"type": "string"}))
+    return full
+
+
+_known: WeakKeyDictionary[ChatTemplate, TemplateFormat] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def find_template_format(template: ChatTemplate, tokenizer: Tokenizer | None = None) -> TemplateFormat:
+    """Return the format of a template; derived once, by rendering some tiny conversations."""
+    with _lock:
+        if (known := _known.get(template)) is None:
+            known = _known[template] = _derive(template, tokenizer)
+        return known
+
+
+def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateFormat:
+    row = find_format(template.source, tokenizer)
+    if template.is_fallback:
+        return TemplateFormat(row, False, find_reasoning(template.source))
+    from woolly.chat.derive_reasoning import derive_reasoning
+    from woolly.chat.tools.derive import derive_format, find_probe
+
+    probe = find_probe(template)
+    if row.name in _NOT_AS_SHOWN:
+        field = derive_reasoning(template, probe).field
+        return TemplateFormat(row, False, find_reasoning(template.source), field)
+    reasoning = derive_reasoning(template, probe)
+    marks, header = reasoning.marks, ""
+    if marks is not None and not marks.start:
+        header, marks = marks.answer, None
+    format = derive_format(probe, "" if marks is None else marks.start + marks.end)
+    calls = format or row
+    if format is not None and not format.marks:
+        # Calls without markers: those that the family may write are accepted.
+        calls = format.with_marks(row if row.is_bare else FORMATS["generic"])
+    return TemplateFormat(
+        calls,
+        format is not None,
+        marks,
+        reasoning.field,
+        reasoning.is_derived,
+        header,
+        probe.content,
+        probe.is_text,
+        probe.needs_full_tools(),
+    )
