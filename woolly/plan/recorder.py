@@ -260,7 +260,7 @@ class Recorder:
         return float(limit)
 
     def _fail(self, message: str) -> NoReturn:
-        raise PlanError(f"{self._model_line()}: {message}")
+        raise PlanError(f"{message} ({self._model_line()})")
 
     @staticmethod
     def _model_line() -> str:

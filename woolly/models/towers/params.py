@@ -102,21 +102,35 @@ def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tenso
     act: Act | None = None
     if keys.flag("use_gelu", False) or keys.flag("use_silu", False):
         act = "silu" if keys.flag("use_silu", False) else "gelu"
-    return TowerParams(settings, *_sizes(keys, "vision"), act, keys, tensors)
+    params = TowerParams(settings, *_sizes(keys, "vision", tensors), act, keys, tensors)
+    if params.patch > max((tensor.n_elements for tensor in tensors.values()), default=0):
+        raise ModelError(
+            f"metadata key clip.vision.patch_size is {settings.patch_size}, but no tensor of the file holds a whole"
+            " patch; fetch the file again"
+        )
+    return params
 
 
 def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str, Tensor]) -> AudioParams:
     """Read the parameters common to all audio encoders."""
-    return AudioParams(settings, *_sizes(keys, "audio"), keys, tensors)
+    return AudioParams(settings, *_sizes(keys, "audio", tensors), keys, tensors)
 
 
-def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:
-    """Return width, number of layers, number of heads and norm epsilon."""
+def _sizes(keys: Keys, kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, int, int, float]:
+    """Return width, number of layers, number of heads and norm epsilon.
+
+    The width is compared with the tensors: a family may compute tables of that size before it reads one.
+    """
     width, heads = keys.positive(f"{kind}.embedding_length"), keys.positive(f"{kind}.attention.head_count")
     n_layers = keys.positive(f"{kind}.block_count")
     if n_layers > _MAX_BLOCKS or width % heads != 0:
         raise ModelError(
             f"the tower claims {n_layers} blocks, of at most {_MAX_BLOCKS}, and {heads} heads in a width of {width}"
+        )
+    if all(width not in tensor.shape for tensor in tensors.values()):
+        raise ModelError(
+            f"metadata key clip.{kind}.embedding_length is {width}, but no tensor of the file has a dimension of that"
+            " size; fetch the file again"
         )
     eps = keys.number(f"{kind}.attention.layer_norm_epsilon")
     if not eps >= 0:

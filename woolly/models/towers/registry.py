@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.errors import ModelError, UnsupportedError
+from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.models import towers
 from woolly.models.metadata import Keys
 from woolly.models.towers.derived_tensors import as_matrix, f32_tensor, transposed
@@ -70,7 +70,7 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
         vision = () if projector.vision is None else (_trace_vision(file, keys, projector.vision),)
         audio = () if projector.audio is None else (_trace_audio(file, keys, projector.audio),)
         return vision + audio
-    except (ModelError, UnsupportedError) as error:
+    except (ModelError, PlanError, UnsupportedError) as error:
         raise type(error)(f"{file.path}: {error}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the tower cannot be built from these keys: {error}") from error
