@@ -174,7 +174,7 @@ def test_differing_split_is_rejected_with_the_line(folder):
         ],
     }
     (folder / "tokenizer.json").write_text(json.dumps(value))
-    with pytest.raises(UnsupportedError, match="no way of splitting text that Woolly knows"):
+    with pytest.raises(UnsupportedError, match="no supported pre-tokenizer"):
         plan_conversion(open_checkpoint(folder))
 
 
@@ -184,11 +184,11 @@ def test_differing_split_is_rejected_with_the_line(folder):
         ({"architectures": ["NobodyForCausalLM"]}, "'NobodyForCausalLM' cannot be converted yet"),
         (
             {"architectures": ["WhisperForConditionalGeneration"]},
-            r"take whisper\.cpp's file .*`woolly pull whisper:base`",
+            r"use a whisper\.cpp file .*`woolly pull whisper:base`",
         ),
-        ({"architectures": None}, "names no class"),
+        ({"architectures": None}, "has no architectures"),
         ({"hidden_size": None}, "hidden_size is missing"),
-        ({"hidden_size": "64"}, "but a whole number was expected"),
+        ({"hidden_size": "64"}, "expected an integer"),
         ({"num_hidden_layers": 3}, "blk.2.*is missing"),
         ({"num_hidden_layers": 10**9}, "at most 4096"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "'spiral' is not supported"),

@@ -1,4 +1,4 @@
-"""CONVERSION: safetensors checkpoints to GGUF files."""
+"""Conversion of safetensors checkpoints to GGUF files."""
 
 from woolly.convert.checkpoint import Checkpoint, is_checkpoint, open_checkpoint
 from woolly.convert.conversion_plan import ConversionPlan, plan_conversion

@@ -16,7 +16,7 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Configuration and memory-mapped tensors of a folder; tensors are read lazily."""
+    """Configuration and memory-mapped tensors of a folder. Tensors are read lazily."""
 
     folder: Path
     config: Hyperparameters
@@ -25,12 +25,12 @@ class Checkpoint:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return True if a folder looks like a hub model in safetensors."""
+    """Return True if a folder looks like a model from the hub in safetensors format."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a folder; ModelError if its files are invalid or inconsistent."""
+    """Open a folder. Raise ModelError if its files are invalid or inconsistent."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; expected one with config.json and safetensors files")
     raw = read_json(folder / "config.json")
@@ -38,19 +38,19 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     for path in _files(folder):
         for name, stored in read_safetensors(path).items():
             if name in tensors:
-                raise ModelError(f"{path}: tensor {name!r:.90} is in {tensors[name].file.path.name} as well")
+                raise ModelError(f"{path}: tensor {name!r:.90} is also in {tensors[name].file.path.name}")
             tensors[name] = stored
     _check_index(folder, tensors)
     return Checkpoint(folder, Hyperparameters(raw, str(folder / "config.json")), raw, tensors)
 
 
 def _files(folder: Path) -> list[Path]:
-    """Safetensors files listed in the index, or all of them."""
+    """Return the safetensors files listed in the index, or all safetensors files."""
     index = read_json(folder / _INDEX, optional=True)
     if index:
         return [folder / name for name in sorted(set(_weight_map(folder, index).values()))]
     files = sorted(folder.glob("*.safetensors"))
-    # Mistral's original format in addition to the hub's: the same weights twice.
+    # Skip files in Mistral's original format if the same weights also exist in the hub's format.
     if len(files) > 1 and any(path.name.startswith("model") for path in files):
         files = [path for path in files if not path.name.startswith("consolidated")]
     if not files:
@@ -59,7 +59,7 @@ def _files(folder: Path) -> list[Path]:
                 f"{folder} has weights as pickled Python objects (.bin, .pth), which can run code when they are read;"
                 " expected .safetensors files"
             )
-        raise ModelError(f"{folder} has no .safetensors files, so it holds no weights")
+        raise ModelError(f"{folder} has no .safetensors files")
     return files
 
 
@@ -70,9 +70,9 @@ def _weight_map(folder: Path, index: dict[str, Any]) -> dict[str, str]:
     for file in set(places.values()):
         is_name = file.isprintable() and len(file) <= 255 and not file.startswith(".") and not {"/", "\\"} & set(file)
         if not is_name or not file.endswith(".safetensors"):
-            raise ModelError(f"{folder / _INDEX}: {file!r:.90} is not a name of a .safetensors file in this folder")
+            raise ModelError(f"{folder / _INDEX}: {file!r:.90} is not the name of a .safetensors file in this folder")
         if not (folder / file).is_file():
-            raise ModelError(f"{folder}: the index names {file!r:.90}, which is not in the folder")
+            raise ModelError(f"{folder}: the index lists {file!r:.90}, which is not in the folder")
     return places
 
 
@@ -80,6 +80,6 @@ def _check_index(folder: Path, tensors: dict[str, StoredTensor]) -> None:
     index = read_json(folder / _INDEX, optional=True)
     for name, file in (_weight_map(folder, index) if index else {}).items():
         if name not in tensors or tensors[name].file.path.name != file:
-            raise ModelError(f"{folder}: the index places tensor {name!r:.90} in {file}, but it is not there")
+            raise ModelError(f"{folder}: the index lists tensor {name!r:.90} in {file}, but it is not in that file")
     if not tensors:
-        raise ModelError(f"{folder}: the safetensors files hold no tensors")
+        raise ModelError(f"{folder}: the safetensors files have no tensors")

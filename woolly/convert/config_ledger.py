@@ -1,6 +1,6 @@
-"""Ledger of config.json: each setting is read, irrelevant, or has the value that the architecture computes anyway.
+"""Check that every setting of config.json is converted, irrelevant, or equal to what the architecture computes anyway.
 
-A setting that nothing reads would be dropped silently, and the converted model would differ from its checkpoint.
+Without this check, an unread setting would be dropped silently and the converted model would compute something else.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.errors import ModelError
 
-# Allowed values of a setting, or a test of the value and the configuration.
+# Allowed values of a setting, or a predicate of the value and the configuration.
 Allowed = tuple[Any, ...] | Callable[[Any, Hyperparameters], bool]
 
 SILU = ("silu", "swish")
-GELU = ("gelu",)  # exact
+GELU = ("gelu",)  # exact form
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_tanh")
 RELU2 = ("relu2",)
 
-# Settings of training, text generation and implementation. Also sizes and biases: the tensors determine them, and an
-# unknown or missing tensor is a separate error.
+# Settings of training, text generation and implementation. Sizes and biases are also here: the tensors determine them,
+# and an unknown or missing tensor is an error of its own.
 _HARMLESS = re.compile(
     r"_.*|.*_token_ids?|.*_token_index|.*_dropout(_prob|_rate|_p)?|.*_pdrop|dropout|initializer_.*|.*_init(_.*)?|"
     r"init_.*|.*_std|summary_.*|.*_jitter_(noise|eps)|.*aux_loss.*|z_loss.*|.*_loss_coef|(use|output)_.*(cache|states|"
@@ -56,8 +56,9 @@ _HARMLESS_NAMES = frozenset(
     """.split()  # noqa: SIM905  (one word per setting)
 )
 
-# Settings that change the output and have no GGUF key: the values that every architecture computes, unless its row
-# of the table allows another one.
+# Settings that change the output but have no GGUF key, with the values that all architectures compute. A family may
+# allow
+# other values.
 _USUAL: Mapping[str, Allowed] = {
     "hidden_act": SILU,
     "hidden_activation": SILU,
@@ -98,7 +99,7 @@ _EXPERTS = re.compile(r".*expert.*|moe_.*|norm_topk_prob|topk_group|n_group|rout
 
 
 def activation(names: tuple[str, ...]) -> dict[str, Allowed]:
-    """Return the settings of an architecture with this MLP activation."""
+    """Return the settings for this MLP activation."""
     return dict.fromkeys(
         ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"), names
     )
@@ -107,25 +108,25 @@ def activation(names: tuple[str, ...]) -> dict[str, Allowed]:
 def check_settings(
     config: Hyperparameters, allowed: Mapping[str, Allowed], keys: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> None:
-    """Raise ModelError for a setting of config.json that the GGUF file with these `keys` would drop.
+    """Raise ModelError for a setting of config.json that a GGUF file with these `keys` would drop.
 
-    `allowed` has the values that the family computes, where they differ from the usual ones.
+    `allowed` has the values that the family computes where they differ from the common values.
     """
     for name, value in config.unread().items():
         if name in ignored or (name not in allowed and _is_without_effect(name, config, keys)):
             continue
         usual = allowed.get(name, _USUAL.get(name))
         if usual is None:
-            # An unknown feature must be off, since it might change anything.
+            # An unknown feature must be off, because it might change the output.
             if not value and not isinstance(value, str):
                 continue
             raise ModelError(
-                f"{config.where}: {name:.60} is {value!r:.60}, a setting that woolly convert does not know; if it"
-                f" does not change the model's logits, add --ignore-setting {name:.60}"
+                f"{config.where}: {name:.60} is {value!r:.60}, a setting unknown to woolly convert; if it does not"
+                f" affect the model's logits, add --ignore-setting {name:.60}"
             )
         if not (usual(value, config) if callable(usual) else value in usual):
             raise ModelError(
-                f"{config.where}: {name} is {value!r:.60}, which a GGUF file of this architecture cannot say"
+                f"{config.where}: {name} is {value!r:.60}, which GGUF files of this architecture do not support"
             )
 
 

@@ -1,4 +1,4 @@
-"""ConversionPlan: the GGUF file of a checkpoint, before any weight is read."""
+"""ConversionPlan: layout of a checkpoint's GGUF file, made before reading weights."""
 
 from __future__ import annotations
 
@@ -30,30 +30,31 @@ from woolly.quantize import is_kept
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """Metadata, and the source of each tensor. The model has been traced, so it runs."""
+    """Metadata and the source of each tensor. The model has been traced, so it is known to run."""
 
-    path: Path  # of the checkpoint
+    path: Path  # path of the checkpoint
     metadata: Mapping[str, Any]
     targets: Mapping[str, Target]
-    tensors: Mapping[str, Tensor]  # in the checkpoint's types
+    tensors: Mapping[str, Tensor]  # with the checkpoint's types
     left_out: tuple[str, ...]
-    n_lines: int  # lines of text for which both tokenizers are equal; 0: there is no original to compare with
+    n_lines: int  # number of lines for which both tokenizers agree; 0: there is no original tokenizer
 
 
 def plan_conversion(
     checkpoint: Checkpoint, about: Mapping[str, Any] | None = None, *, ignored: Collection[str] = ()
 ) -> ConversionPlan:
-    """Describe the GGUF file of a checkpoint; WoollyError if it cannot be converted.
+    """Plan the GGUF file of a checkpoint. Raise WoollyError if the checkpoint cannot be converted.
 
-    `about` has additional `general.*` values; `ignored` names settings of config.json that may be dropped. The
-    vocabulary is compared with its original, and the model is traced.
+    `about` has additional `general.*` values, and `ignored` lists settings of config.json to drop. The converted
+    tokenizer is
+    compared with the original, and the model is traced.
     """
     family, config = family_of(checkpoint.raw, checkpoint.folder)
     try:
         return _make(checkpoint, family, config, about or {}, ignored)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(
-            f"{checkpoint.folder}: config.json and the tensors do not make a {family.architecture} model"
+            f"{checkpoint.folder}: config.json and the tensors do not match a {family.architecture} model"
             f" ({type(error).__name__}: {str(error)[:120]})"
         ) from error
 
@@ -72,7 +73,7 @@ def _make(
         keys |= _longer(keys, layout.n_drafts)
     targets = {target.name: target for target in layout.targets}
     if "token_embd.weight" not in targets:
-        raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is not a language model")
+        raise ModelError(f"{checkpoint.folder}: the checkpoint has no token embedding, so it is not a language model")
     if "output.weight" not in targets and family.reads_text:
         output = output_of_table(targets["token_embd.weight"], family, config)
         targets |= {} if output is None else {output.name: output}
@@ -100,13 +101,13 @@ def _make(
 
 
 def _longer(keys: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """Per-layer lists get an item for each draft block."""
+    """Extend per-layer lists by one item per draft block."""
     lists = {key: value for key, value in keys.items() if isinstance(value, list) and "section" not in key}
     return {key: [*value, *[value[-1]] * n] for key, value in lists.items()}
 
 
 def _type(target: Target) -> GGMLType:
-    """Return the lossless type of a tensor; norms and vectors are always F32."""
+    """Return the lossless type of a tensor. Norms and vectors are always F32."""
     types = {piece.source.type for piece in target.pieces}
     if any(type.block_size > 1 for type in types):
         return _packed_type(target, types)
@@ -121,11 +122,11 @@ def _packed_type(target: Target, types: set[GGMLType]) -> GGMLType:
         if any(op.floats or not op.rows for op in piece.ops):
             raise UnsupportedError(
                 f"tensor {piece.source.name!r:.90} is quantized, and its columns must change their order to become"
-                f" {target.name}, which would need another rounding; give a checkpoint in BF16, F16 or F32"
+                f" {target.name}, which would round it again; use a checkpoint in BF16, F16 or F32"
             )
     if len(types) != 1:
         names = ", ".join(sorted(type.name for type in types))
-        raise UnsupportedError(f"the tensors that become {target.name} are of several types ({names})")
+        raise UnsupportedError(f"the tensors of {target.name} have different types ({names})")
     return types.pop()
 
 
@@ -136,22 +137,20 @@ def _name(checkpoint: Checkpoint) -> str:
 
 
 def family_of(raw: Mapping[str, Any], folder: Path) -> tuple[CheckpointFamily, Hyperparameters]:
-    """Return the family of a config.json, and its hyperparameters; UnsupportedError names an unknown class."""
+    """Return the family and hyperparameters of a config.json. Raise UnsupportedError for an unknown class."""
     names = raw.get("architectures")
     classes = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     family = find_family(classes)
     if family is not None:
         return family, Hyperparameters(raw, str(folder / "config.json")).with_defaults(family.defaults)
     if not classes:
-        raise UnsupportedError(
-            f"{folder}: config.json names no class under architectures, so nothing says what this is"
-        )
+        raise UnsupportedError(f"{folder}: config.json has no architectures, so the model class is unknown")
     if classes[0].startswith("Whisper"):
         raise UnsupportedError(
-            f"{folder}: Whisper checkpoints are not converted; take whisper.cpp's file (ggml-*.bin):"
-            " `woolly pull whisper:base`"
+            f"{folder}: Whisper checkpoints cannot be converted; use a whisper.cpp file (ggml-*.bin): `woolly pull"
+            " whisper:base`"
         )
     known = sorted({name for family in FAMILIES.values() for name in family.classes.split()})
     near = difflib.get_close_matches(classes[0], known, n=3, cutoff=0.6)
-    hint = f"; near it, {', '.join(near)} can be" if near else ""
+    hint = f"; similar supported classes: {', '.join(near)}" if near else ""
     raise UnsupportedError(f"{folder}: the class {classes[0]!r:.90} cannot be converted yet{hint}")

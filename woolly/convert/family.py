@@ -16,7 +16,7 @@ from woolly.convert.rope import yarn_magnitude
 from woolly.convert.tensor_ops import TensorOp
 
 Keys = dict[str, Any]
-# Changes of a tensor by its GGUF name without the block; the argument is the block number.
+# Changes of a tensor, by its GGUF name without the block. The last argument is the block number.
 Changes = Callable[[Hyperparameters, str, int], "tuple[TensorOp, ...]"]
 
 
@@ -34,27 +34,27 @@ def _no_changes(config: Hyperparameters, name: str, block: int) -> tuple[TensorO
 
 @dataclass(frozen=True)
 class CheckpointFamily:
-    """Conversion rules of an architecture: its classes, and differences from Llama."""
+    """Conversion rules of an architecture: its classes, and how it differs from Llama."""
 
     architecture: str  # general.architecture
-    classes: str  # of config.json, space-separated
+    classes: str  # class names in config.json, space-separated
     keys: Callable[[Hyperparameters, Keys], Keys] = _no_keys  # additional or replaced keys; None removes a key
-    names: Mapping[str, str] = field(default_factory=dict)  # in a block
-    top: Mapping[str, str] = field(default_factory=dict)  # outside blocks
+    names: Mapping[str, str] = field(default_factory=dict)  # names within a block
+    top: Mapping[str, str] = field(default_factory=dict)  # names outside blocks
     changes: Changes = _no_changes
     norm: str = "rms"
     pairs: bool = False  # reorder rows of q and k from NeoX to adjacent rotary pairs
-    plus_one: bool = False  # stored norm weights are 1 lower
-    # Values of settings without a GGUF key, where they differ from the usual ones: `config_ledger.py`.
+    plus_one: bool = False  # stored norm weights are lower by 1
+    # Values of settings without a GGUF key that differ from the common values in `config_ledger.py`.
     settings: Mapping[str, Allowed] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)  # class defaults, for values missing in config.json
     base: Callable[[Hyperparameters, str], Keys] = transformer_keys
-    ties: bool = True  # tied embeddings are one table; False: input and output differ by a factor
+    ties: bool = True  # tied embeddings share one table; False: input and output differ by a factor
     computed: Callable[[Hyperparameters, Mapping[str, Any]], dict[str, NDArray[np.float32]]] = (
-        _no_tensors  # computed from the configuration
+        _no_tensors  # tensors computed from the configuration
     )
-    reads_text: bool = True  # False: tokens only, without a verified pre-tokenizer
-    rename: Callable[[Hyperparameters], str] | None = None  # another architecture, depending on the configuration
+    reads_text: bool = True  # False: tokens only, without verifying a pre-tokenizer
+    rename: Callable[[Hyperparameters], str] | None = None  # selects another architecture by the configuration
 
     def name_for(self, config: Hyperparameters) -> str:
         """Return `general.architecture` of a checkpoint."""
@@ -64,7 +64,7 @@ class CheckpointFamily:
         """Return the keys without architecture prefix."""
         keys = self.base(config, self.norm)
         keys |= self.keys(config, keys)
-        # Families with a log multiplier compute both factors themselves.
+        # Families with a log multiplier compute both factors.
         if keys.get("rope.scaling.type") == "yarn" and "rope.scaling.yarn_log_multiplier" not in keys:
             keys["rope.scaling.yarn_attn_factor"] = yarn_magnitude(config) or keys.get("rope.scaling.yarn_attn_factor")
         return {name: value for name, value in keys.items() if value is not None}

@@ -13,7 +13,7 @@ _WINDOWS = ("sliding_attention", "chunked_attention")
 
 
 def transformer_keys(c: Hyperparameters, norm: str = "rms") -> Keys:
-    """Sizes, heads, rope and norms."""
+    """Return the keys of sizes, heads, rope and norms."""
     epsilon = "layer_norm_rms_epsilon" if norm == "rms" else "layer_norm_epsilon"
     names = _EPS if norm == "rms" else (*_EPS[2:], *_EPS[:2])
     return {
@@ -26,7 +26,7 @@ def transformer_keys(c: Hyperparameters, norm: str = "rms") -> Keys:
 
 
 def _widths(c: Hyperparameters) -> int | list[int]:
-    """MLP width, or widths per layer if they differ."""
+    """Return the MLP width, or a list if it differs per layer."""
     if isinstance(c.get("intermediate_size"), list):
         listed = c.items("intermediate_size", int, c.n_layers)
         return listed if len(set(listed)) > 1 else listed[0]
@@ -34,7 +34,7 @@ def _widths(c: Hyperparameters) -> int | list[int]:
 
 
 def head_keys(c: Hyperparameters) -> Keys:
-    """Heads and their rope."""
+    """Return the keys of heads and rope."""
     heads = c.positive("num_attention_heads", "n_head")
     head = c.integer("head_dim", default=0) or c.positive("hidden_size", "n_embd", "d_model") // heads
     return {
@@ -46,7 +46,7 @@ def head_keys(c: Hyperparameters) -> Keys:
 
 
 def layer_kinds(c: Hyperparameters, period: int | None = None) -> list[str]:
-    """Attention type of each layer: as listed, or full for each period-th."""
+    """Return the attention type of each layer: as listed in the file, or full attention in every `period`-th layer."""
     if c.get("layer_types") is not None:
         return c.items("layer_types", str, c.n_layers)
     period = c.integer("sliding_window_pattern", "_sliding_window_pattern", default=period or 0)
@@ -54,7 +54,7 @@ def layer_kinds(c: Hyperparameters, period: int | None = None) -> list[str]:
 
 
 def window_keys(c: Hyperparameters, period: int | None = None) -> Keys:
-    """Sliding window, and the layers that have it."""
+    """Return the keys of the sliding window and of the layers that use it."""
     size = c.integer("sliding_window", "attention_chunk_size", default=0)
     flags = [kind in _WINDOWS for kind in layer_kinds(c, period)]
     if not size or not any(flags):
@@ -63,7 +63,7 @@ def window_keys(c: Hyperparameters, period: int | None = None) -> Keys:
 
 
 def own_window_keys(c: Hyperparameters) -> Keys:
-    """Sliding window of models with `use_sliding_window`, on layers from `max_window_layers` on."""
+    """Return the keys of models with `use_sliding_window`, which have windows from layer `max_window_layers` on."""
     if not c.flag("use_sliding_window"):
         return {}
     size, first = c.positive("sliding_window", default=4096), c.integer("max_window_layers", default=28)
@@ -72,18 +72,18 @@ def own_window_keys(c: Hyperparameters) -> Keys:
     if not any(flags):
         return {}
     if not all(flags):
-        c.reject("max_window_layers", unless=())  # readers support one window for all layers
+        c.reject("max_window_layers", unless=())  # readers only support a window in all layers
     return {"attention.sliding_window": size}
 
 
 def every_window_keys(c: Hyperparameters) -> Keys:
-    """Sliding window of models with the same one in all layers; none if it is as long as the context."""
+    """Return the keys of models with the same window in all layers; empty if the window covers the context."""
     size = c.integer("sliding_window", default=0)
     return {"attention.sliding_window": size} if 0 < size < c.positive("max_position_embeddings") else {}
 
 
 def expert_keys(c: Hyperparameters, *, scoring: str | None = None, normalize: bool | None = None) -> Keys:
-    """MoE keys; empty without experts."""
+    """Return the MoE keys, empty for models without experts."""
     count = c.integer("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", default=0)
     if not count:
         return {}
@@ -104,7 +104,7 @@ def expert_keys(c: Hyperparameters, *, scoring: str | None = None, normalize: bo
 
 
 def dense_first(c: Hyperparameters) -> int:
-    """Number of dense layers before the first MoE layer."""
+    """Return the number of dense layers before the first MoE layer."""
     kinds = c.get("mlp_layer_types")
     if isinstance(kinds, list):
         return next((i for i, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
@@ -115,5 +115,5 @@ def dense_first(c: Hyperparameters) -> int:
 
 
 def _first(value: Any) -> Any:
-    """A number, which some files have per layer."""
+    """Return a number that some files store per layer."""
     return value[0] if isinstance(value, list) and value and len(set(map(str, value))) == 1 else value

@@ -1,4 +1,4 @@
-"""Hyperparameters: typed access to config.json. A missing or wrong value is one clear error."""
+"""Typed access to config.json. A missing or wrong value raises an error that names it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from woolly.errors import ModelError
 
 
 class Hyperparameters:
-    """Typed access to config.json; the text part of multimodal models, the encoder's if it has one."""
+    """Typed access to config.json. For a multimodal model: to its text part, or its encoder part if it has one."""
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        self.outer = values  # complete file, including values hidden by the part
+        self.outer = values  # all values of the file, including those hidden by the part
         parts = ("text_config", "llm_config", "language_config", "encoder_config")
         inner: dict[str, Any] = next((values[x] for x in parts if isinstance(values.get(x), dict)), {})
         self._values = {**(defaults or {}), **values, **inner}
@@ -23,15 +23,15 @@ class Hyperparameters:
         self.where = where
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Hyperparameters:
-        """Return a copy with the class defaults for missing values."""
+        """Return a copy with class defaults for missing values."""
         return self._with({**defaults, **{k: v for k, v in self._values.items() if v is not None}})
 
     def replaced(self, **values: Any) -> Hyperparameters:
-        """Return a copy with other values."""
+        """Return a copy with some values replaced."""
         return self._with({**self._values, **values})
 
     def _with(self, values: dict[str, Any]) -> Hyperparameters:
-        other = copy.copy(self)  # shared: reads count for both
+        other = copy.copy(self)  # `_read` is shared, so reads of the copy count for both
         other._values = values
         return other
 
@@ -40,11 +40,11 @@ class Hyperparameters:
         return {name: value for name, value in self._own.items() if value is not None and name not in self._read}
 
     def is_null(self, name: str) -> bool:
-        """True if the value is null, which is not the same as missing."""
+        """True if the value is null, but not missing."""
         return name in self._own and self._own[name] is None
 
     def peek(self, name: str) -> Any:
-        """Return a setting without counting it as read."""
+        """Return a value without counting it as read."""
         return self._values.get(name)
 
     def get(self, *names: str, default: Any = None) -> Any:
@@ -56,49 +56,49 @@ class Hyperparameters:
         return default
 
     def has(self, *names: str) -> bool:
-        """Return True if one of these values is present, and is not null, false or 0."""
+        """Return True if one of these values is present and not null, false or 0."""
         self._read.update(names)
         return any(self._values.get(name) for name in names)
 
     def integer(self, *names: str, default: int | None = None) -> int:
-        """Non-negative integer; required unless there is a default."""
+        """Return a non-negative integer. The value is required if there is no default."""
         value = self._wanted(names, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not 0 <= value < 1 << 62:
-            raise self._wrong(names, "a whole number", value)
+            raise self._wrong(names, "an integer", value)
         return value
 
     def positive(self, *names: str, default: int | None = None) -> int:
-        """Positive integer."""
+        """Return a positive integer."""
         value = self.integer(*names, default=default)
         if value <= 0:
-            raise self._wrong(names, "a positive whole number", value)
+            raise self._wrong(names, "a positive integer", value)
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """Finite number; required unless there is a default."""
+        """Return a finite number. The value is required if there is no default."""
         value = self._wanted(names, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self._wrong(names, "a number", value)
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Boolean."""
+        """Return a boolean."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
             raise self._wrong((name,), "true or false", value)
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """String."""
+        """Return a string."""
         value = self.get(name, default=default)
         if not isinstance(value, str):
             raise self._wrong((name,), "a string", value)
         return value
 
     def items(self, name: str, kind: type | tuple[type, ...], n: int | None = None) -> list[Any]:
-        """List of `n` items of one kind."""
+        """Return a list of `n` items of one kind."""
         value = self._wanted((name,), None)
         sound = isinstance(value, list) and all(isinstance(one, kind) for one in value)
         if not sound or (n is not None and len(value) != n):
@@ -106,7 +106,7 @@ class Hyperparameters:
         return list(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Object; empty if it is missing."""
+        """Return an object, empty if it is missing."""
         value = self.get(name, default={})
         if not isinstance(value, dict):
             raise self._wrong((name,), "an object", value)
@@ -117,16 +117,16 @@ class Hyperparameters:
         return Hyperparameters(values, self.where)
 
     def reject(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
-        """Raise ModelError for a value that changes the output and that GGUF keys cannot express."""
+        """Raise ModelError for a value that changes the output but has no GGUF key."""
         self._read.add(name)
         if (value := self._values.get(name)) not in unless:
             raise ModelError(
-                f"{self.where}: {name} is {value!r:.60}, which a GGUF file of this architecture cannot say"
+                f"{self.where}: {name} is {value!r:.60}, which GGUF files of this architecture do not support"
             )
 
     @property
     def n_layers(self) -> int:
-        """Layers without draft blocks."""
+        """Number of layers without draft blocks."""
         names = ("num_hidden_layers", "n_layers", "num_layers", "n_layer", "num_transformer_layers")
         n = self.positive(*names, default=self._n_listed())
         if n > 1 << 12:
@@ -141,9 +141,9 @@ class Hyperparameters:
     def _wanted(self, names: tuple[str, ...], default: Any) -> Any:
         value = self.get(*names, default=default)
         if value is None:
-            raise ModelError(f"{self.where}: {names[0]} is missing, which this architecture needs")
+            raise ModelError(f"{self.where}: {names[0]} is missing; this architecture needs it")
         return value
 
     def _wrong(self, names: tuple[str, ...], expected: str, value: Any) -> ModelError:
         name = next((one for one in names if self._values.get(one) is not None), names[0])
-        return ModelError(f"{self.where}: {name} is {value!r:.60}, but {expected} was expected")
+        return ModelError(f"{self.where}: {name} is {value!r:.60}; expected {expected}")

@@ -30,24 +30,24 @@ _REJECTED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "a
 
 
 def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = False) -> int:
-    """Convert a PEFT folder to a GGUF adapter for the checkpoint in `base`; return the number of changed matrices.
+    """Convert a PEFT folder to a GGUF adapter for the checkpoint in `base`. Return the number of changed matrices.
 
-    With `dry_run` everything is checked, and nothing is written.
+    With `dry_run`, check everything but write nothing.
     """
     path = folder / "adapter_config.json"
     settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
     if settings.text("peft_type", "LORA").upper() != "LORA":
-        raise UnsupportedError(f"{settings.where}: the adapter is {settings.text('peft_type')!r:.40}, not LORA")
+        raise UnsupportedError(f"{settings.where}: peft_type is {settings.text('peft_type')!r:.40}; expected LORA")
     for name in _REJECTED:
         settings.reject(name, unless=(None, False, [], {}))
     if settings.text("bias", "none") != "none":
-        raise UnsupportedError(f"{settings.where}: the adapter trains biases, which a GGUF adapter cannot hold")
+        raise UnsupportedError(f"{settings.where}: the adapter has biases, which GGUF adapters do not support")
     family, config = family_of(read_json(base / "config.json"), base)
     keys = family.all_keys(config)
     pairs = _pairs(folder)
     rank, alpha = settings.positive("r"), settings.number("lora_alpha")
     if settings.flag("use_rslora"):
-        alpha *= math.sqrt(rank)  # readers divide by the rank, rsLoRA by its root
+        alpha *= math.sqrt(rank)  # readers divide by the rank, but rsLoRA divides by its square root
     writer = GGUFWriter(target)
     for key, value in {
         "general.architecture": family.name_for(config),
@@ -59,15 +59,18 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     writer.add("adapter.lora.alpha", alpha, ValueType.FLOAT32)
     experts: dict[str, dict[int, Halves]] = {}
     for stem, (a, b) in pairs.items():
-        # A dummy matrix of the product's shape determines the name and changes of the weight; for an expert, those of
-        # the first expert.
+        # Convert a dummy matrix with the product's shape to find the name and changes of the weight. Experts use the
+        # dummy of the
+        # first expert.
         shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
         first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
         whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
         for one in map_tensors([whole], family, config, keys).targets:
             piece = one.pieces[0]
             if any(op.floats or not op.rows for op in piece.ops) or one.stacked != (number is not None):
-                raise UnsupportedError(f"{folder}: the adapter changes {stem!r:.90}, whose columns GGUF has otherwise")
+                raise UnsupportedError(
+                    f"{folder}: the adapter changes {stem!r:.90}, whose columns have a different order in GGUF"
+                )
             halves = Plain(a).floats(), Fragment(Plain(b), piece.ops).array(True)
             if number is None:
                 _add(writer, one.name, halves)
@@ -86,11 +89,13 @@ def _add(writer: GGUFWriter, name: str, halves: Halves) -> None:
 
 
 def _stacked(found: dict[int, Halves], n: int, folder: Path) -> Halves:
-    """Stack the factors of all experts; experts without an adapter have zeros."""
+    """Stack the factors of all experts. Experts without an adapter get zeros."""
     usual = next(iter(found.values()))
     shapes = {tuple(half.shape for half in halves) for halves in found.values()}
     if max(found) >= n or len(shapes) > 1:
-        raise ModelError(f"{folder}: the adapter has other experts than the checkpoint, or matrices of several shapes")
+        raise ModelError(
+            f"{folder}: the adapter's experts do not match the checkpoint, or its matrices have different shapes"
+        )
     a, b = (np.stack([found[e][i] if e in found else np.zeros_like(usual[i]) for e in range(n)]) for i in (0, 1))
     return a, b
 
@@ -101,15 +106,15 @@ def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
     for name, stored in read_safetensors(folder / "adapter_model.safetensors").items():
         found = _HALF.fullmatch(name)
         if found is None or len(stored.shape) != 2:
-            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is not half of a LoRA pair")
+            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is neither lora_A nor lora_B")
         halves.setdefault(found[1], {})[found[2]] = stored
     out = {}
     for stem, both in halves.items():
         if set(both) != {"A", "B"} or both["A"].shape[0] != both["B"].shape[1]:
-            raise ModelError(f"{folder}: the halves of {stem!r:.90} do not fit together, or one is missing")
+            raise ModelError(f"{folder}: lora_A and lora_B of {stem!r:.90} do not match, or one is missing")
         out[stem] = (both["A"], both["B"])
     if not out:
-        raise ModelError(f"{folder}: the adapter changes nothing")
+        raise ModelError(f"{folder}: the adapter has no LoRA matrices")
     return out
 
 
@@ -117,9 +122,9 @@ Pairs = dict[str, list[tuple[Tensor, Tensor, float]]]
 
 
 def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], target: Path, *, threads: int) -> int:
-    """Merge adapters with their scales into a model's weights; return the number of changed tensors.
+    """Merge adapters with their scales into a model's weights. Return the number of changed tensors.
 
-    A changed tensor keeps its type: a quantized one is quantized again.
+    A changed tensor keeps its type, so quantized tensors are quantized again.
     """
     pairs: Pairs = {}
     for file, scale in adapters:
@@ -139,12 +144,12 @@ def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], targ
 
 def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> None:
     if (text_of(file.metadata, "general.type"), text_of(file.metadata, "adapter.type")) != ("adapter", "lora"):
-        raise ModelError(f"{file.path}: this is not a LoRA adapter (general.type and adapter.type say so)")
+        raise ModelError(f"{file.path}: the file is not a LoRA adapter (general.type or adapter.type differs)")
     if text_of(file.metadata, "general.architecture") != text_of(model.metadata, "general.architecture"):
-        raise ModelError(f"{file.path}: the adapter is for another architecture than {model.path}")
+        raise ModelError(f"{file.path}: the adapter is for a different architecture than {model.path}")
     alpha: Any = file.metadata.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
+        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; expected a number")
     for name in sorted({name.removesuffix(".lora_a").removesuffix(".lora_b") for name in file.tensors}):
         a, b, base = file.tensors.get(f"{name}.lora_a"), file.tensors.get(f"{name}.lora_b"), model.tensors.get(name)
         if a is None or b is None or base is None or not _fit(a, b, base):
@@ -153,7 +158,7 @@ def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> N
 
 
 def _fit(a: Tensor, b: Tensor, base: Tensor) -> bool:
-    """Return True if the product of A and B has the shape of a weight, or of each of its experts."""
+    """Return True if A times B has the shape of a weight, or of each expert of a weight."""
     if not len(a.shape) == len(b.shape) == len(base.shape) in (2, 3):
         return False
     return (*b.shape[:-1], a.shape[-1]) == base.shape and a.shape[:-2] == b.shape[:-2] and a.shape[-2] == b.shape[-1]
@@ -169,7 +174,9 @@ def _merged(tensor: Tensor, pairs: Pairs, threads: int) -> Callable[[], Iterator
         source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         fault, _ = _native.quantize_rows(GGMLType.F32, source, columns, tensor.type, out, threads)
         if fault:
-            raise ModelError(f"{tensor.path}: {tensor.name} with the adapter cannot be written as {tensor.type.name}")
+            raise ModelError(
+                f"{tensor.path}: {tensor.name} with the adapter applied cannot be written as {tensor.type.name}"
+            )
         yield out
 
     return make

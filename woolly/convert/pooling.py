@@ -11,12 +11,12 @@ from woolly.convert.safetensors import read_safetensors
 from woolly.convert.source import Plain, Source
 from woolly.errors import UnsupportedError
 
-# Names in sentence-transformers, and `pooling_type` in GGUF.
+# Names in sentence-transformers, and the GGUF `pooling_type`.
 _POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 
 
 def pooling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the keys; empty for text-generation models."""
+    """Return the keys, empty for text-generation models."""
     names = checkpoint.raw.get("architectures")
     if isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names):
         labels = checkpoint.raw.get("id2label")
@@ -31,12 +31,12 @@ def pooling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     if not chosen:
         return out
     if len(chosen) > 1 or chosen[0] not in _POOLINGS:
-        raise UnsupportedError(f"{path}: vectors are made by {', '.join(chosen)[:90]}, which a GGUF file cannot say")
+        raise UnsupportedError(f"{path}: pooling {', '.join(chosen)[:90]} is not supported by GGUF")
     return out | {"pooling_type": _POOLINGS[chosen[0]]}
 
 
 def dense_sources(checkpoint: Checkpoint) -> list[Source]:
-    """Dense layers of sentence-transformers, named dense_2, dense_3 by their folders."""
+    """Return the dense layers of sentence-transformers, named dense_2 and dense_3 after their folders."""
     found: list[Source] = []
     for path in sorted(checkpoint.folder.glob("[0-9]_Dense/model.safetensors")):
         for name, stored in read_safetensors(path).items():

@@ -1,4 +1,4 @@
-"""Quantized checkpoints: grouping of their tensors, and lossless GGUF types."""
+"""Quantized checkpoints: groups their tensors and converts them to GGUF types without loss."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from woolly.quant import GGMLType
 
 Parts = dict[str, StoredTensor]
 Maker = Callable[[str, Parts, Hyperparameters], list[Source]]
-# AWQ's order of columns in a word.
+# AWQ's column order within a word.
 _AWQ = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _IGNORED = ("input_scale", "output_scale", "k_scale", "v_scale", "input_global_scale")
 _BLOCK = 32
 
 
 def sources_of(checkpoint: Checkpoint) -> list[Source]:
-    """Return the tensors of a checkpoint, with quantized matrices joined. UnsupportedError names an unknown method."""
+    """Return a checkpoint's tensors with quantized matrices joined. Raise UnsupportedError for an unknown method."""
     given = checkpoint.raw.get("quantization_config") or checkpoint.raw.get("quantization")
     if given is None:
         inner = checkpoint.raw.get("text_config")
@@ -57,7 +57,7 @@ def sources_of(checkpoint: Checkpoint) -> list[Source]:
     }
     if method not in makers:
         raise UnsupportedError(
-            f"{config.where}: weights quantized by {method!r:.40} cannot be converted; known are {', '.join(makers)}"
+            f"{config.where}: quantization method {method!r:.40} is not supported; expected one of {', '.join(makers)}"
         )
     make, ends = makers[method]
     return _grouped(checkpoint, make, ends, config)
@@ -92,7 +92,7 @@ def _halves(stored: StoredTensor) -> NDArray[np.float16]:
 
 
 def _width(name: str, columns: int, groups: int) -> None:
-    """Check that groups are multiples of GGUF blocks."""
+    """Check that group sizes are multiples of a GGUF block."""
     if not groups or columns % groups or (columns // groups) % _BLOCK:
         raise UnsupportedError(
             f"tensor {name!r:.90} has groups of {columns // max(1, groups)} columns; GGUF needs a multiple of {_BLOCK}"
@@ -100,7 +100,7 @@ def _width(name: str, columns: int, groups: int) -> None:
 
 
 def _signed(stem: str, values: Callable[[], Any], zeros: Any, scales: Any, shape: tuple[int, int]) -> Source:
-    """(q - z) s with 4-bit q: Q4_0 if every z is 8, else Q5_0, whose five bits fit every difference."""
+    """Return (q - z) * s with 4-bit q as Q4_0 if every z is 8, else as Q5_0, whose 5 bits hold all differences."""
     name = f"{stem}.weight"
     _width(name, shape[1], scales.shape[1])
     if (zeros == 8).all():
@@ -118,7 +118,7 @@ def _gptq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
         size = columns // max(1, scales.shape[1])
         if not np.array_equal(order, np.arange(columns) // max(1, size)):
             raise UnsupportedError(
-                f"tensor {stem!r:.90} has columns in order of activation (desc_act), which GGUF cannot say; convert"
+                f"tensor {stem!r:.90} has columns in activation order (desc_act), which GGUF does not support; convert"
                 " the original"
             )
     add = 0 if config.text("checkpoint_format", "gptq") == "gptq_v2" else 1
@@ -130,7 +130,7 @@ def _gptq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
 def _awq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
     _expect_bits(config)
     if config.text("version", "gemm").lower() != "gemm":
-        raise UnsupportedError(f"{config.where}: AWQ of version {config.text('version')!r:.40} cannot be converted")
+        raise UnsupportedError(f"{config.where}: AWQ version {config.text('version')!r:.40} is not supported")
     words, scales = parts["qweight"], _halves(parts["scales"]).T
 
     def unpacked(stored: StoredTensor) -> NDArray[np.uint8]:
@@ -146,7 +146,7 @@ def _awq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
 def _expect_bits(config: Hyperparameters, *known: int) -> None:
     bits = config.get("bits", "w_bit", default=4)
     if bits not in (known or (4,)):
-        raise UnsupportedError(f"{config.where}: weights of {bits!r:.20} bits cannot be converted; 4 can")
+        raise UnsupportedError(f"{config.where}: weights have {bits!r:.20} bits; expected 4")
 
 
 def _mlx(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
@@ -168,7 +168,7 @@ def _e4m3() -> NDArray[np.float32]:
 
 
 def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """Values times the scale of their block, as BF16: exact if scales are powers of two, else rounded once."""
+    """Return values times their block's scale as BF16: exact if scales are powers of two, else rounded once."""
     stored = parts["weight"]
     name, shape = f"{stem}.weight", stored.shape
     if stored.dtype != "F8_E4M3" or len(shape) != 2:
@@ -188,23 +188,23 @@ def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
 
 
 def _block(name: str, shape: tuple[int, ...], counts: list[int], config: Hyperparameters) -> list[int]:
-    """Rows and columns of a block with one scale; the last block of a row or column may be partial."""
+    """Return the rows and columns of a block with one scale. The last block of a row or column may be partial."""
     known = _block_sizes(config)
     fitting = [sizes for sizes in known if all(-(-n // s) == m for n, s, m in zip(shape, sizes, counts, strict=True))]
     if len(fitting) == 1:
         return list(fitting[0])
     pairs = list(zip(shape, counts, strict=True))
-    # A scale for the complete matrix or for each row needs no size.
+    # A single scale, or a scale per row, needs no block size.
     if all(m in (1, n) for n, m in pairs) or (not known and all(m and n % m == 0 for n, m in pairs)):
         return [n // m for n, m in pairs]
     what = f"tensor {name!r:.90} of shape {shape} has scales of shape {tuple(counts)}"
     if known and not fitting:
         raise ModelError(f"{what}, which do not fit")
-    raise UnsupportedError(f"{what}, but {config.where} does not say how large its blocks are")
+    raise UnsupportedError(f"{what}, but {config.where} does not give the block size")
 
 
 def _block_sizes(config: Hyperparameters) -> set[tuple[int, int]]:
-    """Block sizes in config.json; compressed-tensors has one per group of layers."""
+    """Return the block sizes in config.json. compressed-tensors has one per group of layers."""
     named = [config] if config.get("weight_block_size") is not None else []
     key = "weight_block_size"
     if not named:
@@ -213,7 +213,7 @@ def _block_sizes(config: Hyperparameters) -> set[tuple[int, int]]:
         named = [config.inner(one) for one in groups if isinstance(one, dict) and one.get(key) is not None]
     found = {(rows, columns) for rows, columns in (one.items(key, int, 2) for one in named)}
     if any(size <= 0 for sizes in found for size in sizes):
-        raise ModelError(f"{config.where}: {key} has a size that is not positive")
+        raise ModelError(f"{config.where}: {key} has a block size that is not positive")
     return found
 
 
@@ -222,12 +222,14 @@ def _compressed(stem: str, parts: Parts, config: Hyperparameters) -> list[Source
     if "weight" in parts and parts["weight"].dtype == "F8_E4M3":
         return _fp8(stem, parts, config)
     if "weight_g_idx" in parts:
-        raise UnsupportedError(f"tensor {name!r:.90} has columns in order of activation, which GGUF cannot say")
+        raise UnsupportedError(f"tensor {name!r:.90} has columns in activation order, which GGUF does not support")
     scales = _halves(parts["weight_scale"])
     if "weight" in parts:
         stored = parts["weight"]
         if stored.dtype != "I8" or "weight_zero_point" in parts:
-            raise UnsupportedError(f"tensor {name!r:.90} is {stored.dtype} with zero points; expected I8 without")
+            raise UnsupportedError(
+                f"tensor {name!r:.90} is {stored.dtype} with zero points; expected I8 without zero points"
+            )
         _width(name, stored.shape[1], scales.shape[1])
         return [Computed(name, stored.shape, GGMLType.Q8_0, lambda: q8_0_rows(stored.array(), scales))]
     packed = parts["weight_packed"]
@@ -244,7 +246,7 @@ def _compressed(stem: str, parts: Parts, config: Hyperparameters) -> list[Source
 
 
 def _mxfp4(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """All experts of a layer; interleaved rows of gate and up in one tensor are split here."""
+    """Return all experts of a layer. Interleaved rows of gate and up are split."""
     blocks, exponents = parts["blocks"], parts["scales"]
     if (
         blocks.dtype != "U8"

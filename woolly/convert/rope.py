@@ -1,4 +1,4 @@
-"""Rope settings of config.json, in both of its forms, as GGUF keys and tensors."""
+"""Rope settings of config.json, in both formats, as GGUF keys and tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.errors import UnsupportedError
 
 
 def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparameters:
-    """Parameters of one kind of layers: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    """Return the parameters for one kind of layers, from `rope_parameters` or from `rope_theta` with `rope_scaling`."""
     given = config.mapping("rope_parameters")
     if any(isinstance(one, dict) for one in given.values()):
         given = given.get(kind) or {}
@@ -25,7 +25,7 @@ def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparam
 
 
 def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attention") -> dict[str, Any]:
-    """`rope.*` keys for heads of this size; UnsupportedError for a scaling without a key."""
+    """Return the `rope.*` keys for heads of this size. Raise UnsupportedError for a scaling without a key."""
     rope = rope_of(config, kind)
     name = rope.get("rope_type", "type", default="default")
     out: dict[str, Any] = {
@@ -45,10 +45,11 @@ def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attentio
     if name in ("dynamic", "xdrope") and rope.has("alpha"):
         stretch = rope.number("alpha") ** (head_dim / (head_dim - 2))
         return out | {"rope.freq_base": out["rope.freq_base"] * stretch}
-    if name == "dynamic":  # no scaling within the original context
+    if name == "dynamic":  # has no effect within the original context
         return out
     raise UnsupportedError(
-        f"{config.where}: rope scaling {name!r:.40} is not supported yet; supported are linear, llama3, yarn, longrope"
+        f"{config.where}: rope scaling {name!r:.40} is not supported yet; expected one of linear, llama3, yarn,"
+        " longrope"
     )
 
 
@@ -73,7 +74,7 @@ def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
 
 
 def yarn_magnitude(config: Hyperparameters) -> float | None:
-    """Return YaRN's attention factor of `mscale` and `mscale_all_dim` together; None without both."""
+    """Return YaRN's attention factor from `mscale` and `mscale_all_dim`, or None if one is missing."""
     rope = rope_of(config)
     if rope.has("attention_factor") or not (rope.has("mscale") and rope.has("mscale_all_dim")):
         return None
@@ -94,13 +95,13 @@ def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
 
 
 def rope_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Rope frequency divisors stored as tensors."""
+    """Return rope frequency divisors that are stored as tensors."""
     rope = rope_of(config)
     name = rope.get("rope_type", "type", default="default")
     n_rot, head = int(keys["rope.dimension_count"]), int(keys["attention.key_length"])
     if name == "llama3":
         return {"rope_freqs.weight": _llama3(rope, float(keys["rope.freq_base"]), n_rot)}
-    if name == "proportional":  # Gemma 4: pairs without rotation have infinite divisors
+    if name == "proportional":  # in Gemma 4, pairs without rotation have infinite divisors
         n_turned = int(rope.number("partial_rotary_factor", default=1.0) * head) // 2
         values = np.where(np.arange(head // 2) < n_turned, 1.0, 1e30)
         return {"rope_freqs.weight": values.astype(np.float32)}
@@ -111,7 +112,7 @@ def rope_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, 
 
 
 def _llama3(rope: Hyperparameters, base: float, n_rot: int) -> NDArray[np.float32]:
-    """Divide low frequencies by the factor, keep high ones, and blend between."""
+    """Return the divisors: the factor for low frequencies, 1 for high frequencies, blended in between."""
     factor, low, high = (rope.number(x) for x in ("factor", "low_freq_factor", "high_freq_factor"))
     original = rope.positive("original_max_position_embeddings")
     wavelengths = 2 * math.pi / base ** (-np.arange(0, n_rot, 2) / n_rot)

@@ -1,4 +1,4 @@
-"""Safetensors files: a JSON header, then memory-mapped tensor bytes."""
+"""Reader of safetensors files: a JSON header, then memory-mapped tensor data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.convert.json_files import parse_json
 from woolly.errors import GGUFError, ModelError
 from woolly.gguf.mapped_file import FileMap
 
-# NumPy has neither BF16 nor FP8: their bits are stored in integers.
+# NumPy has no BF16 or FP8, so their bits are stored as integers.
 STORED: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -41,41 +41,41 @@ _MAX_ELEMENTS = 1 << 48
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a safetensors file."""
+    """Tensor of a safetensors file."""
 
     name: str
-    dtype: str  # a key of STORED
+    dtype: str  # key of STORED
     shape: tuple[int, ...]
-    offset: int  # of its first byte in the file
+    offset: int  # offset of the data in the file
     file: FileMap = field(repr=False, compare=False)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its data."""
+        """Size of the data."""
         return math.prod(self.shape) * STORED[self.dtype].itemsize
 
     def array(self) -> NDArray[Any]:
-        """Values, a read-only view into the file; BF16 and FP8 as integers of their bits."""
+        """Return a read-only view into the file. BF16 and FP8 are integers."""
         data = self.file.bytes[self.offset : self.offset + self.n_bytes]
-        if self.offset % STORED[self.dtype].itemsize:  # header of odd length: rare, and only views must be aligned
+        if self.offset % STORED[self.dtype].itemsize:  # rare: a header of odd length
             data = data.copy()
         return data.view(STORED[self.dtype]).reshape(self.shape)
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a file by name; ModelError for an invalid header."""
+    """Return the tensors of a file by name. Raise ModelError for an invalid header."""
     try:
         file = FileMap(path)
     except GGUFError as error:
         reason = str(error).replace("a GGUF file", "a safetensors file").partition("; expected the magic")[0]
         raise ModelError(reason) from None
     if file.n_bytes < 8:
-        raise ModelError(f"{path}: expected a safetensors file, found {file.n_bytes} bytes")
+        raise ModelError(f"{path}: not a safetensors file: it has only {file.n_bytes} bytes")
     (length,) = struct.unpack("<Q", file.bytes[:8].tobytes())
     if length > min(file.n_bytes - 8, _MAX_HEADER_BYTES):
         raise ModelError(
-            f"{path}: the header claims {length} bytes, but the file has {file.n_bytes}: this is no safetensors file or"
-            " it is cut off"
+            f"{path}: the header has {length} bytes, but the file only {file.n_bytes}: it is truncated or not a"
+            " safetensors file"
         )
     header = parse_json(file.bytes[8 : 8 + length].tobytes(), f"{path}: the header")
     start, found = 8 + length, {}
@@ -95,12 +95,12 @@ def _stored(path: Path, file: FileMap, start: int, name: str, entry: Any) -> Sto
     if not name.isprintable():
         raise ModelError(f"{path}: the name {name!r:.90} of a tensor is not printable")
     if not isinstance(entry, dict):
-        raise ModelError(f"{where}: expected its type, shape and place, found {type(entry).__name__}")
+        raise ModelError(f"{where}: expected type, shape and offsets, found {type(entry).__name__}")
     dtype: Any = entry.get("dtype")
     shape: Any = entry.get("shape")
     place: Any = entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in STORED:
-        raise ModelError(f"{where}: the type {dtype!r:.40} is not known; known are {', '.join(STORED)}")
+        raise ModelError(f"{where}: the type {dtype!r:.40} is unknown; expected one of {', '.join(STORED)}")
     if not _are_whole(shape) or len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_ELEMENTS:
         raise ModelError(f"{where}: expected a shape of at most {_MAX_DIMENSIONS} numbers, found {shape!r:.60}")
     if not _are_whole(place) or len(place) != 2:

@@ -1,4 +1,4 @@
-"""Source: a tensor of a checkpoint, independent of its storage."""
+"""Source: tensor of a checkpoint, independent of its storage format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 
 class Source(Protocol):
-    """A tensor of a checkpoint."""
+    """Tensor of a checkpoint."""
 
     @property
     def name(self) -> str:
@@ -25,14 +25,14 @@ class Source(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape as a tuple of lengths."""
+        """Shape as a tuple of integers."""
 
     @property
     def type(self) -> GGMLType:
-        """Type of `array`: F32, F16, BF16 (as 16-bit integers), or rows of blocks (as bytes)."""
+        """Type of `array`: F32, F16, BF16 (as 16-bit integers), or rows of quantized blocks (as bytes)."""
 
     def array(self) -> NDArray[Any]:
-        """Return the values as stored in `type`."""
+        """Return the data in the format of `type`."""
 
     def floats(self) -> NDArray[np.float32]:
         """Return the values as F32."""
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """An unquantized tensor of a file."""
+    """Unquantized tensor of a file."""
 
     stored: StoredTensor
 
@@ -56,38 +56,38 @@ class Plain:
 
     @property
     def type(self) -> GGMLType:
-        """F16 and BF16 are kept, other types become F32."""
+        """F16 and BF16 stay as they are; other types become F32."""
         return _TYPES.get(self.stored.dtype, GGMLType.F32)
 
     def array(self) -> NDArray[Any]:
-        """Return a view into the file if GGUF has the type."""
+        """Return a view into the file if GGUF supports the type."""
         return self.stored.array() if self.stored.dtype in _TYPES else self.floats()
 
     def floats(self) -> NDArray[np.float32]:
-        """Return numbers of any type as float32."""
+        """Return the values as F32."""
         array, dtype = self.stored.array(), self.stored.dtype
         if dtype == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
         if dtype.startswith("F8_"):
             raise ModelError(
-                f"tensor {self.name!r:.90} is {dtype} without a scale, and config.json names no quantization"
+                f"tensor {self.name!r:.90} is {dtype} without a scale, and config.json has no quantization method"
             )
         if dtype[0] == "F":
             return array.astype(np.float32)
-        raise ModelError(f"tensor {self.name!r:.90} holds {dtype}, but numbers (F32, F16, BF16) were expected")
+        raise ModelError(f"tensor {self.name!r:.90} has type {dtype}; expected F32, F16 or BF16")
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A lazily computed tensor."""
+    """Lazily computed tensor."""
 
     name: str
     shape: tuple[int, ...]
     type: GGMLType
-    make: Callable[[], NDArray[Any]]  # as stored in `type`
+    make: Callable[[], NDArray[Any]]  # returns the data in the format of `type`
 
     def array(self) -> NDArray[Any]:
-        """Return the values, or rows of blocks."""
+        """Return the values, or rows of quantized blocks."""
         return self.make()
 
     def floats(self) -> NDArray[np.float32]:
@@ -97,7 +97,7 @@ class Computed:
             return (array.astype(np.uint32) << 16).view(np.float32)
         if self.type.block_size > 1:
             raise ModelError(
-                f"tensor {self.name!r:.90} is quantized to {self.type.name}, but this architecture computes with its"
-                " numbers before they are stored"
+                f"tensor {self.name!r:.90} is quantized to {self.type.name}, but conversion of this architecture"
+                " changes its values"
             )
         return array.astype(np.float32)

@@ -1,10 +1,12 @@
-"""Names of tensors that checkpoints have in common, and the GGUF names that they become.
+"""Common names of checkpoint tensors, and their GGUF names.
 
-A name of a block goes by its path within the block without `.weight` or `.bias`: the whole path is looked up first,
-then its end without the words that only say which part of a block it is in. A value that ends with `.weight`, `.bias`,
-`.scale` or `.` is a whole GGUF name. `a|b` are equal parts of one tensor, `a*b` both get all of it, `a@0` is the first
-of several that are joined, and `a#0` the first of several that are stacked. `^a` is outside of blocks, and `{i}` in it
-is the number of the block.
+A tensor in a block is looked up by its path within the block, without `.weight` or `.bias`; then by the end of the
+path,
+without words that only name a part of the block. A value that ends with `.weight`, `.bias`, `.scale` or `.` is a
+complete
+GGUF name. `a|b` splits a tensor into equal parts, `a*b` copies it to both names, `a@0` is the first of several tensors
+that are concatenated, and `a#0` the first of several that are stacked. `^a` is a name outside blocks, in which `{i}` is
+the block number.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PREFIXES = (
     "model.",
 )
 LAYER = re.compile(r"(?:encoder\.|layers\.)?(?:layers|h|blocks?|layer|decoder_layer|transformer_encoder)\.(\d+)\.(.+)")
-# Parts for other modalities, and constants that files do not need.
+# Parts of other modalities, and constants that GGUF files do not contain.
 LEFT_OUT = re.compile(
     r"(^|\.)(visual|vision|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder|audio_encoder|patch_merge_mlp|mlp_AR|"
@@ -54,7 +56,7 @@ TOP: Mapping[str, str] = {
     "per_layer_projection_norm": "per_layer_proj_norm",
 }
 
-# Words of a path without effect on the meaning of its end.
+# Words of a path that do not affect the meaning of its end.
 _PLACES = {
     "self_attn", "attn", "attention", "self_attention", "mlp", "feed_forward", "block_sparse_moe", "mamba", "mixer",
     "linear_attn", "moe", "ffn",
@@ -162,7 +164,7 @@ BLOCK: Mapping[str, str] = {
 for _word in ("shared_expert", "shared_experts", "shared_mlp"):
     BLOCK = {**BLOCK, **{f"{_word}.{x}_proj": f"ffn_{x}_shexp" for x in ("gate", "up", "down")}}
 
-# Qwen's names of tensors next to the draft blocks.
+# Qwen's names of tensors around the draft blocks.
 MTP: Mapping[str, str] = {
     "fc": "nextn.eh_proj",
     "pre_fc_norm_embedding": "nextn.enorm",
@@ -173,7 +175,7 @@ MTP: Mapping[str, str] = {
 
 
 def find_name(path: str, own: Mapping[str, str]) -> str | None:
-    """Return the GGUF name of a path within a block, None if unknown; the model's own names come first."""
+    """Return the GGUF name of a path within a block, or None if unknown. Names in `own` take precedence."""
     tails = [path]
     first, _, rest = path.partition(".")
     if rest and first in _PLACES:

@@ -1,6 +1,6 @@
-"""Operations from checkpoint tensors to GGUF tensors: row permutations, transpositions, simple arithmetic.
+"""Operations that turn checkpoint tensors into GGUF tensors: row permutations, transpositions, simple arithmetic.
 
-Each op computes its output shape without data, so that a file can be laid out before weights are read.
+Each op computes its output shape without data, so a file's layout is known before weights are read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class TensorOp:
 
     apply: Callable[[Array], Array]
     shape: Callable[[Shape], Shape] = _same
-    floats: bool = False  # needs numeric values, not bits
-    rows: bool = True  # moves complete rows only, so quantized rows can be moved, too
+    floats: bool = False  # needs numbers, not raw bits
+    rows: bool = True  # moves complete rows only, so it also works on quantized rows
 
 
 PLUS_ONE = TensorOp(lambda x: x + np.float32(1), floats=True)
 MINUS_EXP = TensorOp(lambda x: -np.exp(x), floats=True)
-# Axes of length 1, such as the middle axis of a convolution's filter.
+# Axes of length 1, such as the middle axis of a convolution filter.
 SQUEEZED = TensorOp(np.squeeze, lambda shape: tuple(n for n in shape if n != 1), rows=False)
 SWAPPED = TensorOp(lambda x: x.swapaxes(-1, -2), lambda s: (*s[:-2], s[-1], s[-2]), rows=False)
 TRANSPOSED = TensorOp(lambda x: x.T, lambda s: s[::-1], rows=False)
@@ -48,7 +48,7 @@ def reshaped(*shape: int) -> TensorOp:
         known = math.prod(n for n in shape if n > 0)
         n = math.prod(old)
         if (-1 in shape and n % known) or (-1 not in shape and n != known):
-            raise ModelError(f"a tensor of shape {old} cannot become {shape}")
+            raise ModelError(f"a tensor of shape {old} cannot be reshaped to {shape}")
         return tuple(n // known if one < 0 else one for one in shape)
 
     return TensorOp(lambda x: x.reshape(made(x.shape)), made, rows=False)
@@ -65,12 +65,12 @@ def normalized(axis: int, epsilon: float) -> TensorOp:
 
 
 def scaled(factor: Array | np.float32) -> TensorOp:
-    """Multiply by a factor, or rows by a factor each."""
+    """Multiply by a factor, or each row by its factor."""
     return TensorOp(lambda x: x * factor, floats=True)
 
 
 def in_pairs(n_heads: int) -> TensorOp:
-    """Return the rows of each head, reordered from NeoX to adjacent rotary pairs."""
+    """Reorder the rows of each head from NeoX to adjacent rotary pairs."""
 
     def apply(x: Array) -> Array:
         parts: Array = x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:])
@@ -83,7 +83,7 @@ def in_pairs(n_heads: int) -> TensorOp:
 def _divisible(n: int, what: str, axis: int = 0) -> Callable[[Shape], Shape]:
     def check(shape: Shape) -> Shape:
         if n < 1 or shape[axis] % n:
-            raise ModelError(f"a tensor of shape {shape} cannot be split into {n} {what} evenly")
+            raise ModelError(f"a tensor of shape {shape} cannot be split evenly into {n} {what}")
         return shape
 
     return check
@@ -120,7 +120,7 @@ def picked(rows: NDArray[np.intp], whole: int) -> TensorOp:
 
 
 def rows_of_heads(n_groups: int, head: int, first: int = 0) -> TensorOp:
-    """Reorder heads, after `first` rows, from grouped to interleaved: the first of each group first."""
+    """Reorder heads, after `first` rows, from grouped to interleaved: the first head of each group comes first."""
 
     def apply(x: Array) -> Array:
         tail = x[first:]

@@ -34,13 +34,13 @@ _EXPERT_PARTS = {
 }
 _NORM_OF_HEAD = re.compile(r"(.+_layernorm)\.norms\.(\d+)\.weight")
 _ENDS = (".weight", ".bias", ".scale")
-# Some encoder-decoder checkpoints have one table under several names.
+# Names of tied tables that some encoder-decoder checkpoints store several times.
 _TABLES = frozenset(["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"])
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A tensor of the checkpoint, and its ops."""
+    """Tensor of the checkpoint with the ops to apply."""
 
     source: Source
     ops: tuple[TensorOp, ...] = ()
@@ -48,7 +48,7 @@ class Fragment:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape after all ops; ModelError if they do not fit the tensor."""
+        """Shape after all ops. Raises ModelError if the ops do not fit the tensor."""
         shape = self.source.shape
         try:
             for op in self.ops:
@@ -60,11 +60,11 @@ class Fragment:
 
     @property
     def computes(self) -> bool:
-        """True if values change, not only their positions."""
+        """True if the ops change values, not only their positions."""
         return any(op.floats for op in self.ops)
 
     def array(self, as_floats: bool) -> NDArray[Any]:
-        """Return the values as F32, or as stored in the source."""
+        """Return the data as F32, or in the source's format."""
         array = self.source.floats() if as_floats else self.source.array()
         for op in self.ops:
             array = op.apply(array)
@@ -73,23 +73,23 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor of the GGUF file: one piece, or several consecutive ones."""
+    """Tensor of the GGUF file, made of one or several consecutive pieces."""
 
     name: str
     pieces: tuple[Fragment, ...]
-    stacked: bool = False  # pieces are stacked along a new axis
+    stacked: bool = False  # stack pieces along a new axis
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape in NumPy's order; ModelError for inconsistent pieces."""
+        """Shape in NumPy's order. Raises ModelError for inconsistent pieces."""
         shapes = [piece.shape for piece in self.pieces]
         first = shapes[0]
         ends = [shape if self.stacked else shape[1:] for shape in shapes]
         if any(end != ends[0] for end in ends):
             odd = next(piece for piece, end in zip(self.pieces, ends, strict=True) if end != ends[0])
             raise ModelError(
-                f"tensor {odd.source.name!r:.90} has the shape {odd.source.shape}, which does not fit those that"
-                f" become {self.name} with it"
+                f"tensor {odd.source.name!r:.90} has shape {odd.source.shape}, which does not match the other parts of"
+                f" {self.name}"
             )
         if self.stacked:
             return (len(shapes), *first)
@@ -98,10 +98,10 @@ class Target:
 
 @dataclass(frozen=True)
 class TensorMapping:
-    """All tensors of a file in order."""
+    """All tensors of a file, in order."""
 
     targets: tuple[Target, ...]
-    left_out: tuple[str, ...]  # checkpoint tensors that a text model does not need
+    left_out: tuple[str, ...]  # checkpoint tensors that a text model does not use
     n_drafts: int  # draft (MTP) blocks
     values: Mapping[str, Any]  # tensors stored as metadata
 
@@ -109,7 +109,7 @@ class TensorMapping:
 def map_tensors(
     sources: Iterable[Source], family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any]
 ) -> TensorMapping:
-    """Map every tensor; UnsupportedError names an unknown one."""
+    """Map every tensor. Raise an UnsupportedError that names an unknown tensor."""
     found: dict[str, list[Fragment]] = {}
     kinds: dict[str, str] = {}
     left_out, drafts = [], 0
@@ -131,9 +131,7 @@ def map_tensors(
             continue
         wanted = _wanted(inside, family, block)
         if wanted is None:
-            raise UnsupportedError(
-                f"{config.where}: tensor {name!r:.120} is not one that {family.architecture} models are known to have"
-            )
+            raise UnsupportedError(f"{config.where}: tensor {name!r:.120} is unknown for {family.architecture} models")
         for target, kind, order, ops in wanted:
             short = target if has_experts else target.replace("_shexp", "")
             full = short if block is None else f"blk.{block}.{short}"
@@ -149,13 +147,13 @@ def map_tensors(
 
 
 def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:
-    """Return the output matrix of a checkpoint with tied embeddings; None if the file has a tied table, too.
+    """Return the output matrix of a checkpoint with tied embeddings, or None if the table can be used.
 
-    Readers use the token table for logits if there is no output matrix, which is wrong if the family scales or norms
-    one of the two. ModelError if the checkpoint should have a separate matrix.
+    Readers use the token table for logits if there is no output matrix. This is wrong if the family scales or norms the
+    input or the output. Raises ModelError if the checkpoint must have a separate matrix but has none.
     """
     table_ops, ops = (family.changes(config, name, 0) for name in ("token_embd.weight", "output.weight"))
-    # T5's decoder is scaled before a tied table, and not before a separate matrix.
+    # T5 scales the decoder's output only for a tied table.
     is_sure = family.architecture != "t5" or config.get("tie_word_embeddings") is not False
     if family.ties and not table_ops and not ops and is_sure:
         return None
@@ -165,7 +163,7 @@ def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparame
 
 
 def _place(name: str, n_layers: int) -> tuple[int | None, str]:
-    """Block of a tensor, None outside of blocks, and its name within the block."""
+    """Return the block of a tensor (None outside blocks) and its name within the block."""
     if found := re.fullmatch(r"(?:model\.)?mtp\.(.+)", name):
         if layer := LAYER.fullmatch(found[1]):
             return n_layers + int(layer[1]), layer[2]
@@ -182,7 +180,7 @@ Wanted = list[tuple[str, str, int, tuple[TensorOp, ...]]]  # name, kind ("", "jo
 
 
 def _wanted(inside: str, family: CheckpointFamily, block: int | None) -> Wanted | None:
-    """Return the GGUF tensor that a tensor belongs to, None if unknown."""
+    """Return the GGUF tensors to which a tensor belongs, or None if it is unknown."""
     if block is not None and (expert := _EXPERT.fullmatch(inside)) and expert[3] in _EXPERT_PARTS:
         kind = "chexps" if expert[1] else "exps"
         return [(f"ffn_{_EXPERT_PARTS[expert[3]]}_{kind}.{expert[4]}", "stack", int(expert[2]), ())]
@@ -214,7 +212,7 @@ def _changes(
     family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any], source: Source, name: str, block: int
 ) -> tuple[TensorOp, ...]:
     if source.type.block_size > 1 and len(source.shape) == 3:
-        return ()  # quantized experts: rows and columns are in GGUF's order already
+        return ()  # quantized experts already have GGUF's order of rows and columns
     own = family.changes(config, name, block)
     if family.pairs and re.fullmatch(r"attn_[qk]\.(weight|bias)", name):
         return (*own, in_pairs(max(1, source.shape[0] // int(keys["attention.key_length"]))))
@@ -224,20 +222,20 @@ def _changes(
 
 
 def _target(name: str, pieces: list[Fragment], kind: str) -> Target:
-    """Join the pieces in order; all must be present, and none twice."""
+    """Join the pieces in order. Every piece must exist exactly once."""
     pieces = sorted(pieces, key=lambda piece: piece.order)
     orders = [piece.order for piece in pieces]
     if not kind and len(pieces) > 1:
         both = " and ".join(repr(piece.source.name)[:90] for piece in pieces[:2])
-        raise ModelError(f"the tensors {both} both become {name}")
+        raise ModelError(f"the tensors {both} are both mapped to {name}")
     if kind and orders != list(range(len(pieces))):
         missing = next((i for i, order in enumerate(orders) if i != order), len(orders))
-        raise ModelError(f"{name}: part {missing} of the tensors that it is made of is missing, or there twice")
+        raise ModelError(f"{name}: part {missing} is missing or exists twice")
     return Target(name, tuple(pieces), kind == "stack")
 
 
 def _rank(target: Target) -> tuple[int, int, str]:
-    """Order: tables first, then blocks, then the rest; independent of the split into files."""
+    """Sort key: tables, then blocks, then the rest, independent of the split into files."""
     block = re.match(r"blk\.(\d+)\.", target.name)
     if block:
         return 1, int(block[1]), target.name

@@ -1,4 +1,4 @@
-"""Writer of the GGUF file of a conversion plan."""
+"""Writer of GGUF files from conversion plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from woolly.quantize import MIXES, Change, ImportanceMatrix, Recipe, find_mix, m
 
 Progress = Callable[[int, int], None]
 
-# Bytes converted per chunk: memory besides the tensor, and granularity of progress reports.
+# Bytes converted per chunk; limits memory use and sets the granularity of progress reports.
 _SLAB = 1 << 23
 _QUANTIZATION_VERSION = 2
 _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
@@ -32,7 +32,7 @@ _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is 
 
 @dataclass(frozen=True)
 class Written:
-    """Summary of a conversion: path, size, types."""
+    """Summary of a conversion: path, size and types."""
 
     path: Path
     n_bytes: int
@@ -41,7 +41,7 @@ class Written:
 
 
 def choose_types(plan: ConversionPlan, type_name: str | None, *, has_imatrix: bool = False) -> Recipe:
-    """Return the type of each tensor: as in the checkpoint, or by a mix of `woolly quantize`."""
+    """Return the type of each tensor: the checkpoint's type, or a type chosen by a mix of `woolly quantize`."""
     if type_name is not None:
         return make_recipe(plan, find_mix(type_name), has_imatrix=has_imatrix)
     sizes: Counter[GGMLType] = Counter()
@@ -61,14 +61,14 @@ def write_draft(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Written:
-    """Write a plan with the types of the recipe, through a temporary file: complete or not at all.
+    """Write a plan with the recipe's types. The file is complete or not written at all.
 
-    Each tensor is read when it is written, so memory contains one at a time. `progress(done, total)` counts bytes. With
-    `imatrix` the bytes equal those of `woolly quantize --imatrix` on the unquantized checkpoint.
+    Tensors are read one at a time while writing. `progress(done, total)` counts bytes. With `imatrix`, the bytes equal
+    those of `woolly quantize --imatrix` on the unquantized checkpoint.
     """
     start, target = time.perf_counter(), Path(path)
     if not 1 <= threads <= 1024:
-        raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
+        raise RequestError(f"threads is {threads}; expected 1 to 1024")
     writer = GGUFWriter(target)
     for key, value in plan.metadata.items():
         writer.add(key, value)
@@ -92,7 +92,7 @@ def write_draft(
     try:
         writer.write()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{plan.path}: the tensors cannot be put together ({str(error)[:120]})") from error
+        raise ModelError(f"{plan.path}: cannot join the tensors ({str(error)[:120]})") from error
     types = Counter(change.type.name for change in recipe.changes)
     return Written(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
 
@@ -106,13 +106,13 @@ def _parts(
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
     stored, type = change.tensor.type, change.type
     as_floats = stored is GGMLType.F32
-    # Rows of a matrix with its own importance: pieces may be complete experts, or several parts of one matrix.
+    # Rows per importance vector: a piece is one or several complete experts, or a part of a matrix.
     height = 0 if importance is None else math.prod(change.tensor.shape[:-1]) // len(importance)
 
     def make() -> Iterator[NDArray[np.uint8]]:
-        at = 0  # rows of the tensor before this slab
+        at = 0  # rows of the tensor before this chunk
         for piece in target.pieces:
-            columns = piece.shape[-1] if piece.shape else 1  # of a vector, the complete piece
+            columns = piece.shape[-1] if piece.shape else 1  # a vector is one piece
             rows = piece.array(as_floats).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
             step = max(1, _SLAB // rows.shape[1])
             first = 0
@@ -140,5 +140,5 @@ def _quantized(
     out = np.empty(n_rows * type.row_bytes(columns), np.uint8)
     fault, _ = _native.quantize_rows(stored, slab, columns, type, out, threads, importance)
     if fault:
-        raise ModelError(f"tensor {name!r:.90} holds {_FAULTS[fault]}: it cannot be written as {type.name}")
+        raise ModelError(f"tensor {name!r:.90} has {_FAULTS[fault]}, so it cannot be written as {type.name}")
     return out

@@ -1,4 +1,4 @@
-"""Table of convertible architectures: one row each, next to the model files that run them."""
+"""Table of convertible architectures, with one row each."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page
 
 
 def find_family(classes: Sequence[str]) -> CheckpointFamily | None:
-    """Return the family with one of these classes; None if there is none."""
+    """Return the family with one of these classes, or None."""
     known = {name: family for family in FAMILIES.values() for name in family.classes.split()}
     return next((known[name] for name in classes if name in known), None)

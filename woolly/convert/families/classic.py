@@ -58,7 +58,7 @@ _DBRX = {
 
 
 def _sizes(c: Hyperparameters, norm: str) -> Keys:
-    """Sizes and heads under early names, with the defaults of their classes."""
+    """Return sizes and heads from early key names, with the defaults of their classes."""
     width, heads = c.positive("hidden_size", "n_embd", "n_embed", "d_model"), _heads(c)
     inner = c.integer("ffn_hidden_size", "n_inner", default=0) or c.integer("intermediate_size", default=0)
     return {
@@ -81,7 +81,7 @@ def _heads(c: Hyperparameters) -> int:
 
 
 def _split(c: Hyperparameters, kv: int) -> TensorOp:
-    """Split interleaved QKV (per k head: its q heads, k, v) into all q, all k, all v."""
+    """Split interleaved QKV (for each KV head: its q heads, k, v) into q, k and v."""
     heads, width = _heads(c), c.positive("hidden_size", "n_embd", "n_embed", "d_model")
     share = heads // kv
     rows = np.arange(kv * (share + 2) * (width // heads)).reshape(kv, share + 2, -1)
@@ -163,7 +163,7 @@ def _dbrx(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _dbrx_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split the fused rows of all experts; transpose the down projection."""
+    """Split the fused rows of all experts, and transpose the down projection."""
     if not name.endswith("_exps.weight"):
         return ()
     network = c.inner(c.mapping("ffn_config"))
@@ -179,7 +179,7 @@ def _phi2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _qkv(kv: Callable[[Hyperparameters], int]) -> Changes:
-    """Split fused q, k and v, by the number of key heads."""
+    """Split fused q, k and v by the number of KV heads."""
 
     def changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
         return (_split(c, kv(c)),) if name.startswith("attn_qkv.") else ()
@@ -188,7 +188,7 @@ def _qkv(kv: Callable[[Hyperparameters], int]) -> Changes:
 
 
 def _conv(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Transpose matrices, which are stored as convolutions."""
+    """Transpose matrices that are stored as convolutions."""
     return (TRANSPOSED,) if name in _MATRICES else ()
 
 

@@ -26,7 +26,7 @@ def _llama(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def granite_keys(c: Hyperparameters, keys: Keys) -> Keys:
-    """Granite's multipliers."""
+    """Return Granite's multipliers."""
     return {
         "embedding_scale": c.number("embedding_multiplier", default=1.0),
         "residual_scale": c.number("residual_multiplier", default=1.0),
@@ -60,7 +60,7 @@ def _starcoder2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _bitnet(c: Hyperparameters, keys: Keys) -> Keys:
-    c.reject("hidden_act", unless=("silu",))  # the class has relu2 as default
+    c.reject("hidden_act", unless=("silu",))  # the class's default is relu2
     return {}
 
 
@@ -87,7 +87,7 @@ def _stablelm(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deci(c: Hyperparameters, keys: Keys) -> Keys:
-    """Heads and widths per layer; a layer may have neither."""
+    """Return heads and widths per layer. A layer may have no attention or no MLP."""
     heads, kv, ffns = [], [], []
     for one in c.items("block_configs", dict, c.n_layers):
         block = c.inner(one)
@@ -104,7 +104,7 @@ def _deci(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deci_width(network: Hyperparameters, width: int) -> int:
-    """Two thirds of four widths times the multiplier, rounded up to a multiple of 256."""
+    """Return 2/3 of 4 times the width times the multiplier, rounded up to a multiple of 256."""
     if network.has("intermediate_size"):
         return network.positive("intermediate_size")
     inner = int(2 * network.number("ffn_mult") * width / 3)
@@ -112,13 +112,13 @@ def _deci_width(network: Hyperparameters, width: int) -> int:
 
 
 def _hunyuan_vl(c: Hyperparameters, keys: Keys) -> Keys:
-    """Rope base as in training, and its scaling."""
+    """Return the rope base used in training, and its scaling."""
     rope = rope_of(c)
     return {"rope.freq_base": rope.number("rope_theta"), "rope.scaling.alpha": rope.number("alpha")}
 
 
 def _internlm2(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split the fused QKV: for each KV head its q heads, then k, then v."""
+    """Split the fused QKV, which has for each KV head its q heads, then k, then v."""
     if name not in ("attn_q.weight", "attn_k.weight", "attn_v.weight"):
         return ()
     heads = c.positive("num_attention_heads")

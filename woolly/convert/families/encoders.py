@@ -41,7 +41,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _first_position(c: Hyperparameters) -> int:
-    """Drop the rows of RoBERTa's position table before the first position."""
+    """Return how many rows RoBERTa's position table has before the first position."""
     return c.integer("pad_token_id", default=1) + 1 if "roberta" in c.text("model_type") else 0
 
 
@@ -78,7 +78,7 @@ def _turned(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _nomic(c: Hyperparameters, keys: Keys) -> Keys:
-    """In the second generation each second layer has experts."""
+    """Add experts to every second layer in version 2."""
     out = _turned(c, keys)
     if not c.has("moe_every_n_layers"):
         return out
@@ -90,7 +90,7 @@ def _nomic(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _nomic_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split the fused rows of all experts; transpose the down projection."""
+    """Split the fused rows of all experts, and transpose the down projection."""
     if not name.endswith("_exps.weight"):
         return ()
     apart = reshaped(c.positive("num_experts"), c.positive("n_inner", "intermediate_size"), -1)
@@ -104,7 +104,7 @@ def _jina2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _neo_base(c: Hyperparameters, norm: str) -> Keys:
-    """MLP width is two thirds of the configuration's."""
+    """Return an MLP width of two thirds of the configured width."""
     keys = _base(c.with_defaults({"max_position_embeddings": c.get("max_length")}), norm)
     epsilon = c.number("norm_eps", default=1e-6)
     keys.pop("attention.layer_norm_epsilon")
@@ -161,7 +161,7 @@ _T5_TABLES = {
     "encoder.final_layer_norm": "enc.output_norm",
     "decoder.final_layer_norm": "dec.output_norm",
 }
-# Decoder layers have cross-attention in the middle.
+# In decoder layers, cross-attention is between self-attention and the MLP.
 _T5_DECODER = {
     **{f"decoder.{name}".replace("r.1.", "r.2."): to.replace("enc", "dec") for name, to in _T5.items()},
     **{f"decoder.layer.1.EncDecAttention.{x}": f"^dec.blk.{{i}}.cross_attn_{x}" for x in "qkvo"},

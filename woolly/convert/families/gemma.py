@@ -1,4 +1,4 @@
-"""Gemma's decoders."""
+"""Gemma decoders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GEMMA3 = {
 
 
 def _local_base(c: Hyperparameters) -> float:
-    """Rope base of sliding-window layers."""
+    """Return the rope base of sliding-window layers."""
     if any(isinstance(one, dict) for one in c.mapping("rope_parameters").values()):
         return rope_of(c, "sliding_attention").number("rope_theta", default=10000.0)
     return c.number("rope_local_base_freq", default=10000.0)
@@ -35,7 +35,7 @@ def _local_base(c: Hyperparameters) -> float:
 
 def _softcaps(c: Hyperparameters) -> Keys:
     return {
-        name: 0.0 if c.is_null(name) else c.number(name, default=0.0) or None  # without the key: class default
+        name: 0.0 if c.is_null(name) else c.number(name, default=0.0) or None  # a missing key means the class default
         for name in ("attn_logit_softcapping", "final_logit_softcapping")
     }
 
@@ -47,7 +47,7 @@ def _gemma2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def gemma3_keys(c: Hyperparameters, keys: Keys) -> Keys:
-    """Windows, softcaps and the rope base of sliding-window layers."""
+    """Return windows, softcaps and the rope base of sliding-window layers."""
     out = _gemma2(c, keys)
     if not c.mapping("rope_parameters") and c.get("rope_theta") is None:
         out["rope.freq_base"] = 1e6
@@ -69,7 +69,7 @@ def _gemma3n(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _gemma4(c: Hyperparameters, keys: Keys) -> Keys:
-    """Global layers may have wider heads, and fewer KV heads."""
+    """Return separate head sizes for global layers, which may have wider heads and fewer KV heads."""
     kinds, local = layer_kinds(c), keys["attention.key_length"]
     per_layer = c.mapping("per_layer_config")
     kv = [keys["attention.head_count_kv"]] * c.n_layers
@@ -107,7 +107,7 @@ _ACT = activation(GELU_TANH)
 
 
 def _is_usual_sparsity(value: Any, c: Hyperparameters) -> bool:
-    """True if the first ten layers are sparse by 0.95 and no other is, which the architecture computes."""
+    """True if exactly the first ten layers have an activation sparsity of 0.95, as the architecture assumes."""
     listed = value if isinstance(value, list) else [value]
     return listed == [0.95 if i < 10 else 0.0 for i in range(len(listed))]
 

@@ -40,7 +40,7 @@ def _ssm(kernel: int, inner: int, state: int, rank: int, groups: int | None = No
 
 
 def _kv(c: Hyperparameters, keys: Keys, *kinds: str) -> list[int]:
-    """KV heads per layer, 0 in recurrent layers."""
+    """Return the KV heads per layer, 0 in recurrent layers."""
     return [keys["attention.head_count_kv"] if kind in kinds else 0 for kind in layer_kinds(c)]
 
 
@@ -86,7 +86,7 @@ def _qwen_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, 
 
 
 def _next_changes(name: str, groups: int, share: int, k: int, v: int) -> tuple[TensorOp, ...]:
-    """Split Qwen3-Next's fused matrix: for each k head its q, k, v and z."""
+    """Split Qwen3-Next's fused matrix, which has q, k, v and z for each k head."""
     if name == "ssm_a":
         return (MINUS_EXP,)
     if name not in ("attn_qkv.weight", "attn_gate.weight"):
@@ -180,7 +180,7 @@ def _falcon_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp
 
 
 def _nemotron_kinds(c: Hyperparameters) -> list[str]:
-    """Each layer is recurrent, attention, or an MLP."""
+    """Return the kind of each layer: recurrent, attention, or MLP."""
     if isinstance(pattern := c.get("hybrid_override_pattern"), str) and c.get("layers_block_type") is None:
         letters = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
         kinds = [letters.get(one, one) for one in pattern]
@@ -260,7 +260,7 @@ def _jamba(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _minimax(c: Hyperparameters, keys: Keys) -> Keys:
-    """Attention interval, MoE and residual scale; rejects residual factors that differ by kind of layer."""
+    """Return attention interval, MoE keys and residual scale. Reject residual factors that differ by kind of layer."""
     kinds = layer_kinds(c) if c.get("layer_types") is not None else c.items("attn_type_list", int, c.n_layers)
     full = [i for i, kind in enumerate(kinds) if kind in ("full_attention", 1)]
     names = [f"{x}_{y}_factor" for x in ("full_attn", "linear_attn", "mlp") for y in ("alpha", "beta")]
@@ -317,7 +317,7 @@ FAMILIES = (
         "falcon-h1",
         "FalconH1ForCausalLM",
         _falcon_h1,
-        names={"pre_ff_layernorm": "ffn_norm."},  # without .weight in all files
+        names={"pre_ff_layernorm": "ffn_norm."},  # some files have it without .weight
         changes=_falcon_changes,
     ),
     CheckpointFamily(

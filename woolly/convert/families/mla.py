@@ -17,14 +17,14 @@ _KV_B = {"self_attn.kv_b_proj": "attn_k_b*attn_v_b"}
 
 
 def _sizes(c: Hyperparameters) -> tuple[int, int, int, int]:
-    """Heads, and their columns without rope, with rope, and of values."""
+    """Return the number of heads, and their columns without rope, with rope, and of V."""
     names = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     heads, straight, turned, value = (c.positive(name) for name in names)
     return heads, straight, turned, value
 
 
 def _latent(c: Hyperparameters, keys: Keys) -> Keys:
-    """Absorbed K and V: one head as wide as the latent, and matrices from it to each head."""
+    """Return keys for absorbed K and V: one KV head as wide as the latent, and matrices from it to each head."""
     _, straight, turned, value = _sizes(c)
     rank = c.positive("kv_lora_rank")
     rope = rope_of(c)
@@ -59,16 +59,16 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _indexed(c: Hyperparameters, keys: Keys) -> Keys:
-    """DeepSeek's MLA with index heads for sparse attention."""
+    """Return keys for DeepSeek's MLA with index heads for sparse attention."""
     own = {"head_count": "index_n_heads", "key_length": "index_head_dim", "top_k": "index_topk"}
     indexer: Keys = {f"attention.indexer.{key}": c.positive(name) for key, name in own.items()}
-    if c.get("indexer_types") is not None:  # "full", or "shared": the selection of the previous layer
+    if c.get("indexer_types") is not None:  # "full", or "shared" to reuse the previous layer's selection
         indexer["attention.indexer.types"] = [kind == "full" for kind in c.items("indexer_types", str)]
     return _latent(c, keys) | _experts(c, "sigmoid") | indexer
 
 
 def _minicpm3(c: Hyperparameters, keys: Keys) -> Keys:
-    """K and V are not absorbed. Scales of rows, residuals and logits must equal those of published models."""
+    """Return keys without absorbed K and V. Scales of rows, residuals and logits must equal the published models'."""
     for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
         c.reject(name, unless=(value,))
     _, straight, turned, value = _sizes(c)
@@ -92,7 +92,7 @@ def _mistral4(c: Hyperparameters, keys: Keys) -> Keys:
 def _kimi(c: Hyperparameters, keys: Keys) -> Keys:
     linear = c.inner(c.mapping("linear_attn_config"))
     if c.get("layer_types") is None:
-        full = linear.items("full_attn_layers", int)  # counted from 1
+        full = linear.items("full_attn_layers", int)  # 1-based
         kinds = ["full_attention" if i + 1 in full else "linear_attention" for i in range(c.n_layers)]
         c = c.with_defaults({"layer_types": kinds})
     out = _latent(c, keys) | _experts(c, "sigmoid")
@@ -104,7 +104,7 @@ def _kimi(c: Hyperparameters, keys: Keys) -> Keys:
     return out
 
 
-# MLA sizes of sliding-window layers, and the class defaults.
+# MLA sizes of sliding-window layers, with class defaults.
 _OWN = {
     "num_attention_heads": 64,
     "q_lora_rank": 1024,
@@ -116,22 +116,22 @@ _OWN = {
 
 
 def _in_window(c: Hyperparameters) -> Hyperparameters:
-    """Return the sizes of sliding-window layers, under the names of the others."""
-    listed = next(iter(c.mapping("per_layer_config").values()), None)  # as transformers writes them
+    """Return the sizes of sliding-window layers under the names of the other layers' sizes."""
+    listed = next(iter(c.mapping("per_layer_config").values()), None)  # format of transformers
     if isinstance(listed, dict):
         return c.replaced(**listed)
     return c.replaced(**{name: c.get(f"swa_{name}", default=value) for name, value in _OWN.items()})
 
 
 def _kinds(c: Hyperparameters) -> list[bool]:
-    """Return, for each layer, True if it has a sliding window."""
+    """Return True for each layer with a sliding window."""
     if c.get("layer_types") is None:
         return [i >= 2 and i % 4 != 1 for i in range(c.n_layers)]
     return [kind == "sliding_attention" for kind in layer_kinds(c)]
 
 
 def _dots3note(c: Hyperparameters, keys: Keys) -> Keys:
-    """Sliding-window layers have separate MLA widths, heads and rope; global layers have an index."""
+    """Return keys for separate MLA widths, heads and rope in sliding-window layers, and an index in global layers."""
     for name in ("use_dsa", "k_rope_only_layernorm", "apply_mla_qkv_lora_rescale", "use_sliding_window"):
         c.reject(name, unless=(None, True))
     for name in ("use_dynamic_rsf", "moe_gating_fp32"):
@@ -182,7 +182,7 @@ def _dots3note_changes(c: Hyperparameters, name: str, block: int) -> tuple[Tenso
 
 
 def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split each head's rows of k, transposed, and of v."""
+    """Split the rows of each head into k, which is transposed, and v."""
     if name not in ("attn_k_b.weight", "attn_v_b.weight"):
         return ()
     heads, straight, _, value = _sizes(c)

@@ -31,7 +31,7 @@ def _qwen2moe(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _shared(c: Hyperparameters, count: int) -> Keys:
-    """Number of shared experts, of the width of routed ones."""
+    """Return keys for shared experts with the width of routed experts."""
     if not count:
         return {}
     return {
@@ -66,7 +66,7 @@ def _gpt_oss(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _gpt_oss_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split interleaved gate and up, and transpose; biases are one vector per expert."""
+    """Split interleaved gate and up, and transpose. Biases are one vector per expert."""
     if name.startswith(("ffn_gate_exps", "ffn_up_exps")):
         part = one_of(int("up" in name), 2, -1, interleaved=True)
         return (part,) if name.endswith("bias") else (part, SWAPPED)
@@ -82,7 +82,7 @@ def _llama4(c: Hyperparameters, keys: Keys) -> Keys:
         "interleave_moe_layer_step": step,
         "attention.sliding_window": c.integer("attention_chunk_size", default=8192),
     }
-    # Values of all published models are left to readers, which do not round them.
+    # Readers know these values of all published models, and do not round them.
     if (scale := c.number("attn_scale", default=0.1)) != 0.1:
         out["attention.temperature_scale"] = scale
     if (length := c.integer("floor_scale", default=8192)) != 8192:
@@ -105,7 +105,7 @@ def _minimax_m2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _minimax_m3(c: Hyperparameters, keys: Keys) -> Keys:
-    """Block-sparse index, whose settings are an object of their own in published files."""
+    """Return keys for the block-sparse index, which has a nested object in published files."""
     c.reject("hidden_act", unless=(None, "silu", "swigluoai"))
     c.reject("swiglu_alpha", unless=(None, 1.702))
     c.reject("swiglu_limit", unless=(None, 7, 7.0))
@@ -155,7 +155,7 @@ def _granitemoe(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
-    c.reject("mup_enabled", unless=(True,))  # the class has False as default
+    c.reject("mup_enabled", unless=(True,))  # the class's default is False
     experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("route_norm", default=True))
     experts["expert_weights_scale"] = c.number("route_scale", default=1.0)
     dense = {"leading_dense_block_count": c.integer("num_dense_layers", default=0)}
@@ -202,7 +202,7 @@ def _mellum(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _granite_swa(c: Hyperparameters, keys: Keys) -> Keys:
-    """Each layer has a rope base; 0: no rope."""
+    """Return the layers with rope. A rope base of 0 means no rope."""
     bases = c.get("layer_rope_theta")
     out = granite_keys(c, keys)
     flags = [kind == "sliding_attention" for kind in layer_kinds(c)]
@@ -217,7 +217,7 @@ def _granite_swa(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
-    """Sliding-window layers have other KV heads, and sinks."""
+    """Return keys for sliding-window layers with other KV heads, and sinks."""
     if c.get("layer_types") is None and isinstance(pattern := c.get("hybrid_layer_pattern"), list):
         kinds = ["sliding_attention" if flag else "full_attention" for flag in pattern]
         c = c.with_defaults({"layer_types": kinds})
@@ -242,7 +242,7 @@ def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _is_every_fourth(value: Any, c: Hyperparameters) -> bool:
-    """True if each fourth layer has no rope: 1 means rope."""
+    """True if every fourth layer has no rope. A value of 1 means rope."""
     return isinstance(value, list) and value == [int((i + 1) % 4 > 0) for i in range(len(value))]
 
 

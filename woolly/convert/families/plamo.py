@@ -1,4 +1,4 @@
-"""PLaMo: three generations, which share little but the names of layers."""
+"""PLaMo: three generations, which only share layer names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.tensor_ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, raised, rows_of_heads
 
 Keys = dict[str, Any]
-# Constants added to stored norm weights in PLaMo 2 and 3.
+# Constants that PLaMo 2 and 3 add to stored norm weights.
 _PLAMO_NORMS = {"post_attention_norm": 0.2, "post_ffw_norm": 5**-1.5}
 _PLAMO2 = {
     "pre_mixer_norm": "attn_norm",

@@ -1,4 +1,4 @@
-"""Decoders with remote code: their class is in their own repository, not in transformers."""
+"""Decoders with remote code: the class is in the model's repository, not in transformers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from woolly.errors import UnsupportedError
 
 Keys = dict[str, Any]
 _GATED = ("gate", "up", "down")
-_BAICHUAN2 = 125696  # vocabulary size that identifies the second generation, with a normalized output matrix
+_BAICHUAN2 = 125696  # vocabulary size that identifies version 2, whose output matrix is normalized
 
 
 def _heads(c: Hyperparameters) -> tuple[int, int, int]:
-    """Query heads, KV heads, and head size."""
+    """Return query heads, KV heads and head size."""
     heads = c.positive("num_attention_heads", "n_head")
     width = c.positive("hidden_size", "n_embd")
     kv = c.positive("num_key_value_heads", "num_query_groups", default=heads)
@@ -27,7 +27,7 @@ def _heads(c: Hyperparameters) -> tuple[int, int, int]:
 
 
 def _part(c: Hyperparameters, name: str) -> TensorOp:
-    """Rows of q, k or v in a fused matrix."""
+    """Return the rows of q, k or v in a fused matrix."""
     heads, kv, head = _heads(c)
     edges = np.cumsum([0, heads * head, kv * head, kv * head])
     which = "qkv".index(name[5])
@@ -39,7 +39,7 @@ def _apart(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
 
 
 def _apart_in_pairs(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Split a fused matrix; q and k to adjacent rotary pairs."""
+    """Split a fused matrix, and reorder q and k to adjacent rotary pairs."""
     if not name.startswith(("attn_q.", "attn_k.", "attn_v.")):
         return ()
     heads, kv, _ = _heads(c)
@@ -53,7 +53,7 @@ def _baichuan(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]
     return _apart_in_pairs(c, name, block)
 
 
-# Weights of text tokens, and of image rows.
+# Separate weights for text tokens and image rows.
 _COGVLM = {
     **{f"self_attn.{x}_expert_query_key_value": f"{y}attn_qkv" for x, y in (("language", ""), ("vision", "vis_"))},
     **{f"self_attn.{x}_expert_dense": f"{y}attn_output" for x, y in (("language", ""), ("vision", "vis_"))},
@@ -63,7 +63,9 @@ _COGVLM = {
 
 def _cogvlm(c: Hyperparameters, keys: Keys) -> Keys:
     if c.integer("num_multi_query_heads", default=0):
-        raise UnsupportedError("CogVLM 2, whose tower ends in a convolution, is not supported yet; the first one is")
+        raise UnsupportedError(
+            "CogVLM 2, whose vision encoder ends with a convolution, is not supported yet; use CogVLM 1"
+        )
     return {}
 
 
@@ -96,7 +98,7 @@ def _codeshell(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _wide(c: Hyperparameters, norm: str) -> Keys:
-    """Common keys; the default MLP width is four times the model's."""
+    """Return the common keys. The default MLP width is four times the model's width."""
     return transformer_keys(c.with_defaults({"n_inner": 4 * c.positive("hidden_size", "n_embd")}), norm)
 
 
@@ -110,7 +112,7 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _deepseek_ocr(c: Hyperparameters, keys: Keys) -> Keys:
-    """Reject MLA, which the class supports and the checkpoint does not have."""
+    """Reject MLA, which the class supports but the checkpoint does not use."""
     c.reject("use_mla")
     c.reject("topk_method", unless=(None, "greedy"))
     return _deepseek(c, keys)
@@ -125,7 +127,7 @@ def _arctic(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _grok(c: Hyperparameters, keys: Keys) -> Keys:
-    """Grok 2's dense MLP and its experts have separate widths."""
+    """Return separate widths for Grok 2's dense MLP and its experts."""
     inner = c.integer("moe_intermediate_size", default=0)
     out = expert_keys(c) | {"expert_feed_forward_length": inner or None}
     kind = c.text("rope_type")
@@ -151,7 +153,7 @@ def _grok(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _grove(c: Hyperparameters, keys: Keys) -> Keys:
-    """Two experts share an adjugate expert, whose width and scale are in the class, not in the configuration."""
+    """Return the keys of adjugate experts, shared by two experts. Their width and scale are in the class only."""
     c.reject("norm_topk_prob", unless=(None, True))
     own = {"experts_per_group": 2, "expert_group_scale": 0.05}
     return expert_keys(c) | own | {"expert_chunk_feed_forward_length": keys["attention.key_length"]}
@@ -165,7 +167,7 @@ def _jais(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _jais_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Transpose matrices, which are stored as convolutions; fold scales of rows and logits into the tables."""
+    """Transpose matrices that are stored as convolutions, and fold scales of rows and logits into the tables."""
     if name == "token_embd.weight":
         return (scaled(np.float32(c.number("mup_embeddings_scale", "embeddings_scale"))),)
     if name == "output.weight":
@@ -217,7 +219,7 @@ def _plm(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _refact(c: Hyperparameters, keys: Keys) -> Keys:
-    """Two thirds of four widths, rounded up to a multiple of 256."""
+    """Return an MLP width of 2/3 of 4 times the width, rounded up to a multiple of 256."""
     inner = int(8 * keys["embedding_length"] / 3)
     return {
         "attention.head_count_kv": 1,
@@ -226,7 +228,7 @@ def _refact(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _smallthinker(c: Hyperparameters, keys: Keys) -> Keys:
-    """Global layers, the first of each four, have no rope."""
+    """Return keys without rope in global layers, which are the first of every four layers."""
     inner = c.positive("moe_ffn_hidden_size")
     layout = c.get("sliding_window_layout") or []
     usual = [int(i % 4 != 0) for i in range(c.n_layers)]
@@ -372,7 +374,7 @@ FAMILIES = (
         names={"block_sparse_moe.primary_router": "ffn_gate_inp"},
         base=_thinker_base,
         settings={
-            "norm_topk_prob": (True, False),  # not a setting of its class
+            "norm_topk_prob": (True, False),  # not a setting of this class
             "num_experts_per_tok": lambda value, c: value == c.peek("moe_num_active_primary_experts"),
             "moe_intermediate_size": lambda value, c: value == c.peek("moe_ffn_hidden_size"),
         },

@@ -11,7 +11,7 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.tensor_ops import SQUEEZED, SWAPPED, TensorOp, reshaped, scaled
 
 Keys = dict[str, Any]
-_CONTEXT = 1 << 20  # a recurrent state has no maximum
+_CONTEXT = 1 << 20  # recurrent states have no maximum context
 _SIXTH = {
     "pre_ln": "^token_embd_norm",
     "ln1": "attn_norm",
@@ -42,7 +42,7 @@ _TURNED = ("time_mix_w1.weight", "time_mix_w2.weight", "time_mix_decay_w1.weight
 
 
 def _mixing(part: str, projections: str) -> dict[str, str]:
-    """Names of RWKV-7's token shift in one part of a layer, with its four matrices."""
+    """Return the names of RWKV-7's token shift in one part of a layer, with its four matrices."""
     r, k, v, o = projections.split()
     out = {f"{part}.{x}": f"time_mix_{y}" for x, y in ((r, "receptance"), (k, "key"), (v, "value"), (o, "output"))}
     out |= {f"{part}.x_{x}": f"time_mix_lerp_fused.weight#{i}" for i, x in enumerate("rwkvag")}
@@ -63,7 +63,7 @@ def _state(c: Hyperparameters, norm: str) -> Keys:
         "embedding_length": width,
         "feed_forward_length": c.integer("intermediate_size", default=0) or _inner(c, width),
         f"attention.{epsilon}": c.number("layer_norm_epsilon", "norm_eps", "rms_norm_eps", default=1e-5),
-        "attention.head_count": 0,  # key required by other programs
+        "attention.head_count": 0,  # other programs require this key
         "wkv.head_size": c.positive("head_size", "head_dim", default=64),
     }
 
@@ -101,7 +101,7 @@ def _gated(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _gated_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Reorder the mixing shares: from receptance, key, value, decay, gate to RWKV-6's order, decay first."""
+    """Reorder token shift from receptance, key, value, decay, gate to RWKV-6's order, which starts with decay."""
     if name not in ("time_mix_w1.weight", "time_mix_w2.weight"):
         return _sixth_changes(c, name, block)
     return (SWAPPED, TensorOp(lambda x: x.reshape(5, -1, x.shape[-1])[[3, 1, 2, 0, 4]].reshape(x.shape)))

@@ -20,7 +20,7 @@ Keys = dict[str, Any]
 
 
 def _laguna(c: Hyperparameters, keys: Keys) -> Keys:
-    """Sliding-window layers may have other heads and rope."""
+    """Return keys for sliding-window layers, which may have other heads and rope."""
     c.reject("moe_router_logit_softcapping")
     c.reject("moe_apply_router_weight_on_input")
     head, n = keys["attention.key_length"], c.n_layers
@@ -45,7 +45,7 @@ def _muse(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _muse_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """QK norms without weights and a scale of q, stored as norm weights."""
+    """Return QK norm weights, which checkpoints do not have: the scale of q for q, ones for k."""
     head, scale = int(keys["attention.key_length"]), c.number("qk_scale_factor", default=1.0)
     out: dict[str, NDArray[np.float32]] = {}
     for i in range(c.n_layers):
@@ -55,12 +55,12 @@ def _muse_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDA
 
 
 def _muse_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Add 1 to all norms of layers, but not to the model's last norm."""
+    """Add 1 to the norm weights of layers. The model's last norm is unchanged."""
     return (PLUS_ONE,) if name.endswith("norm.weight") and name != "output_norm.weight" else ()
 
 
 def _step_rope(c: Hyperparameters) -> Hyperparameters:
-    """Turn the list of rope bases, one per layer, into those of the two kinds of layers."""
+    """Return settings with two rope bases, one per kind of layer, instead of one base per layer."""
     if not isinstance(c.get("rope_theta"), list):
         return c
     kinds = layer_kinds(c)
@@ -80,7 +80,7 @@ def _step_base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _step(c: Hyperparameters, keys: Keys) -> Keys:
-    """Sliding-window layers have other heads, and rope on complete heads."""
+    """Return keys for sliding-window layers, which have other heads, and rope on complete heads."""
     c = _step_rope(c)
     other = c.inner(c.mapping("attention_other_setting"))
     flags = window_keys(c)["attention.sliding_window_pattern"]
@@ -113,7 +113,7 @@ def _step(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _step_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Rope divisors for half of the head in global layers; readers support no other form."""
+    """Return rope divisors for half of the head in global layers, the only form that readers support."""
     half = int(keys["rope.dimension_count"]) // 2
     found = rope_tensors(_step_rope(c), {**keys, "rope.dimension_count": half})
     return {name: np.concatenate([values, np.ones(half - len(values), np.float32)]) for name, values in found.items()}

@@ -1,4 +1,4 @@
-"""Speech-to-text models: Parakeet, with CTC, RNN-T or TDT."""
+"""Speech-to-text models: Parakeet with CTC, RNN-T or TDT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULTS = {
     "num_decoder_layers": 2,
     "max_symbols_per_step": 10,
 }
-_MAX_LAYERS = 4  # of the prediction network
+_MAX_LAYERS = 4  # layers of the prediction network
 _SHOWN_BY_TENSORS = ("subsampling_conv_channels", "conv_kernel_size")
 
 
@@ -47,7 +47,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
     }
     blank = c.integer("pad_token_id" if kind == "ctc" else "blank_token_id")
     if blank != _n_tokens(c) - 1:
-        raise ModelError(f"{c.where}: the blank is token {blank}, but the last of {_n_tokens(c)} was expected")
+        raise ModelError(f"{c.where}: the blank is token {blank}; expected the last of {_n_tokens(c)} tokens")
     if kind != "ctc":
         keys |= {
             "decoder_block_count": c.positive("num_decoder_layers"),
@@ -57,7 +57,7 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
 
 
 def _check_activations(c: Hyperparameters, kind: str) -> None:
-    """Raise ModelError for an unknown activation; encoder and joint network have keys of the same name."""
+    """Raise ModelError for an unknown activation. Encoder and joint network use the same key name."""
     if kind == "ctc":
         c.reject("hidden_act", unless=(None, "silu"))
         return
@@ -67,7 +67,7 @@ def _check_activations(c: Hyperparameters, kind: str) -> None:
         ("joint network", c.outer, "relu"),
     ):
         if (found := its.get("hidden_act")) not in (None, only):
-            raise ModelError(f"{c.where}: hidden_act of the {whose} is {found!r:.60}, but {only} was expected")
+            raise ModelError(f"{c.where}: hidden_act of the {whose} is {found!r:.60}; expected {only}")
 
 
 def _kind(c: Hyperparameters) -> str:
@@ -79,7 +79,7 @@ def _n_tokens(c: Hyperparameters) -> int:
 
 
 def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Reshape single-row filters to matrices, LSTM gates to input, forget, output, cell; split off durations."""
+    """Reshape single-row filters to matrices, reorder LSTM gates (input, forget, output, cell), split off durations."""
     if name.endswith((".conv_pw1.weight", ".conv_pw2.weight", ".conv_dw.weight")):
         return (SQUEEZED,)
     if name == "token_embd.weight" and _kind(c) == "ctc":

@@ -1,4 +1,4 @@
-"""tokenizer.model: the few fields of SentencePiece's protobuf that a vocabulary needs."""
+"""Reader of tokenizer.model: the fields of SentencePiece's protobuf that define a vocabulary."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class SentencePieces:
-    """The pieces of a model, by id."""
+    """Pieces of a model, by id."""
 
     texts: list[str]
     scores: list[float]
-    types: list[int]  # as in tokenizer.ggml.token_type: the numbers are the same
+    types: list[int]  # same numbers as in tokenizer.ggml.token_type
     is_unigram: bool
     adds_prefix: bool
     removes_spaces: bool
@@ -26,13 +26,15 @@ class SentencePieces:
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
-    """Read a model; ModelError if it is not one."""
+    """Read a model. Raise ModelError if the file is invalid."""
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise ModelError(f"{path}: the file is larger than {_MAX_BYTES >> 20} MB; expected a SentencePiece model")
+            raise ModelError(
+                f"{path}: the file is larger than {_MAX_BYTES >> 20} MB, the maximum for a SentencePiece model"
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+        raise ModelError(f"{path}: cannot read the file ({error.strerror or error})") from error
     texts: list[str] = []
     scores: list[float] = []
     types: list[int] = []
@@ -46,7 +48,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
                 piece = dict(_fields(value))
                 text, score, kind = piece.get(1, b""), piece.get(2, 0.0), piece.get(3, 1)
                 if not isinstance(text, bytes) or not isinstance(score, float) or not isinstance(kind, int):
-                    raise ValueError("a piece of the wrong kind")
+                    raise ValueError("a piece has the wrong wire type")
                 texts.append(text.decode())
                 scores.append(score)
                 types.append(kind)
@@ -55,7 +57,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
             elif number == 3:
                 normalizer = dict(_fields(value))
     except (ValueError, IndexError, struct.error) as error:
-        raise ModelError(f"{path}: this is not a SentencePiece model ({str(error)[:80]})") from None
+        raise ModelError(f"{path}: not a SentencePiece model ({str(error)[:80]})") from None
     if not texts:
         raise ModelError(f"{path}: the SentencePiece model has no pieces")
     charsmap = normalizer.get(2, b"")
@@ -71,7 +73,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | float | int]]:
-    """The fields of a message in order: number and value."""
+    """Yield number and value of each field of a message."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -82,7 +84,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | float | int]]:
         elif wire == 2:
             length, at = _varint(data, at)
             if length > len(data) - at:
-                raise ValueError(f"a field of {length} bytes exceeds the file")
+                raise ValueError(f"a field of {length} bytes exceeds the file size")
             yield number, data[at : at + length]
             at += length
         elif wire == 5:
@@ -103,4 +105,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
-    raise ValueError("a number of more than ten bytes")
+    raise ValueError("a varint is longer than ten bytes")

@@ -13,7 +13,7 @@ _ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
-    "sep_token": "seperator_token_id",  # spelled so in the format
+    "sep_token": "seperator_token_id",  # the format has this spelling
     "pad_token": "padding_token_id",
     "mask_token": "mask_token_id",
 }
@@ -21,7 +21,7 @@ _MORE_ENDS = ("eot_token_id", "eom_token_id")
 
 
 def special_keys(checkpoint: Checkpoint, fast: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-    """The keys of special tokens, as tokenizer_config.json and the other files name them."""
+    """Return the keys of special tokens, from tokenizer_config.json and other files."""
     folder = checkpoint.folder
     settings = read_json(folder / "tokenizer_config.json", optional=True)
     listed = read_json(folder / "special_tokens_map.json", optional=True)
@@ -46,20 +46,20 @@ def special_keys(checkpoint: Checkpoint, fast: Mapping[str, Any], ids: Mapping[s
 
 
 def _text(value: Any) -> str | None:
-    """A token, written as its text or as an object that holds it."""
+    """Return the text of a token, which is stored as a string or in an object."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 
 
 def _ids(values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> list[int]:
-    """One id or several; ids beyond the vocabulary are dropped."""
+    """Return one id or several, without ids beyond the vocabulary."""
     value = values.get(key)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if type(one) is int and 0 <= one < len(ids)]
 
 
 def _ends(settings: Mapping[str, Any], fast: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether BOS and EOS are added: by the settings, else by tokenizer.json's last post-processor."""
+    """Return whether to add BOS and EOS: as in the settings, else as in tokenizer.json's last post-processor."""
     out = {}
     for key, role in (("add_bos_token", "bos_token_id"), ("add_eos_token", "eos_token_id")):
         index = roles.get(f"tokenizer.ggml.{role}")
@@ -72,7 +72,7 @@ def _ends(settings: Mapping[str, Any], fast: Mapping[str, Any], roles: Mapping[s
 
 
 def _added_around(fast: Mapping[str, Any], at_start: bool) -> list[int]:
-    """Return the ids that the post-processor adds before and after a text."""
+    """Return the ids that the post-processor adds before or after a text."""
     step = fast.get("post_processor")
     steps = step.get("processors", [step]) if isinstance(step, dict) else []
     for one in steps if isinstance(steps, list) else []:
@@ -93,13 +93,13 @@ def _added_around(fast: Mapping[str, Any], at_start: bool) -> list[int]:
 
 
 def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
-    """Chat template: a separate file overrides the settings; of several, the one named default."""
+    """Return the chat template: from a separate file, else from the settings (if there are several, the default)."""
     path = checkpoint.folder / "chat_template.jinja"
     if path.is_file():
         try:
             return path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"{path}: the file cannot be read ({error})") from None
+            raise ModelError(f"{path}: cannot read the file ({error})") from None
     value = settings.get("chat_template")
     if value is None:
         value = read_json(checkpoint.folder / "chat_template.json", optional=True).get("chat_template")

@@ -27,10 +27,10 @@ _GPT2 = "gpt-2"
 class Tokens:
     """Vocabulary of a checkpoint folder."""
 
-    keys: Keys  # tokenizer.ggml.*, without tokenizer.ggml.pre if several splits are possible
-    splits: tuple[str, ...]  # names for tokenizer.ggml.pre, the likeliest first; empty: it has none
-    source: Path | None  # tokenizer.json, which the proof compares with
-    specials: tuple[str, ...] = field(default=())  # texts of added tokens
+    keys: Keys  # tokenizer.ggml.*; without tokenizer.ggml.pre if several pre-tokenizers are possible
+    splits: tuple[str, ...]  # values of tokenizer.ggml.pre, the likeliest first; empty: no pre-tokenizer
+    source: Path | None  # tokenizer.json for verification
+    specials: tuple[str, ...] = field(default=())  # added tokens as text
 
 
 def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
@@ -42,7 +42,7 @@ def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
     world = find_rwkv(folder)
     splits: tuple[str, ...] = ()
     added = {} if world is not None else _added(fast, folder)
-    if world is not None:  # what stands beside it is for programs that run the folder's own code
+    if world is not None:  # the folder's other files are for programs that run its remote code
         fast, tokens = {}, read_rwkv(world)
     elif fast:
         model = _mapping(fast, "model", path)
@@ -62,7 +62,7 @@ def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         tokens, splits = _from_merges(folder), (_GPT2, *_others((_GPT2,)))
     else:
-        raise ModelError(f"{folder} has neither tokenizer.json nor tokenizer.model, so nothing says what tokens are")
+        raise ModelError(f"{folder} has neither tokenizer.json nor tokenizer.model, so there is no vocabulary")
     _add(tokens, added, n_rows, folder)
     texts = tokens["tokenizer.ggml.tokens"]
     tokens |= special_keys(checkpoint, fast, {text: i for i, text in enumerate(texts)})
@@ -78,7 +78,7 @@ def _mapping(values: Keys, name: str, path: Path) -> Keys:
 
 
 def _added(fast: Keys, folder: Path) -> dict[int, tuple[str, bool]]:
-    """Added tokens: id to text and True for a control token."""
+    """Return the added tokens: id to text, and True for control tokens."""
     found: dict[int, tuple[str, bool]] = {}
     listed = fast.get("added_tokens") or []
     if not fast:
@@ -91,19 +91,19 @@ def _added(fast: Keys, folder: Path) -> dict[int, tuple[str, bool]]:
     for one in listed:
         place, content = (one.get("id"), one.get("content")) if isinstance(one, dict) else (None, None)
         if type(place) is not int or not isinstance(content, str) or not 0 <= place < 1 << 31:
-            raise ModelError(f"{folder}: an added token is {one!r:.60}, but an id and a text were expected")
+            raise ModelError(f"{folder}: an added token is {one!r:.60}; expected an id and a string")
         found[place] = (content, bool(one.get("special")))
     return found
 
 
 def _add(tokens: Keys, added: dict[int, tuple[str, bool]], n_rows: int, folder: Path) -> None:
-    """Insert added tokens, and pad rows of the table without a token."""
+    """Insert added tokens and pad table rows without a token."""
     texts: list[str] = tokens["tokenizer.ggml.tokens"]
     types: list[int] = tokens["tokenizer.ggml.token_type"]
     scores: list[float] | None = tokens.get("tokenizer.ggml.scores")
     highest = max([len(texts) - 1, *added])
     if highest >= n_rows:
-        raise ModelError(f"{folder}: token {highest} has no row in the table of embeddings, which has {n_rows}")
+        raise ModelError(f"{folder}: token {highest} has no row in the token embedding, which has {n_rows} rows")
     for i in range(len(texts), n_rows):
         texts.append(f"[PAD{i}]")
         types.append(TokenType.UNUSED)
@@ -119,11 +119,11 @@ def _add(tokens: Keys, added: dict[int, tuple[str, bool]], n_rows: int, folder: 
 
 
 def _by_id(model: Keys, path: Path) -> list[str]:
-    """Texts of a vocabulary in id order; gaps are empty."""
+    """Return the texts of a vocabulary in id order, empty for gaps."""
     vocab = _mapping(model, "vocab", path)
     ids = list(vocab.values())
     if not ids or not all(type(i) is int and 0 <= i < 1 << 24 for i in ids) or len(set(ids)) != len(ids):
-        raise ModelError(f"{path}: expected a vocabulary from texts to distinct ids")
+        raise ModelError(f"{path}: expected a vocabulary that maps tokens to distinct ids")
     texts = [f"[PAD{i}]" for i in range(max(ids) + 1)]
     for text, index in vocab.items():
         texts[index] = text
@@ -131,7 +131,7 @@ def _by_id(model: Keys, path: Path) -> list[str]:
 
 
 def _merges(model: Keys, path: Path) -> list[str]:
-    """Merges as "left right"; spaces within a part are written as byte-level vocabularies do."""
+    """Return merges as "left right". Spaces within a part are encoded as in byte-level vocabularies."""
     merges = []
     for one in model.get("merges") or []:
         if isinstance(one, list) and len(one) == 2 and all(isinstance(part, str) for part in one):
@@ -139,7 +139,7 @@ def _merges(model: Keys, path: Path) -> list[str]:
         elif isinstance(one, str) and len(one.split(" ")) == 2:
             merges.append(one)
         else:
-            raise ModelError(f"{path}: the merge {one!r:.60} is none of two parts")
+            raise ModelError(f"{path}: the merge {one!r:.60} does not have two parts")
     return merges
 
 
@@ -164,7 +164,7 @@ def _from_merges(folder: Path) -> Keys:
     try:
         lines = (folder / "merges.txt").read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{folder / 'merges.txt'}: the file cannot be read ({error})") from None
+        raise ModelError(f"{folder / 'merges.txt'}: cannot read the file ({error})") from None
     merges = [line for line in lines if line and not line.startswith("#version")]
     return _gpt2(_by_id({"vocab": read_json(path)}, path), _merges({"merges": merges}, folder / "merges.txt"))
 
@@ -174,7 +174,7 @@ def _is_byte_level(fast: Keys) -> bool:
 
 
 def _splits(fast: Keys) -> tuple[str, ...]:
-    """Names of pre-tokenizers, matches of the file's expression first."""
+    """Return the names of possible pre-tokenizers; those that match the file's regular expression come first."""
     written = _patterns(fast.get("pre_tokenizer"))
     likely = [name for name, pre in PRETOKENIZERS.items() if pre.byte_level and set(pre.patterns) & set(written)]
     whole = [name for name in likely if set(PRETOKENIZERS[name].patterns) == set(written)]
@@ -183,7 +183,7 @@ def _splits(fast: Keys) -> tuple[str, ...]:
 
 
 def _patterns(value: Any) -> list[str]:
-    """Every regular expression of a pre-tokenizer."""
+    """Return all regular expressions of a pre-tokenizer."""
     if isinstance(value, dict):
         own = value.get("pattern")
         found = [own["Regex"]] if isinstance(own, dict) and isinstance(own.get("Regex"), str) else []
@@ -196,7 +196,7 @@ def _patterns(value: Any) -> list[str]:
 
 
 def _others(first: tuple[str, ...]) -> tuple[str, ...]:
-    """One name per other pre-tokenizer, `default` last."""
+    """Return one name for each other pre-tokenizer, ending with `default`."""
     seen = {PRETOKENIZERS[name] for name in first}
     names = []
     for name, pre in PRETOKENIZERS.items():
@@ -207,7 +207,7 @@ def _others(first: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _byte_fallback(model: Keys, fast: Keys, slow: Path, path: Path) -> Keys:
-    """SentencePiece's byte pairs: with the scores of tokenizer.model, or with those that the merges' order gives."""
+    """Return byte pairs in SentencePiece's format, with scores from tokenizer.model or from the order of merges."""
     texts = _by_id(model, path)
     if slow.is_file():
         pieces = _from_sentencepiece(slow)
@@ -289,7 +289,7 @@ def _charsmap(value: Any) -> bytes | None:
 
 
 def _wordpiece(model: Keys, fast: Keys, path: Path) -> Keys:
-    """Pieces within a word lose their mark, those at its start get one, as all files of this kind have them."""
+    """Return WordPiece tokens in GGUF's format: marked at the start of words, and not within words."""
     prefix = model.get("continuing_subword_prefix", "##")
     texts = []
     for text in _by_id(model, path):

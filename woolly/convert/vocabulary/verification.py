@@ -1,4 +1,4 @@
-"""Verification that a converted vocabulary yields the same tokens as the original tokenizer."""
+"""Verification that a converted vocabulary tokenizes text like the original tokenizer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from woolly.errors import ModelError, UnsupportedError, WoollyError
 from woolly.tokens import Tokenizer
 from woolly.tokens.pretokenize import PRETOKENIZERS
 
-Proved = tuple[dict[str, Any], int]  # the keys with their pre-tokenizer, and the number of compared lines
+Proved = tuple[dict[str, Any], int]  # keys with the pre-tokenizer, and the number of compared lines
 
 
 def verify_tokenizer(tokens: Tokens, about: dict[str, Any]) -> Proved:
-    """Choose the pre-tokenizer that yields the original tokens on every line; UnsupportedError shows a difference."""
+    """Choose the pre-tokenizer that yields the original tokens for every line. UnsupportedError shows a difference."""
     if tokens.source is None:
         keys = tokens.keys | ({"tokenizer.ggml.pre": tokens.splits[0]} if tokens.splits else {})
         Tokenizer.from_metadata(about | keys)
@@ -36,8 +36,8 @@ def verify_tokenizer(tokens: Tokens, about: dict[str, Any]) -> Proved:
         first = first or (split, difference)
     assert first is not None
     raise UnsupportedError(
-        f"{tokens.source}: no way of splitting text that Woolly knows gives this tokenizer's tokens"
-        f"{f' (the nearest is {first[0]})' if first[0] else ''}: {first[1]}"
+        f"{tokens.source}: no supported pre-tokenizer yields this tokenizer's tokens"
+        f"{f' (the closest is {first[0]})' if first[0] else ''}: {first[1]}"
     )
 
 
@@ -49,12 +49,12 @@ def _original(tokens: Tokens, lines: list[str]) -> list[list[int]]:
         original.no_truncation()
         original.no_padding()
         return [one.ids for one in original.encode_batch(lines, add_special_tokens=False)]
-    except Exception as error:  # tokenizers' exceptions have no common base
+    except Exception as error:  # exceptions of tokenizers have no common base class
         raise ModelError(f"{tokens.source}: the tokenizer cannot be built ({str(error)[:120]})") from None
 
 
 def _difference(tokenizer: Tokenizer, lines: list[str], wanted: list[list[int]]) -> str | None:
-    """Return a description of the first line with different tokens."""
+    """Describe the first line with different tokens."""
     for line, ids in zip(lines, wanted, strict=True):
         try:
             own = tokenizer.encode(line, add_special=False)

@@ -1,4 +1,4 @@
-"""Test lines for tokenizers: every kind of character that pre-tokenizers treat differently."""
+"""Test lines for tokenizers, with every kind of character that pre-tokenizers treat differently."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _CODE = (
 
 
 def verification_lines(n: int = 1500) -> list[str]:
-    """Return the test lines in composed form, equal at each call: byte-level vocabularies are not normalized here."""
+    """Return the same composed test lines at every call. They are not normalized for byte-level vocabularies."""
     chance = random.Random(7)
     lines = ["", " ", "\n", *_CODE, *_WORDS, *_NUMBERS, *(f" {word}" for word in _WORDS)]
     kinds = (_WORDS, _WORDS, _WORDS, _NUMBERS, _MARKS)
