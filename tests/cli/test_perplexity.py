@@ -110,7 +110,7 @@ def test_invalid_arguments_give_a_one_line_error(model, text, tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff")
     for arguments, expected in {
         (model, text, "--ctx", "400"): r"has \d+ tokens, but a context of 400 needs at least 800",
-        (model, text, "--ctx", "2"): "--ctx is 2; this model takes a whole number from 4 to 512",
+        (model, text, "--ctx", "2"): "--ctx is 2; expected an integer from 4 to 512",
         (model, text, "--ctx", "64", "--chunks", "0"): "--chunks is 0",
         (model, tmp_path / "none"): "cannot be read",
         (model, tmp_path / "bytes"): "is not UTF-8",

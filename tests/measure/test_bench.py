@@ -173,7 +173,7 @@ def test_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(program)
     [
         (Workload("prompt", 0), "at least 1 token"),
         (Workload("generation", 1, 0), "at least 1 token and 1 sequence"),
-        (Workload("generation", 1, 17), "at most 16 run at once"),
+        (Workload("generation", 1, 17), "at most 16 run concurrently"),
     ],
 )
 def test_unmeasurable_settings_are_rejected(program, work, message):

@@ -132,7 +132,7 @@ def test_result_fits_the_size_and_is_no_worse_than_known_mixes(file, meter, tmp_
 
     again = Records(tmp_path / "x.kl.json", {"model": "m"})
     assert allocate_bits(file, whole * 5 // 16, again, never, never, max_exchanges=4) == found
-    with pytest.raises(RequestError, match="takes at least"):
+    with pytest.raises(RequestError, match="needs at least"):
         allocate_bits(file, whole // 16, Records(tmp_path / "new.kl.json", {"model": "m"}), never, never)
 
 

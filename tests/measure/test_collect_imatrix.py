@@ -90,5 +90,5 @@ def test_each_head_matrix_has_its_own_sums(tmp_path):
 
 def test_too_short_text_is_rejected(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
-    with pytest.raises(RequestError, match="give a longer text"):
+    with pytest.raises(RequestError, match="use a longer text"):
         collect_importance(path, "few", tmp_path / "i.gguf", ctx=CTX)

@@ -55,14 +55,14 @@ def test_choice_lengths_are_characters(tmp_path):
     [
         ("{", "line 1 is not valid JSON"),
         ("[]", "not a JSON object"),
-        ({"prompt": "x"}, r'has no answer: a row is as \{"prompt": '),
+        ({"prompt": "x"}, r'has no answer; expected a row such as \{"prompt": '),
         ({"answer": "x"}, "neither question and choices nor a prompt"),
         ({"prompt": "x", "answer": "y", "match": "near"}, "match is 'near'"),
         ({"prompt": "x", "answer": "(", "match": "regex"}, "not a regular expression"),
-        ({"prompt": "x", "answer": "y", "match": "number"}, "a number was expected"),
+        ({"prompt": "x", "answer": "y", "match": "number"}, "expected a number"),
         ({**CHOICES, "answer": 3}, "the answer is 3"),
         ({**CHOICES, "choices": ["one"]}, "two or more"),
-        ({"prompt": "x", "answer": "y", "tests": "assert"}, "would run code"),
+        ({"prompt": "x", "answer": "y", "tests": "assert"}, "does not run code"),
     ],
 )
 def test_invalid_row_is_named_with_its_line(tmp_path, row, expected):

@@ -83,7 +83,7 @@ def test_too_large_weights_are_not_prepared_twice(tiny_model, monkeypatch):
 
 
 def test_more_than_the_context_is_rejected(tiny_model):
-    with pytest.raises(RequestError, match="context holds 512"):
+    with pytest.raises(RequestError, match="context is 512"):
         profile_model(tiny_model, Options(threads=1), n_prompt=64, depth=400)
 
 

@@ -1,3 +1,3 @@
-"""MEASUREMENT: benchmarks, rooflines, diagnosis, perplexity, evaluation."""
+"""Benchmarks, rooflines, diagnosis, perplexity and evaluation."""
 
 __all__: list[str] = []

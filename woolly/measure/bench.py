@@ -17,16 +17,16 @@ from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
 @dataclass(frozen=True)
 class Workload:
-    """Benchmark: a prompt, or tokens one by one for several concurrent sequences, after `depth` cached tokens."""
+    """Benchmark workload: a prompt, or token generation for concurrent sequences, after `depth` cached tokens."""
 
     kind: Literal["prompt", "generation"]
     n_tokens: int  # per sequence
     n_sequences: int = 1
-    depth: int = 0  # cached tokens per sequence before the clock starts
+    depth: int = 0  # cached tokens per sequence before timing starts
 
     @property
     def name(self) -> str:
-        """Name as in llama-bench's table: pp512, tg128, tg128 @ d4096; tg128x8 for 8 concurrent sequences."""
+        """Name as in llama-bench: pp512, tg128, tg128 @ d4096; tg128x8 for 8 concurrent sequences."""
         name = f"{'pp' if self.kind == 'prompt' else 'tg'}{self.n_tokens}"
         name += f"x{self.n_sequences}" if self.n_sequences > 1 else ""
         return name + (f" @ d{self.depth}" if self.depth else "")
@@ -67,13 +67,13 @@ class Measured:
 
     @property
     def gb_per_second(self) -> float:
-        """Weights and cache read per second, in 10^9 bytes, in the median repetition."""
+        """Weights and cache read per second in the median repetition, in GB (10^9 bytes)."""
         return self.n_bytes / statistics.median(self.seconds) / 1e9
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step of a plan in all runs of a workload."""
+    """Cost of a step of a plan over all runs of a workload."""
 
     step: Step
     n_rows: int
@@ -93,28 +93,28 @@ class StepKind:
 
     @property
     def gb_per_second(self) -> float:
-        """Weights and cache read per second, in 10^9 bytes."""
+        """Weights and cache read per second, in GB (10^9 bytes)."""
         return self.n_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
 
 class Bench:
-    """A program with a cache that fits the workloads."""
+    """Program with a cache that fits the workloads."""
 
     def __init__(self, program: Program, works: Sequence[Workload], *, quick_fill: bool = False) -> None:
-        """`quick_fill` uses uninitialized cache values for the depth: equally fast to read, but meaningless."""
+        """If `quick_fill`, leave the cached values of `depth` uninitialized, which does not affect the speed."""
         if program.plan.result != "logits":
-            raise RequestError(f"this model computes {program.plan.result}; only generative models can be benchmarked")
+            raise RequestError(f"this model returns {program.plan.result}; only generative models can be benchmarked")
         for work in works:
             if min(work.n_tokens, work.n_sequences) < 1 or work.depth < 0:
-                raise RequestError(f"{work.name} cannot be measured; at least 1 token and 1 sequence are needed")
+                raise RequestError(f"{work.name} cannot be measured; use at least 1 token and 1 sequence")
             if work.n_sequences > program.max_rows:
                 raise RequestError(
-                    f"a batch of {work.n_sequences} sequences is too large; at most {program.max_rows} run at once"
+                    f"a batch of {work.n_sequences} sequences is too large; at most {program.max_rows} run concurrently"
                 )
         self.program = program
         self.works = tuple(works)
         self._quick_fill = quick_fill
-        # Pages per sequence, for its longest workload.
+        # Pages per sequence for its longest workload.
         lengths = [
             max(pages_for(work.last) for work in works if work.n_sequences > s)
             for s in range(max((work.n_sequences for work in works), default=0))
@@ -122,18 +122,17 @@ class Bench:
         ends = list(accumulate(lengths))
         self._pages = [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
         self._filled = [0] * len(lengths)  # cached tokens per sequence
-        # A run continues from the state of the previous run, which may be that of another depth, but is equally fast to
-        # compute with.
+        # A run continues from the state of the previous run. Its depth may differ, but this does not affect the speed.
         self._slots = SlotRotation(program.plan, len(lengths))
         self._state = program.new_state(ends[-1], self._slots.n_slots)
-        self._cache_bytes = self._state.page_bytes / PAGE_SIZE  # per token, over all layers
+        self._cache_bytes = self._state.page_bytes / PAGE_SIZE  # bytes per token, over all layers
 
     def first_token(self) -> None:
-        """Compute one token, which also packs every weight."""
+        """Compute one token, which also packs all weights."""
         self.run(Workload("generation", 1))
 
     def warm_up(self) -> None:
-        """Run a little of every workload, so that none pays for the first access to memory."""
+        """Run a short version of every workload, so that first accesses to memory are not timed."""
         for work in self.works:
             n = min(work.n_tokens, 32 if work.kind == "prompt" else 2)
             self.run(Workload(work.kind, n, work.n_sequences, work.depth))
@@ -145,7 +144,7 @@ class Bench:
         ids = [self._ids(s, work.depth, work.last) for s in range(work.n_sequences)]
         start = time.perf_counter()
         for first, n in _runs(work, self.program.max_rows):
-            # As in serving: only the last token of a prompt needs logits.
+            # As in serving, compute logits for the last token of a prompt only.
             rows: list[int] | None = None if first + n == work.last or work.kind == "generation" else []
             own = slice(first - work.depth, first - work.depth + n)
             parts = [(tokens[own], first, p) for tokens, p in zip(ids, pages, strict=True)]
@@ -156,7 +155,7 @@ class Bench:
         return taken
 
     def measure(self, reps: int, progress: Callable[[str], None] | None = None) -> list[Measured]:
-        """Run every workload `reps` times, interleaved, so that a disturbance does not affect only one of them."""
+        """Run every workload `reps` times, interleaved, so that a disturbance affects all of them."""
         seconds: dict[Workload, list[float]] = {work: [] for work in self.works}
         for rep in range(reps):
             for work, taken in seconds.items():
@@ -166,7 +165,7 @@ class Bench:
         return [Measured(work, tuple(taken), self.n_bytes(work)) for work, taken in seconds.items()]
 
     def n_bytes(self, work: Workload) -> int:
-        """Bytes of weights and cache read by a workload, each counted once per run of the program."""
+        """Return the bytes of weights and cache that a workload reads, each counted once per run of the program."""
         return sum(self._step_bytes(step, work) for step in self.program.running_plan.steps)
 
     def costs(self, work: Workload) -> tuple[float, list[StepCost]]:
@@ -187,7 +186,7 @@ class Bench:
         ]
 
     def profile(self, work: Workload) -> list[StepKind]:
-        """Time by kind of step, longest first; time outside of all steps comes last."""
+        """Return the time by kind of step, longest first. The time outside of all steps comes last."""
         seconds, costs = self.costs(work)
         n_runs = sum(1 for _ in _runs(work, self.program.max_rows))
         grouped: dict[str, list[StepCost]] = {}
@@ -202,7 +201,7 @@ class Bench:
         return [*kinds, StepKind("outside of steps", 0, max(0.0, outside), 0)]
 
     def _ids(self, sequence: int, first: int, last: int) -> list[int]:
-        """Tokens by position. All workloads have the same tokens, so they share the cache."""
+        """Return token ids by position. All workloads use the same tokens, so they share the cache."""
         n_vocab = self.program.plan.n_tokens
         return [token_at(i, sequence) % n_vocab for i in range(first, last)]
 
@@ -222,31 +221,31 @@ class Bench:
                 self._filled[s] = last
 
     def _loads(self, step: Step, work: Workload) -> list[Load]:
-        """Load of a step in each run of a workload."""
-        # A prompt computes logits in its last run only, for the last row of each sequence.
+        """Return the load of a step in each run of a workload."""
+        # A prompt only computes logits in the last run, for the last row of each sequence.
         if self.program.running_plan.values[step.outputs[-1]].rows == "output" and work.kind == "prompt":
             return [Load(work.n_sequences, work.last - 1, 1, self._cache_bytes)]
         return [Load(work.n_sequences, first, n, self._cache_bytes) for first, n in _runs(work, self.program.max_rows)]
 
     def _step_bytes(self, step: Step, work: Workload) -> int:
-        """Bytes read by one step in all runs of a workload. Attention of a prompt counts as one pass per run."""
+        """Return the bytes that a step reads in all runs of a workload. Attention of a prompt counts once per run."""
         return round(sum(step.cost(self.program.running_plan, load).n_bytes for load in self._loads(step, work)))
 
 
 def token_at(position: int, sequence: int) -> int:
-    """Token at a position: different for each sequence, so that sequences do not share experts."""
+    """Return the token at a position. Sequences get different tokens, so they do not select the same experts."""
     return 10 + (position + 31 * sequence) % 1000
 
 
 def _runs(work: Workload, max_rows: int) -> Iterator[tuple[int, int]]:
-    """(first position, tokens per sequence) of every run of a workload."""
+    """Yield (first position, tokens per sequence) of every run of a workload."""
     step = max(1, max_rows // work.n_sequences) if work.kind == "prompt" else 1
     for first in range(work.depth, work.last, step):
         yield first, min(step, work.last - first)
 
 
 def _kind(step: Step) -> str:
-    """Group of a step: its op, or the roles and types of its matrices."""
+    """Return the kind of a step: its op, or the roles and types of its matrices."""
     matrices = step.matrices
     if not matrices:
         return step.op

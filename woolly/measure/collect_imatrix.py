@@ -1,7 +1,8 @@
-"""Importance matrix: sums of squares of the inputs of each weight, over a calibration text.
+"""Importance matrix: sums of squares of each weight's inputs over a calibration text.
 
-A window of the text is one batch, and sums are accumulated in row order, in f64. CPU rows have the same bits with any
-number of threads, so the file is reproducible.
+A window of the text is one batch, and sums are accumulated in row order in f64. CPU rows are bit-identical for any
+number
+of threads, so the file is reproducible.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 class _Sums:
-    """Sums of a weight."""
+    """Sums of one weight."""
 
     def __init__(self, n_matrices: int, columns: int) -> None:
         self.sums = np.zeros((n_matrices, columns), np.float64)
@@ -38,7 +39,7 @@ class _Sums:
     def add(self, matrix: int, x: NDArray[np.float32]) -> None:
         squares = x.astype(np.float64)
         squares *= squares
-        # Added row by row: the order does not depend on the batches.
+        # Added row by row, so the order does not depend on batches.
         self.sums[matrix] = np.add.reduce(np.concatenate([self.sums[matrix][None], squares]), axis=0)
         self.counts[matrix] += len(x)
 
@@ -58,7 +59,7 @@ def collect_importance(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
-    """Return the matrix of a text, for `write_imatrix`; weights of layers only, unless `output`.
+    """Collect the matrix of a text, for `write_imatrix`. Only weights in layers are included, unless `output` is set.
 
     RequestError if the text is shorter than a window of `ctx` tokens.
     """
@@ -68,7 +69,7 @@ def collect_importance(
         windows = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)][:chunks]
         if not windows:
             raise RequestError(
-                f"the text has {len(tokens)} tokens, but a window has {ctx}: give a longer text", names=("ctx",)
+                f"the text has {len(tokens)} tokens, but a window has {ctx}; use a longer text", names=("ctx",)
             )
         for done, window in enumerate(windows):
             collector.add(window)
@@ -84,7 +85,7 @@ class _Collector:
         check_decoder_only(plan)
         limit = context_limit(file, plan)
         if not 4 <= ctx <= limit:
-            raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")
+            raise RequestError(f"ctx is {ctx}; expected an integer from 4 to {limit}", field="ctx")
         options = Options(threads=threads, max_rows=ctx)
         self.program = ObservedProgram(plan, file.tensors, options, "" if output else "blk.")
         self.tokenizer = Tokenizer.from_metadata(file.metadata)
@@ -97,7 +98,7 @@ class _Collector:
         tokens = list(window)
         if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
             tokens[0] = self.tokenizer.bos_id
-        # Logits of all rows: the head is measured like other weights.
+        # Compute logits of all rows, so that the head is measured like other weights.
         batch = Batch.of([(tokens, 0, self._pages)], range(len(tokens)), slots=self._slots.next([0], 0))
         for seen in self.program.observe(batch, self._state):
             if seen.tensor not in self.sums:

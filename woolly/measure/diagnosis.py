@@ -1,8 +1,8 @@
 """Diagnosis: how close a model is to the limits of its machine, and the most useful change.
 
-Computes from measurements (examination.py), so advice can be tested without a machine. A part of a run is bound by
-memory or by arithmetic, whichever takes longer. The gain of a change is estimated by scaling: a part that takes 1.3
-times its limit is expected to take 1.3 times the limit after the change.
+All inputs are measurements (profiler.py), so advice can be tested without a machine. A part of a run is bound by memory
+or by arithmetic, whichever takes longer. The gain of a change is estimated by scaling: a part that takes 1.3 times its
+limit is expected to take 1.3 times the limit after the change.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal
 
 Kind = Literal["busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"]
 
-# A smaller gain is not worth the effort, and may be noise.
+# Smaller gains are not worth the effort and may be noise.
 WORTHWHILE = 1.1
-# Length of an answer relative to its prompt: 128 tokens after 512.
+# Length of an answer relative to the prompt: 128 tokens after 512.
 _ANSWER = 0.25
 
 
@@ -24,11 +24,11 @@ class Limits:
     """Minimum time of a part."""
 
     memory: float  # seconds to read its bytes at the machine's bandwidth
-    arithmetic: float  # seconds to compute at the rate of its kernels with cached weights
+    arithmetic: float  # seconds to compute with weights in the CPU cache
 
     @property
     def seconds(self) -> float:
-        """The longer of both: memory and arithmetic overlap."""
+        """Maximum of both, because memory access and arithmetic overlap."""
         return max(self.memory, self.arithmetic)
 
     @property
@@ -41,22 +41,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class StepGroup:
-    """All steps of one kind, in one run."""
+    """All steps of one kind in a run."""
 
     name: str
     seconds: float
     limits: Limits
     n_bytes: int = 0
     macs: int = 0
-    after: Mapping[str, Limits] = field(default_factory=dict)  # kind of change -> limits after it
+    after: Mapping[str, Limits] = field(default_factory=dict)  # kind of change to limits after it
 
     @property
     def reached(self) -> float:
-        """Share of the limit; 0 if there is none."""
+        """Reached share of the limit; 0 if there is no limit."""
         return self.limits.seconds / self.seconds if self.seconds > 0 else 0.0
 
     def seconds_after(self, change: str) -> float:
-        """Expected seconds after a change."""
+        """Return the expected seconds after a change."""
         if change not in self.after or self.limits.seconds <= 0:
             return self.seconds
         return self.seconds * self.after[change].seconds / self.limits.seconds
@@ -64,7 +64,7 @@ class StepGroup:
 
 @dataclass(frozen=True)
 class Run:
-    """A prompt, or one token of one or several sequences."""
+    """Run of a prompt, or of one token per sequence."""
 
     name: str
     n_tokens: int
@@ -92,44 +92,44 @@ class Run:
 
     @property
     def bound(self) -> str:
-        """Bound of the larger part of the limit's time."""
+        """ "memory" or "arithmetic", by the larger share of the limit."""
         by_memory = sum(part.limits.seconds for part in self.parts if part.limits.bound == "memory")
         return "memory" if 2 * by_memory >= self.limit else "arithmetic"
 
     def part(self, name: str) -> StepGroup | None:
-        """Return the part of that name, if it exists."""
+        """Return the part with this name, or None."""
         return next((part for part in self.parts if part.name == name), None)
 
     def seconds_after(self, change: str) -> float:
-        """Expected seconds after a change."""
+        """Return the expected seconds after a change."""
         return sum(part.seconds_after(change) for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A model on a machine, as measured."""
+    """Measurements of a model on a machine."""
 
     prompt: Run
-    one: Run  # a token of one sequence
-    several: Run  # a token per sequence
+    one: Run  # one token of one sequence
+    several: Run  # one token per sequence
     threads: int
     cores: int
-    cores_seconds: tuple[float, float] | None  # of prompt and token with `cores` threads; None if not measured
+    cores_seconds: tuple[float, float] | None  # seconds of prompt and token with `cores` threads; None: not measured
     level: str
     best_level: str
-    bits: float  # per weight
-    target_bits: float  # per weight of the smaller quantization
+    bits: float  # bits per weight
+    target_bits: float  # bits per weight of the smaller quantization
     target_type: str
     kv_type: str
-    kv_seconds: Mapping[str, float]  # attention of one token by cache type; empty if not measured
-    depth: int  # tokens in the cache
-    weight_bytes: int  # of all weights
-    kept_bytes: int  # of prepared (packed) weights
-    packing_seconds: float  # per token, to pack the weights that are not cached
-    available_bytes: int  # of memory, with the model loaded
+    kv_seconds: Mapping[str, float]  # seconds of attention for one token, by cache type; empty: not measured
+    depth: int  # cached tokens
+    weight_bytes: int  # size of all weights
+    kept_bytes: int  # size of prepared (packed) weights
+    packing_seconds: float  # seconds per token to pack weights that are not cached
+    available_bytes: int  # available memory with the model loaded
     busy: float  # share of CPU time used by other programs
     disk_bytes: float  # disk reads per token
-    used_share: float = 1.0  # share of the weights' bytes that one token needs: below 1 for MoE
+    used_share: float = 1.0  # share of weight bytes that one token reads; below 1 for MoE
 
     @property
     def token_bytes(self) -> float:
@@ -139,10 +139,10 @@ class Situation:
 
 @dataclass(frozen=True)
 class Advice:
-    """A change and its expected gain."""
+    """Change and its expected gain."""
 
     kind: Kind
-    gain: float  # of a complete request, or of tokens per second of all sequences for `batch`
+    gain: float  # gain of a complete request; for `batch`: of the total tokens per second
     do: str  # instruction
     why: str  # calculation
     prompt_gain: float = 1.0
@@ -158,14 +158,14 @@ def advise(situation: Situation) -> Advice:
 
 
 def candidates(situation: Situation) -> list[Advice]:
-    """Return every change that would make a request faster, the largest gain first."""
+    """Return every change that would make a request faster, largest gain first."""
     makers = (_busy, _threads, _kernels, _quantization, _memory, _kv_type, _context)
     found = [advice for make in makers if (advice := make(situation)) is not None and advice.gain > 1.0]
     return sorted(found, key=lambda advice: advice.gain, reverse=True)
 
 
 def _changed(s: Situation, kind: Kind, prompt: float, token: float, do: str, why: str) -> Advice:
-    """Return a change, from the seconds of prompt and token after it."""
+    """Return a change, given the seconds of prompt and token after it."""
     n = s.prompt.n_tokens * _ANSWER
     gain = (s.prompt.seconds + n * s.one.seconds) / max(prompt + n * token, 1e-12)
     return Advice(kind, gain, do, why, s.prompt.seconds / max(prompt, 1e-12), s.one.seconds / max(token, 1e-12))
@@ -240,7 +240,7 @@ def _memory(s: Situation) -> Advice | None:
         )
     if missing <= 0.01 * s.weight_bytes:
         return None
-    # The tokens of a prompt together use all experts.
+    # The tokens of a prompt, taken together, use all experts.
     prompt, token = _without(s.prompt, s.packing_seconds / s.used_share), _without(s.one, s.packing_seconds)
     return _changed(
         s,
@@ -255,7 +255,7 @@ def _memory(s: Situation) -> Advice | None:
 
 
 def _without(run: Run, seconds: float) -> float:
-    """Seconds of a run minus `seconds` measured separately, but not below its limit."""
+    """Return the seconds of a run minus `seconds`, but at least its limit."""
     return max(min(run.limit, run.seconds), run.seconds - seconds)
 
 
@@ -285,7 +285,7 @@ def _context(s: Situation) -> Advice | None:
     if attention is None or s.depth < 2 * s.prompt.n_tokens or attention.seconds < 0.2 * s.one.seconds:
         return None
     in_prompt = prompt_attention.seconds if prompt_attention is not None else 0.0
-    # Attention time is proportional to the tokens read: cached tokens and, on average, half of the prompt.
+    # Attention time is proportional to the number of tokens read: cached tokens and, on average, half of the prompt.
     own = s.prompt.n_tokens / 2
     return _changed(
         s,

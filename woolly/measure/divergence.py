@@ -1,4 +1,4 @@
-"""KL divergence between two models with one vocabulary, per token."""
+"""KL divergence per token between two models with the same vocabulary."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from woolly.measure.perplexity import Float32, Float64, MeanEstimate, Scorer, lo
 
 @dataclass(frozen=True)
 class Divergence:
-    """Values of the scored tokens of one window, or of all windows."""
+    """Values per scored token of one window or of all windows."""
 
     surprise: Float64  # negative log-likelihood of the model, in nats
     base_surprise: Float64
-    kl: Float64  # of the model from the base, in nats
+    kl: Float64  # KL divergence of the model from the base, in nats
     same_top: Float64  # 1 if both models have the same top token
     probability_change: Float64  # probability of the actual token, model minus base
 
     @classmethod
     def of_window(cls, model: Scorer, base: Scorer, window: Sequence[int]) -> Divergence:
-        """Compute a window with both models and compare each row of logits."""
+        """Compute a window with both models and compare the logits row by row."""
         kept = [(first, rows.copy()) for first, rows in base.logits(window)]
         parts: list[Divergence] = []
         for (first, base_rows), (_, rows) in zip(kept, model.logits(window), strict=True):
@@ -43,7 +43,7 @@ class Totals:
 
     perplexity: MeanEstimate
     base_perplexity: MeanEstimate
-    ratio: MeanEstimate  # of the perplexities
+    ratio: MeanEstimate  # ratio of the perplexities
     kl: MeanEstimate
     kl_median: float
     kl_99: float  # 99th percentile
@@ -68,7 +68,7 @@ class Totals:
 
 
 def exponential(estimate: MeanEstimate) -> MeanEstimate:
-    """Return exp of an estimate in nats, with its propagated error."""
+    """Return exp of an estimate in nats, with propagated error."""
     value = float(np.exp(estimate.mean))
     return MeanEstimate(value, value * estimate.error)
 
@@ -78,14 +78,14 @@ def check_same_vocabulary(model: Scorer, base: Scorer) -> None:
     ours, theirs = model.tokenizer, base.tokenizer
     if ours.n_vocab != theirs.n_vocab:
         raise RequestError(
-            f"{base.loaded.path} has a vocabulary of {theirs.n_vocab} tokens, but {model.loaded.path} one of "
-            f"{ours.n_vocab}: only models with the same vocabulary can be compared"
+            f"{base.loaded.path} has a vocabulary of {theirs.n_vocab} tokens, but {model.loaded.path} has"
+            f" {ours.n_vocab}; only models with the same vocabulary can be compared"
         )
     for token in (0, ours.n_vocab // 3, 2 * ours.n_vocab // 3, ours.n_vocab - 1):
         if ours.token_text(token) != theirs.token_text(token):
             raise RequestError(
                 f"token {token} is {theirs.token_text(token)!r} in {base.loaded.path}, but {ours.token_text(token)!r} "
-                f"in {model.loaded.path}: only models with the same vocabulary can be compared"
+                f"in {model.loaded.path}; only models with the same vocabulary can be compared"
             )
 
 
@@ -95,7 +95,7 @@ def _compare(rows: Float32, base: Float32, following: np.ndarray[tuple[int], np.
     chosen = rows[here, following].astype(np.float64) - total
     base_chosen = base[here, following].astype(np.float64) - base_total
     shares = np.exp(base - base_total.astype(np.float32)[:, None])
-    # KL is the mean of log p - log q under p; the two normalizers are added outside of the sum.
+    # KL is the mean of log p - log q under p. The normalizers are added outside of the sum.
     kl = np.einsum("ij,ij->i", shares, base - rows, dtype=np.float64) - base_total + total
     return Divergence(
         surprise=-chosen,

@@ -1,7 +1,8 @@
-"""Probe: speed of this machine's kernels when memory is not the limit.
+"""Speed of this machine's kernels when memory is not the limit.
 
-Compiles a plan of one step with weights that fit the processor's caches, and times that step. This measures the model's
-kernels at any level and row count, without code for a specific instruction set.
+Compiles a plan with one step whose weights fit the CPU's caches, and times that step. This measures the model's kernels
+at
+any level and row count without code for specific instruction sets.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from woolly.plan import Paged, Plan, Tracer
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
-# Weights per thread: half of a usual L2 cache, which also contains inputs.
+# Weights per thread: half of a typical L2 cache, which also contains inputs.
 _BYTES_PER_THREAD = 512 << 10
-# Minimum panels per thread: a quarter of all is scheduled dynamically, also in the half-size run.
+# Minimum panels per thread. A quarter of all panels is scheduled dynamically, also in the half-size run.
 _PANELS = 16
-_SHORT = 16  # below this many rows, start-up cost is significant and is subtracted
-# Minimum runs and seconds per step: longer than a time slice of another program.
+_SHORT = 16  # below this number of rows, start-up cost is significant and is subtracted
+# Minimum runs and seconds per step, longer than a time slice of another program.
 _REPETITIONS = 7
 _SECONDS = 0.03
 # Rows and columns of a matrix on a GPU, and the minimum batch rows that may be compute-bound.
@@ -34,7 +35,7 @@ _GPU_SIDE, _MANY_ROWS = 8192, 64
 
 
 def cached_columns(type: GGMLType, columns: int) -> int:
-    """Return `columns`, or the largest multiple of 256 for which the minimum panels of a thread fit its cache."""
+    """Return `columns`, or the largest multiple of 256 with which a thread's minimum panels fit its cache."""
     most = _BYTES_PER_THREAD // (_PANELS * PANEL_ROWS)  # bytes per row
     if type.row_bytes(columns) <= most:
         return columns
@@ -43,7 +44,7 @@ def cached_columns(type: GGMLType, columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Blank:
-    """A tensor of zeros: the speed of a kernel does not depend on the values."""
+    """Tensor of zeros. A kernel's speed does not depend on the values."""
 
     name: str
     type: GGMLType
@@ -69,9 +70,9 @@ class Probe:
         self._rates: dict[tuple[GGMLType, int, int], float] = {}
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Multiply-adds per second of a linear for a batch of n rows, with cached weights.
+        """Return multiply-adds per second of a linear for a batch of n rows, with cached weights.
 
-        Rows that are too long for the cache are shortened: beyond some hundred columns the rate is constant.
+        Rows that are too long for the cache are shortened. Beyond some hundred columns the rate is constant.
         """
         columns = cached_columns(type, columns)
         key = type, columns, n_rows
@@ -89,7 +90,7 @@ class Probe:
         return self._rates[key]
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
-        """Extra seconds per byte of a linear whose weights are packed at every use."""
+        """Return the extra seconds per byte of a linear whose weights are packed at every use."""
         columns = cached_columns(type, columns)
         panels = self._panels(type, columns)
         n_bytes = self.threads * panels * PANEL_ROWS * type.row_bytes(columns)
@@ -97,7 +98,7 @@ class Probe:
         return max(0.0, packed - kept) / n_bytes
 
     def attention_seconds(self, layers: Sequence[Paged], n_heads: int, depth: int) -> float:
-        """Seconds of attention over all layers for one token after `depth` others."""
+        """Return the seconds of attention in all layers for one token after `depth` tokens."""
         tensors = {}
         for i, layer in enumerate(layers):
             for name, width in (
@@ -123,7 +124,7 @@ class Probe:
         for first in range(0, depth, program.max_rows):
             n = min(program.max_rows, depth - first)
             batch = Batch.of([([0] * n, first, pages)], [])
-            # All steps but attention: they write the cache, so that no page of it is the system's shared zero page.
+            # All steps except attention. They write the cache, so its pages are not the system's shared zero page.
             for i in range(len(program.running_plan.steps)):
                 if i not in attends:
                     program.run(batch, state, i, i + 1)
@@ -131,7 +132,7 @@ class Probe:
         return self._fastest(program, batch, state, attends)
 
     def _panels(self, type: GGMLType, columns: int) -> int:
-        """Panels per thread, from the minimum to four times it, limited by the cache."""
+        """Return panels per thread: one to four times the minimum, limited by the cache."""
         return _PANELS * max(1, min(4, _BYTES_PER_THREAD // (_PANELS * PANEL_ROWS * type.row_bytes(columns))))
 
     def _linear_seconds(
@@ -167,9 +168,9 @@ class Probe:
         return choose(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
 
     def _fastest(self, program: Program, batch: Batch, state: State, steps: list[int]) -> float:
-        """Seconds of some steps in the fastest of several runs. The first run packs weights and is ignored.
+        """Return the seconds of some steps in the fastest of several runs. The first run packs weights and is ignored.
 
-        Runs during which the clock stood still, as may happen on a virtual machine, are also ignored.
+        Runs with a stopped clock, which can happen on virtual machines, are also ignored.
         """
         program.run(batch, state)
         measured: list[float] = []
@@ -182,10 +183,10 @@ class Probe:
 
 
 class GpuProbe(Probe):
-    """Times single steps on a GPU. Its cache contains a matrix that keeps all of it busy, for large batches."""
+    """Times single steps on a GPU. Its cache contains a matrix that is large enough to use the entire GPU."""
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Multiply-adds per second of a linear for a batch of n rows; infinite for few rows, which are memory-bound."""
+        """Return multiply-adds per second of a linear for n rows. Small batches are memory-bound: infinity."""
         if n_rows < _MANY_ROWS:
             return math.inf
         type = GGMLType.F16 if type is GGMLType.F32 else type  # attention multiplies in f16
@@ -196,5 +197,5 @@ class GpuProbe(Probe):
         return self._rates[key]
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
-        """Return None: a GPU prepares all weights when it loads them."""
+        """Return 0: a GPU packs all weights when it loads them."""
         return 0.0

@@ -1,7 +1,8 @@
 """Live benchmark of the served model against the portable kernels, without stopping the server.
 
-Every run of a program is a job between two engine steps. A request waits for at most one run, and no request shares the
-cores with a measurement.
+Every run of a program is a job between two engine steps. A request waits for at most one run, and never shares the
+cores
+with a measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TEST_TYPES: tuple[str, ...] = get_args(TestType)
 Measure = TypeVar("Measure")
 Turn = Callable[[Callable[[], float]], float]  # calls a function between two steps of the engine
 
-# Steps of the fused plan timed by a test; all steps for other tests.
+# Steps of the fused plan that a test times; all steps for other tests.
 _COUNTED: Mapping[str, Callable[[Step], bool]] = {
     "matmul": lambda step: bool(step.matrices),
     "attention": lambda step: bool(step.kind.reads or step.kind.writes),
@@ -36,25 +37,26 @@ _COUNTED: Mapping[str, Callable[[Step], bool]] = {
 
 _PROMPT_ROWS = 32
 _DECODED = 8
-_NORM_RUNS = 16  # the norms of one prompt take only some tenths of a millisecond
+_NORM_RUNS = 16  # the norms of one prompt only take some tenths of a millisecond
 
-# Limits the compared layers, at least one. Scalar kernels take about 2 ns per byte of weights and row, so an iteration
-# takes some tenths of a second, which requests may have to wait.
+# Limits the number of compared layers, which is at least one. Scalar kernels take about 2 ns per byte of weights and
+# row,
+# so an iteration, for which requests may have to wait, takes some tenths of a second.
 _MAX_BYTES_TIMES_ROWS = 160_000_000
-_PAUSE = 0.002  # seconds, for the engine thread to run a step
+_PAUSE = 0.002  # seconds, so that the engine thread can run a step
 
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """Result; `seconds` are those of the served model."""
+    """Result. `seconds` are measured with the served model."""
 
     test_type: str
-    seconds: tuple[float, ...]  # per iteration
-    n_tokens: int  # per iteration
+    seconds: tuple[float, ...]  # seconds per iteration
+    n_tokens: int  # tokens per iteration
     level: str  # kernel level
-    baseline: str  # the slowest level, supported everywhere
+    baseline: str  # slowest level, supported by all CPUs
     threads: int
-    speedup: float  # relative to the baseline, on the same layers
+    speedup: float  # relative to the baseline, for the same layers
     n_compared: int  # iterations of the comparison
     compared_layers: int
     n_layers: int
@@ -62,7 +64,7 @@ class Benchmarked:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A program, or its first steps, with a separate cache."""
+    """Program, or its first steps, with a separate cache."""
 
     program: Program
     state: State
@@ -70,7 +72,7 @@ class _Subject:
     turn: Turn
 
     def seconds(self, test: str) -> float:
-        """Seconds of one iteration."""
+        """Return the seconds of one iteration."""
         return sum(self.turn(partial(self._run, batch, test)) for batch in _batches(test, self.program))
 
     def _run(self, batch: Batch, test: str) -> float:
@@ -86,7 +88,7 @@ class _Subject:
 
 
 def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, stop: threading.Event) -> Benchmarked:
-    """Measure for about `seconds` at most, at least one iteration. Blocks the calling thread."""
+    """Measure for at most about `seconds`, but at least one iteration. Blocks the calling thread."""
     program = llm.engine.program
     about, backend = program.about, choose(program.about.backend)
     if about.level is None:
@@ -105,7 +107,7 @@ def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, 
         rows = sum(batch.n_rows for batch in _batches(test, program))
         last, n_compared = _slice(program, rows) if test != "rms_norm" else (None, 0)
         options = Options(threads=about.threads, max_rows=_PROMPT_ROWS)
-        # A GPU has a single kernel level, and no memory for a second copy of the weights.
+        # A GPU has only one kernel level, and no memory for a second copy of the weights.
         levels = (about.level, backend.levels[-1]) if not about.device else (about.level,) if test == "rms_norm" else ()
         compiled = [
             # Weights are packed on first use, so only weights of executed steps are packed.
@@ -141,7 +143,7 @@ def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, 
 
 
 def _batches(test: str, program: Program) -> Iterable[Batch]:
-    """Runs of an iteration: a prompt in one run, tokens one by one."""
+    """Return the runs of an iteration: a prompt in one run, or tokens one by one."""
     n_prompt = 0 if test == "decode" else min(_PROMPT_ROWS, program.max_rows)
     n_decoded = _DECODED if test in ("decode", "end_to_end") else 0
     pages = range(pages_for(_PROMPT_ROWS + _DECODED))
@@ -154,7 +156,7 @@ def _batches(test: str, program: Program) -> Iterable[Batch]:
 
 
 def _repeats(test: str) -> int:
-    """Return the number of runs of one batch in an iteration."""
+    """Return how often an iteration repeats a batch."""
     return _NORM_RUNS if test == "rms_norm" else 1
 
 
@@ -166,7 +168,7 @@ def _repeat(measure: Callable[[], Measure], iterations: int, deadline: float) ->
 
 
 def _slice(program: Program, rows: int) -> tuple[int | None, int]:
-    """End of the first complete layers that the baseline computes quickly, and their number."""
+    """Return the end of the first complete layers that the baseline computes quickly, and their number."""
     n_layers, n_bytes = program.plan.n_layers, 0
     for index, step in enumerate(program.running_plan.steps):
         layer = next((int(w.name.split(".")[1]) for w in step.weights if w.name.startswith("blk.")), None)
@@ -189,7 +191,7 @@ def _subject(program: Program, last: int | None, turn: Turn) -> _Subject:
 
 
 def _norms(file: GGUFFile, plan: Plan) -> Plan:
-    """A plan of all norms of the model's width in a chain: when fused, they are parts of other steps."""
+    """Return a plan that chains all norms of the model's width, because fused norms are part of other steps."""
     embed = next(step for step in plan.steps if step.op == "embed")
     table = embed.weights[0]
     norms = [s for s in plan.steps if s.op == "rms_norm" and [w.shape for w in s.weights] == [table.shape[1:]]]

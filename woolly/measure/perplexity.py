@@ -1,8 +1,8 @@
 """Perplexity of a model on a text.
 
 The text is split into independent windows of `ctx` tokens. Only the second half of a window is scored, so every scored
-token has at least half a window of context. If the vocabulary adds a BOS token, it replaces the first token of each
-window. These are the rules of llama.cpp's perplexity tool, so results are comparable.
+token has at least half a window of context. If the vocabulary adds a BOS token, BOS replaces the first token of each
+window. Results are comparable with llama.cpp's perplexity tool, which has the same rules.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """Mean and its standard error."""
+    """Mean with its standard error."""
 
     mean: float
     error: float
 
 
 def mean_and_error(values: Float64) -> MeanEstimate:
-    """Estimate from independent values; with fewer than two, the error is NaN."""
+    """Estimate the mean of independent values. With fewer than two values, the error is NaN."""
     n = len(values)
     return MeanEstimate(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 1 else math.nan)
 
 
 class Scorer:
-    """Scores given tokens with a model, window by window."""
+    """Scores the tokens of a text with a model, window by window."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Scorer:
             check_decoder_only(self.loaded.program.plan)
             limit = context_limit(self.loaded.file, self.loaded.program.plan)
             if not 4 <= ctx <= limit:
-                raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")
+                raise RequestError(f"ctx is {ctx}; expected an integer from 4 to {limit}", field="ctx")
             self.ctx = ctx
             self.tokenizer = self.loaded.tokenizer
             self._pages = range(pages_for(ctx))
@@ -85,11 +85,11 @@ class Scorer:
         self.loaded.close()
 
     def tokens_of(self, text: str) -> list[int]:
-        """Tokens of a text, with BOS and EOS if the vocabulary adds them; control tokens are plain text."""
+        """Tokenize a text, with BOS and EOS if the vocabulary adds them. Control tokens are plain text."""
         return self.tokenizer.encode(text, add_special=True, parse_special=False)
 
     def logits(self, window: Sequence[int]) -> Iterator[tuple[int, Float32]]:
-        """Yield (position of the first row, logits) of the second half; a yield invalidates earlier rows."""
+        """Yield (position of the first row, logits) for the second half. Each yield invalidates earlier rows."""
         tokens = list(window)
         if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
             tokens[0] = self.tokenizer.bos_id
@@ -97,7 +97,7 @@ class Scorer:
         first_scored = self.ctx // 2
         for first in range(0, self.ctx, program.max_rows):
             part = tokens[first : first + program.max_rows]
-            # The last token of the window predicts no scored token.
+            # The window's last token does not predict a scored token.
             wanted = range(max(0, first_scored - first), min(len(part), self.ctx - 1 - first))
             rows_wanted = list(wanted) or [len(part) - 1]
             batch = Batch.of([(part, first, self._pages)], rows_wanted, slots=self._slots.next([0], first))
@@ -106,7 +106,7 @@ class Scorer:
                 yield first + wanted.start, rows
 
     def surprise(self, window: Sequence[int]) -> Float64:
-        """Negative log-probability of each scored token of a window, in nats."""
+        """Return the negative log-probability of each scored token of a window, in nats."""
         parts = []
         for first, rows in self.logits(window):
             following = np.asarray(window[first + 1 : first + 1 + len(rows)])
@@ -114,18 +114,18 @@ class Scorer:
         return np.concatenate(parts)
 
     def spread(self, n_rows: int, job: Callable[[slice], Any]) -> list[Any]:
-        """Run a job on chunks of the rows, on all threads; return results in order."""
+        """Run a job on chunks of the rows, using all threads. Return the results in order."""
         step = max(1, -(-n_rows // (4 * self._n_workers)))
         return list(self._pool.map(job, [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]))
 
 
 def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequence[int]]:
-    """Complete windows of a text, at most `chunks`; RequestError if there are fewer than two."""
+    """Return the complete windows of a text, at most `chunks`. Raise RequestError if there are fewer than two."""
     if chunks is not None and chunks < 1:
-        raise RequestError(f"chunks is {chunks}; at least 1 was expected", field="chunks")
+        raise RequestError(f"chunks is {chunks}; expected at least 1", field="chunks")
     if len(tokens) < 2 * ctx:
         raise RequestError(
-            f"the text has {len(tokens)} tokens, but a context of {ctx} needs at least {2 * ctx}: give a longer text"
+            f"the text has {len(tokens)} tokens, but a context of {ctx} needs at least {2 * ctx}; use a longer text"
             + (f", or a ctx of at most {len(tokens) // 2}" if len(tokens) > 3 else ""),
             names=("ctx",),
         )
@@ -134,7 +134,7 @@ def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequ
 
 
 def log_total(rows: Float32) -> Float64:
-    """Log-sum-exp of each row."""
+    """Return log-sum-exp of each row."""
     top = rows.max(axis=1, keepdims=True)
     total: Float64 = np.exp(rows - top).sum(axis=1, dtype=np.float64)
     out: Float64 = np.log(total) + top[:, 0].astype(np.float64)

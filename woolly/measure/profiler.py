@@ -1,4 +1,4 @@
-"""Profile: measures a model and its machine, for a diagnosis."""
+"""Profiler: measures a model and its machine for a diagnosis."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from woolly.quantize.describe import describe_model, mean_bits
 from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
 from woolly.store import resolve
 
-_MAX_MEGABYTES = 1024  # of the buffer for the bandwidth measurement
-_MAX_REPACKED_BYTES = 2 * 10**9  # maximum bytes of weights packed again to measure another number of threads
+_MAX_MEGABYTES = 1024  # maximum buffer size of the bandwidth measurement
+_MAX_REPACKED_BYTES = 2 * 10**9  # maximum size of weights that are packed again to measure another number of threads
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Measurements, with the names of the model and the machine."""
+    """Measurements, with the names of model and machine."""
 
     model: str
     cpu: str
     bandwidth_gbs: float
-    bandwidth_megabytes: int  # size of the buffer: the model's, or 1 GB
+    bandwidth_megabytes: int  # size of the buffer: the model's size, or 1 GB
     main_type: str  # type of most weights
-    rate_one: float  # multiply-adds per second of that type with cached weights, for one row; 0: unbounded
-    rate_many: float  # and for many rows
+    rate_one: float  # multiply-adds per second of `main_type` with cached weights, for one row; 0: not limited
+    rate_many: float  # the same for `many` rows
     many: int
-    float_rate: float  # of f32, for as many tokens
+    float_rate: float  # the same for f32 and `many` tokens
     situation: Situation
     identity: str = ""  # digest of the model (llm/bit_identity.py)
     device: str = ""  # GPU; empty: the CPU
-    driver: str = ""  # of the GPU
+    driver: str = ""  # version of the GPU driver
 
 
 def profile_model(
@@ -62,14 +62,14 @@ def profile_model(
     seconds: float = 10.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Profile:
-    """Run a prompt, one sequence and several, and probe the machine. Each workload is limited to about `seconds`."""
+    """Measure a prompt, one sequence, several sequences, and the machine. A workload takes at most about `seconds`."""
     with open_gguf(resolve(model)) as file:
         plan = trace(file)
         limit = context_limit(file, plan)
         wanted = (depth or 0) + n_prompt + 64
         if wanted > limit:
             raise RequestError(
-                f"{wanted} tokens are needed (cached, prompt and 64 more), but this model's context holds {limit}",
+                f"{wanted} tokens are needed (cached, prompt and 64 more), but the model's context is {limit}",
                 field="prompt",
                 code="context_length",
                 limit=limit,
@@ -84,7 +84,7 @@ def profile_model(
 
 
 class _Profiler:
-    """An examination in progress."""
+    """Measurement in progress."""
 
     def __init__(
         self,
@@ -99,17 +99,17 @@ class _Profiler:
     ) -> None:
         self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
         self.about = program.about
-        # A GPU selected by name has no level that `auto` would choose.
+        # If a GPU is selected by name, the level is not the one that `auto` would choose.
         levels = choose(self.about.backend).levels
         self.best_level = levels[0] if levels else self.about.level or self.about.backend
         self.level = self.about.level or self.best_level
         self.n_prompt, self.n_sequences = n_prompt, n_sequences
         self.prompt_depth = depth or 0
-        self.depth = n_prompt if depth is None else depth  # the answer follows the prompt
+        self.depth = n_prompt if depth is None else depth  # an answer follows the prompt
         self.kv_type = options.kv_type or "f16"
-        # Other cores do not matter with a GPU.
+        # With a GPU, the number of cores does not matter.
         self.cores = self.about.threads if self.about.device else default_threads()
-        self.waited = 0.0  # share of time that threads waited for a core
+        self.waited = 0.0  # share of time in which threads waited for a core
         self.disk_bytes = 0.0
         self.cores_seconds: tuple[float, float] | None = None
         self.options = options
@@ -130,7 +130,7 @@ class _Profiler:
         return replace(found, identity=identity_of(self.program, self.file).id)
 
     def _works(self) -> list[Workload]:
-        """Return a prompt, tokens of one sequence, tokens of several; fewer tokens if the model is slow."""
+        """Return the workloads: a prompt, tokens of one sequence, tokens of several. Slow models get fewer tokens."""
         trial = Bench(self.program, [Workload("prompt", 32)], quick_fill=True)
         trial.first_token()
         token, row = trial.run(Workload("generation", 1)), trial.run(Workload("prompt", 32)) / 32
@@ -147,7 +147,7 @@ class _Profiler:
         ]
 
     def _costs(self, bench: Bench, work: Workload) -> tuple[float, list[StepCost]]:
-        """Costs of the median of three repetitions; of a single one if it takes half of the time limit."""
+        """Return the costs of the median of three repetitions, or of one if it takes half of the time limit."""
         bench.run(Workload(work.kind, 2, work.n_sequences, work.depth))
         disk, waited, start = disk_bytes(), cpu_wait_seconds(), time.perf_counter()
         tried = [bench.costs(work)]
@@ -163,13 +163,13 @@ class _Profiler:
         return (seconds, costs) if not self.about.device else self._as_graphs(bench, work, costs)
 
     def _as_graphs(self, bench: Bench, work: Workload, costs: list[StepCost]) -> tuple[float, list[StepCost]]:
-        """Scale the costs to a run without step timing, which is faster on a GPU, as one graph."""
+        """Scale the costs to a run without step timing, which is faster on a GPU because the run is one graph."""
         seconds = statistics.median(bench.run(work) for _ in range(3))
         share = min(1.0, seconds / max(1e-9, sum(cost.seconds for cost in costs)))
         return seconds, [replace(cost, seconds=share * cost.seconds) for cost in costs]
 
     def _bandwidth(self, threads: int) -> float:
-        """Bytes per second, with a buffer of the weights' size: a small model may fit the caches."""
+        """Measure bytes per second with a buffer of the weights' size, because a small model may fit the caches."""
         if self.about.device_bandwidth is not None:
             return self.about.device_bandwidth
         return statistics.median(measure_bandwidth(threads, self._megabytes) for _ in range(3)) * 1e9
@@ -180,12 +180,12 @@ class _Profiler:
 
     @property
     def _weight_bytes(self) -> int:
-        """Bytes of all matrices, each counted once."""
+        """Return the bytes of all matrices, each counted once."""
         return sum({m.name: m.n_bytes for m in self._matrices()}.values())
 
     @property
     def _used_share(self) -> float:
-        """Share of matrix bytes that one token needs: only the selected experts."""
+        """Return the share of matrix bytes that one token reads, with the selected experts only."""
         used = {m.name: m.n_bytes * m.used_share for m in self._matrices()}
         return sum(used.values()) / max(1, self._weight_bytes)
 
@@ -201,7 +201,7 @@ class _Profiler:
         return kind(threads, level, kv_type or self.kv_type, self.about.backend, self.options.device)
 
     def _changes(self, present: Bounds, works: Sequence[Workload]) -> dict[str, Bounds]:
-        """Bounds after each possible change."""
+        """Return the bounds after each possible change."""
         changes = {}
         if self.about.threads != self.cores:
             self.progress(f"measuring {self.cores} threads")
@@ -216,7 +216,7 @@ class _Profiler:
         return changes
 
     def _seconds_with_cores(self, works: Sequence[Workload]) -> tuple[float, float] | None:
-        """Seconds of prompt and token with a thread per core; None if the weights do not fit memory twice."""
+        """Return seconds of prompt and token with one thread per core, or None if weights do not fit memory twice."""
         if self._weight_bytes > min(_MAX_REPACKED_BYTES, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)
@@ -237,7 +237,7 @@ class _Profiler:
         machine: Bounds,
         changes: Mapping[str, Bounds],
     ) -> Run:
-        """Seconds per run: of a complete prompt, or of one token per sequence."""
+        """Return the seconds per run of a complete prompt, or of one token per sequence."""
         n_runs = 1 if work.kind == "prompt" else work.n_tokens
         n_tokens = min(work.n_tokens, self.program.max_rows) if work.kind == "prompt" else 1
         rows = n_tokens * work.n_sequences
@@ -271,7 +271,7 @@ class _Profiler:
         type, columns = max(sizes, key=lambda key: sizes[key])
         many = min(self.n_prompt, self.program.max_rows)
         weight_bytes, kept = self._weight_bytes, self.program.weight_stats().n_bytes
-        missing = max(0, weight_bytes - kept) * self._used_share  # of the bytes that one token needs
+        missing = max(0, weight_bytes - kept) * self._used_share  # bytes that one token reads
         situation = Situation(
             prompt=prompt,
             one=one,
@@ -311,7 +311,7 @@ class _Profiler:
         )
 
     def _kv_seconds(self, one: Run) -> dict[str, float]:
-        """Seconds of attention by cache type; empty if attention is a small share of a token's time."""
+        """Return the seconds of attention by cache type, empty if attention takes a small share of a token's time."""
         attention = one.part("attention")
         if attention is None or attention.seconds < 0.1 * one.seconds:
             return {}
@@ -336,7 +336,7 @@ class _Profiler:
 
 
 def _known(rate: float) -> float:
-    """Return a rate; 0 if unbounded."""
+    """Return the rate, or 0 if it is unbounded."""
     return rate if math.isfinite(rate) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Roofline plot: rate over arithmetic intensity, with memory and compute limits."""
+"""Roofline plot: rate by arithmetic intensity, with memory and compute limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.measure.svg import WIDTH, apart, head, label, linear_scale, page, pl
 
 @dataclass(frozen=True)
 class Roof:
-    """Compute limit, in the unit of y."""
+    """Compute limit, in units of the y axis."""
 
     name: str
     height: float
@@ -19,7 +19,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of the plot, in one of up to three series."""
+    """Point of the plot, in one of up to three series."""
 
     name: str
     x: float
@@ -35,7 +35,7 @@ def roofline_plot(
     series: Sequence[str],
     marks: Sequence[Mark],
 ) -> str:
-    """Return the plot, both axes logarithmic: left of the ridge memory-bound, right of it compute-bound."""
+    """Return the plot with logarithmic axes. Left of the ridge is memory-bound, right of it compute-bound."""
     left, right, top, bottom = 80, 170, plot_top(notes) + 44, plot_top(notes) + 444
     highest = max(roof.height for roof in roofs)
     low_x = min([1.0, *(mark.x for mark in marks)]) / 3
@@ -71,7 +71,7 @@ def roofline_plot(
 
 
 def _marks(marks: Sequence[Mark], x: Callable[[float], float], y: Callable[[float], float], max_x: float) -> list[str]:
-    """Points first, then labels above them: one for all close points of a series, without overlaps."""
+    """Draw points, then labels above them. Points of a series that are close together share a label."""
     out, groups = [], list[tuple[int, list[Mark]]]()
     for mark in sorted(marks, key=lambda mark: (mark.series, mark.x, -mark.y)):
         out.append(f'<circle class="mark f{mark.series}" cx="{x(mark.x):.1f}" cy="{y(mark.y):.1f}" r="6"/>')

@@ -1,4 +1,4 @@
-"""SlotRotation: state slots of sequences in a measurement without an engine."""
+"""State slots of sequences, for measurements without an engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from woolly.plan import Plan
 
 
 class SlotRotation:
-    """Two alternating slots per sequence: a run never writes a slot that it reads."""
+    """Two alternating slots per sequence, so a run never writes a slot that it reads."""
 
     def __init__(self, plan: Plan, n_sequences: int = 1) -> None:
         self.n_slots = 2 * n_sequences if plan.slots else 0
-        self._latest = [0] * n_sequences  # the slot that a sequence wrote last
+        self._latest = [0] * n_sequences  # slot that each sequence wrote last
 
     def next(self, sequences: Iterable[int], first: int) -> list[tuple[int, int]] | None:
-        """Return (in, out) of sequences for rows from position `first` on; None if the plan has no slots."""
+        """Return (in, out) slots of sequences for rows from position `first` on, or None if the plan has no slots."""
         if not self.n_slots:
             return None
         out = []

@@ -1,4 +1,4 @@
-"""SVG primitives of plots. Legible in light and dark mode, without scripts."""
+"""SVG primitives for plots: no scripts, readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page(height: float, title: str, elements: Iterable[str]) -> str:
 
 
 def head(title: str, notes: Sequence[str]) -> list[str]:
-    """Title, and a line for each note."""
+    """Return the title and a line for each note."""
     return [
         label(20, 32, title, "start", "title"),
         *(label(20, 54 + 17 * i, note, "start", "note") for i, note in enumerate(notes)),
@@ -44,18 +44,18 @@ def head(title: str, notes: Sequence[str]) -> list[str]:
 
 
 def plot_top(notes: Sequence[str]) -> int:
-    """Y coordinate of the plot's top edge, below the notes."""
+    """Return the y coordinate of the plot's top edge, below the notes."""
     return 56 + 17 * len(notes)
 
 
 def label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
-    """Text at a point; `anchor` is start, middle or end."""
+    """Return text at a point. `anchor` is start, middle or end."""
     style = f' class="{kind}"' if kind else ""
     return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def segment(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """Straight line of one style."""
+    """Return a straight line of one style."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
@@ -66,7 +66,7 @@ def linear_scale(low: float, high: float, start: float, end: float) -> Callable[
 
 
 def apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Ascending positions, moved down to keep a minimum distance."""
+    """Return ascending positions, moved down to keep a minimum distance."""
     out: list[float] = []
     for position in positions:
         out.append(position if not out else max(position, out[-1] + gap))

@@ -1,4 +1,4 @@
-"""Bounds: minimum time of a model's steps on a machine, by memory and by arithmetic."""
+"""Minimum time of a model's steps on a machine, by memory and by arithmetic."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from woolly.quantize.describe import mean_bits, mixture
 
 PARTS = ("qkv", "attention", "recurrence", "output", "gate, up", "down", "experts", "logits", "other")
 
-# The smallest quantization with nearly the original quality. Smaller files get no advice to shrink.
+# Smallest quantization with nearly the original quality. For smaller files, there is no advice to shrink.
 TARGET = "Q4_K_M"
 _SMALL = ("Q2", "Q3", "Q4", "IQ", "MXFP4", "NVFP4", "TQ")
-# Its type and mean bits, for columns in blocks of 256 and for others; the mean includes the layers of attn_v and
-# ffn_down with more bits. The output matrix has six bits or eight.
+# Types and mean bits of this quantization, for columns in blocks of 256 and for other columns. The mean includes layers
+# of attn_v and ffn_down with more bits. The output matrix has 6 or 8 bits.
 _TARGET_TYPES = {256: (GGMLType.Q4_K, 4.85), 32: (GGMLType.Q5_0, 5.5)}
 _TARGET_LOGITS = {256: (GGMLType.Q6_K, 6.5625), 32: (GGMLType.Q8_0, 8.5)}
-# Attention computes in f32, batched over the query heads of a KV head and over many tokens of a prompt.
+# Attention computes in f32, batched over the query heads of a KV head and over prompt tokens.
 _FLOAT_ROWS, _MAX_FLOAT_ROWS, _FLOAT_COLUMNS = 4, 128, 512
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits by memory and kernels, for the original weights or for a smaller quantization."""
+    """Limits by memory and by kernels, for the original weights or a smaller quantization."""
 
     bandwidth: float  # bytes per second
     probe: Probe
     smaller: bool = False
 
     def float_rate(self, n_tokens: int) -> float:
-        """Multiply-adds per second in f32 for a batch of n tokens of one sequence."""
+        """Return multiply-adds per second in f32 for a batch of n tokens of one sequence."""
         rows = min(_MAX_FLOAT_ROWS, _FLOAT_ROWS * n_tokens)
         return self.probe.linear_rate(GGMLType.F32, _FLOAT_COLUMNS, rows)
 
     def limits(self, costs: Sequence[StepCost], n_rows: int, n_runs: int, n_tokens: int = 1) -> Limits:
-        """Limits of steps of one kind per run of n rows, with `n_tokens` per sequence."""
+        """Return the limits of steps of one kind per run of n rows, with `n_tokens` per sequence."""
         n_bytes, arithmetic = 0.0, 0.0
         for cost in costs:
             if cost.step.kind.reads:
@@ -54,15 +54,15 @@ class Bounds:
                     if self.smaller:
                         type, bits = _smaller(weight.name, weight.type, columns)
                     n_bytes += n * bits / 8 * self._reads(cost)
-                    # An expert computes all of its rows in one batch.
+                    # An expert computes all its rows in one batch.
                     rate = self.probe.linear_rate(type, columns, max(1, round(rows * share)))
                     arithmetic += n * share * cost.n_rows / rate
         return Limits(n_bytes / n_runs / self.bandwidth, arithmetic / n_runs)
 
     def _reads(self, cost: StepCost) -> float:
-        """Return the number of times that a step reads its weights in all runs."""
+        """Return how often a step reads its weights in all runs."""
         whole = sum(weight.n_bytes for weight in cost.step.matrices)
-        # A step may read only some of its experts.
+        # A step may read only some experts.
         return (
             cost.n_bytes / whole
             if any(len(w.shape) == 3 for w in cost.step.matrices)
@@ -71,7 +71,7 @@ class Bounds:
 
 
 def target_bits(file: GGUFFile) -> float:
-    """Bits per weight of the smaller quantization, or of the file if it is smaller."""
+    """Return the bits per weight of the smaller quantization, or of the file if it has fewer."""
     if mixture(file).startswith(_SMALL):
         return mean_bits(file)
     bits = n = 0.0
@@ -87,7 +87,7 @@ def _bits(type: GGMLType) -> float:
 
 
 def _smaller(name: str, type: GGMLType, columns: int) -> tuple[GGMLType, float]:
-    """Type and bits per weight of a matrix in the smaller quantization, or its own if they are fewer."""
+    """Return type and bits per weight of a matrix in the smaller quantization, or the original if it is smaller."""
     block = 256 if columns % 256 == 0 else 32
     if columns % block or columns == 0:
         return type, _bits(type)

@@ -1,3 +1,3 @@
-"""MIXED QUANTIZATION: types for groups of weights with the least KL divergence under a file size."""
+"""Mixed quantization: types per group of weights with the least KL divergence at a given file size."""
 
 __all__: list[str] = []

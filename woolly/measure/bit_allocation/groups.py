@@ -1,4 +1,4 @@
-"""Groups of weights with one type: weights of one kind in one range of layers."""
+"""Groups of weights that share a type: one kind of weight in a range of layers."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from woolly.quant import GGMLType
 from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX
 from woolly.quantize.recipe import is_weight
 
-# Type of each weight by name.
+# Types by weight name.
 Types = Mapping[str, GGMLType]
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.*)\.weight")
-# For rows that are multiples of 256, and for others: fewest bits first. Types with an additional f16 minimum
-# (Q4_1, Q5_1) have a larger loss than others of their size.
+# For rows that are multiples of 256, and for other rows, fewest bits first. Q4_1 and Q5_1, which also store an f16
+# minimum,
+# lose more than other types of their size.
 _WIDE = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 _NARROW = ("IQ4_NL", "Q5_0", "Q8_0")
 
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Weights with one type."""
+    """Weights that share a type."""
 
     name: str  # such as "attn_v 0-14"
     tensors: tuple[Tensor, ...]
-    first_layer: int  # first layer affected by a change; -1: token embedding, before all layers
+    first_layer: int  # first affected layer; -1: token embedding, before all layers
 
     def types(self, type: GGMLType) -> dict[str, GGMLType]:
-        """Type of each weight of the group."""
+        """Return the type of each weight of the group."""
         return {tensor.name: type for tensor in self.tensors}
 
     def n_bytes(self, type: GGMLType) -> int:
-        """Size of the group in this type."""
+        """Return the size of the group in this type."""
         return sum(_size(tensor, type) for tensor in self.tensors)
 
 
 def groups_of(file: GGUFFile, n_depths: int) -> list[WeightGroup]:
-    """Groups of a model whose layers are split into `n_depths` ranges, in file order of their first weights."""
+    """Group the weights of a model whose layers are split into `n_depths` ranges, in file order."""
     weights = [tensor for tensor in file.tensors.values() if is_weight(tensor)]
     layers = [int(found[1]) for tensor in weights if (found := _LAYER.fullmatch(tensor.name))]
     if not layers:
-        raise RequestError(f"{file.path}: no layers with weights that could have another type")
+        raise RequestError(f"{file.path}: the layers have no weights that can be quantized")
     n_layers = 1 + max(layers)
     edges = [n_layers * part // n_depths for part in range(n_depths + 1)]
     members: dict[str, list[Tensor]] = {}
@@ -63,7 +64,7 @@ def groups_of(file: GGUFFile, n_depths: int) -> list[WeightGroup]:
 
 
 def types_for(group: WeightGroup, has_importance: bool) -> list[GGMLType]:
-    """Candidate types of a group, fewest bits first; last the group's original type, if that is larger than all."""
+    """Return candidate types, fewest bits first. If the original type is larger than all others, it comes last."""
     columns = {tensor.shape[-1] for tensor in group.tensors}
     names: Sequence[str] = _WIDE if all(n % 256 == 0 for n in columns) else _NARROW
     known = [GGMLType[name] for name in names]
@@ -74,7 +75,7 @@ def types_for(group: WeightGroup, has_importance: bool) -> list[GGMLType]:
 
 
 def n_bytes_of(tensors: Iterable[Tensor], types: Types) -> int:
-    """Bytes of all tensors with these types; tensors without one keep theirs."""
+    """Return the bytes of all tensors. Tensors that are not in `types` keep their type."""
     return sum(_size(tensor, types.get(tensor.name, tensor.type)) for tensor in tensors)
 
 

@@ -1,6 +1,7 @@
-"""KlMeter: KL divergence of a model with some quantized weights from the original.
+"""KL divergence of a model with some quantized weights from the original.
 
-Computes only layers from the first changed one on: hidden states of the original are cached at the range boundaries.
+Only computes layers from the first changed layer on, because the original's hidden states at range boundaries are
+cached.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from woolly.quantize.write_gguf import encode_slab
 from woolly.runtime import Batch, Options, Program, choose, pages_for
 
 Float32 = npt.NDArray[np.float32]
-# Cached bytes of encoded weights.
+# Cache size for encoded weights.
 _KEPT = 1 << 30
 
 
 @dataclass(frozen=True)
 class Loss:
-    """KL divergence and perplexity of a file compared with the original."""
+    """KL divergence and perplexity of a file, compared with the original."""
 
     kl: float  # mean over the scored tokens, in nats
     same_top: float  # share of tokens with the same top token
@@ -43,13 +44,13 @@ class Loss:
 @dataclass
 class _Window:
     batch: Batch
-    logits: Float32  # of the original, scored rows
+    logits: Float32  # logits of the original's scored rows
     totals: npt.NDArray[np.float64]
-    hidden: dict[int, Float32]  # by layer: input rows
+    hidden: dict[int, Float32]  # layer to input rows
 
 
 class KlMeter:
-    """The original model with its logits on windows of a text."""
+    """Original model, with its logits on windows of a text."""
 
     def __init__(
         self,
@@ -66,13 +67,13 @@ class KlMeter:
         check_decoder_only(self._plan)
         limit = context_limit(file, self._plan)
         if not 8 <= self._ctx <= limit:
-            raise RequestError(f"ctx is {self._ctx}; this model takes a whole number from 8 to {limit}", field="ctx")
+            raise RequestError(f"ctx is {self._ctx}; expected an integer from 8 to {limit}", field="ctx")
         self._options = Options(threads=threads, max_rows=self._ctx)
         self._threads = threads
         self._backend = choose(backend)
         self._imatrix = imatrix
         self._encoded: dict[tuple[str, GGMLType], Tensor] = {}
-        self._rests: dict[int, Program] = {}  # by first layer
+        self._rests: dict[int, Program] = {}  # first layer to program
         self._pages = range(pages_for(self._ctx))
         self._slots = SlotRotation(self._plan)
         self._layers = [] if self._slots.n_slots else sorted(layer_split_points(self._plan))
@@ -83,7 +84,7 @@ class KlMeter:
             program.close()
 
     def measure(self, types: Types) -> Loss:
-        """Measure the loss with these types of weights; the others are unchanged."""
+        """Measure the loss with these types. Other weights are unchanged."""
         changed = {name: type for name, type in types.items() if type is not self._file.tensors[name].type}
         if not changed:
             return Loss(0.0, 1.0)
@@ -93,7 +94,7 @@ class KlMeter:
         plan = _retyped(plan, changed)
         tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
         if then is None:
-            self.close()  # first: both would be in memory together
+            self.close()  # free the previous program first, because both may not fit into memory
         rest = None if then is None else self._rest(then)
         program = self._backend.compile(plan, tensors, self._options)
         try:
@@ -115,7 +116,7 @@ class KlMeter:
         return Loss(float(np.concatenate(losses).mean()), float(np.concatenate(tops).mean()))
 
     def close(self) -> None:
-        """Free the prepared layers; they are prepared again when needed."""
+        """Free the prepared layers. They are prepared again when needed."""
         rests, self._rests = self._rests, {}
         for program in rests.values():
             program.close()
@@ -125,21 +126,22 @@ class KlMeter:
         return 1 + max(int(layer.rpartition(".")[2]) for layer in self._plan.layers if layer)
 
     def _first_layer(self, changed: Types) -> int | None:
-        """Return the last boundary before all changes; None: compute from the start of the model."""
+        """Return the last boundary before all changes, or None to compute from the start of the model."""
         layers = []
         for name in changed:
             where, _, rest = name.partition(".")
             layers.append(int(rest.partition(".")[0]) if where == "blk" else self._n_layers - 1)
-            # The token embedding is also read at the start.
+            # The token embedding is read at the start, and again at the end if it is tied.
             if where not in ("blk", "output"):
                 return None
         known = [layer for layer in self._layers if layer <= min(layers) and layer > 0]
         return known[-1] if known else None
 
     def _layer_after(self, changed: Types) -> int | None:
-        """Return the first boundary after all changes; None: there is none, or weights after the layers change, too.
+        """Return the first boundary after all changes.
 
-        A tied token embedding is read there again.
+        Return None if there is no such boundary, or if weights after the layers change, too. This includes a tied
+        embedding.
         """
         if any(not name.startswith("blk.") for name in changed):
             return None
@@ -147,9 +149,9 @@ class KlMeter:
         return next((layer for layer in self._layers if layer > last), None)
 
     def _rest(self, first: int) -> Program:
-        """Return the original from a layer on; cached: preparing its weights takes a sixth of the time (SmolLM2)."""
+        """Return the original from a layer on. It is cached: preparing weights takes a sixth of the time (SmolLM2)."""
         if first not in self._rests:
-            self.close()  # of another layer: one at a time, to limit memory
+            self.close()  # keep only one program to limit memory
             plan = slice_layers(self._plan, first, self._n_layers - 1)
             self._rests = {first: self._backend.compile(plan, self._file.tensors, self._options)}
         return self._rests[first]
@@ -192,7 +194,7 @@ class KlMeter:
 
 
 def _retyped(plan: Plan, types: Types) -> Plan:
-    """Return the plan with weights of other types."""
+    """Return the plan with other weight types."""
 
     def of(weight: Weight) -> Weight:
         return replace(weight, type=types.get(weight.tensor, weight.type))
@@ -203,6 +205,6 @@ def _retyped(plan: Plan, types: Types) -> Plan:
 def _compare(rows: Float32, window: _Window) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     totals = log_total(rows)
     shares = np.exp(window.logits - window.totals.astype(np.float32)[:, None])
-    # KL is the mean of log p - log q under p; the two normalizers are added outside of the sum.
+    # KL is the mean of log p - log q under p. The normalizers are added outside of the sum.
     kl = np.einsum("ij,ij->i", shares, window.logits - rows, dtype=np.float64) - window.totals + totals
     return np.maximum(kl, 0), rows.argmax(axis=1) == window.logits.argmax(axis=1)

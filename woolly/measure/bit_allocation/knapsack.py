@@ -1,4 +1,4 @@
-"""Choice of one type per group with the least total loss under a size (knapsack)."""
+"""Choice of a type per group with the least total loss within a size (knapsack problem)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = 4000
 
 @dataclass(frozen=True)
 class TypeOption:
-    """A type for a group."""
+    """Type of a group."""
 
     type: GGMLType
     n_bytes: int
@@ -23,9 +23,9 @@ class TypeOption:
 
 
 def choose_types(groups: Sequence[Sequence[TypeOption]], n_bytes: int) -> list[int] | None:
-    """Return the option index for each group with the least total loss and at most `n_bytes`; None if nothing fits.
+    """Return the option index per group with the least total loss within `n_bytes`, or None if nothing fits.
 
-    Sizes are rounded up to 1/4000 of the variable part: the result fits, within 1/4000 of the optimum.
+    Sizes are rounded up to 1/4000 of the variable part, so the result fits and is within 1/4000 of the optimum.
     """
     least = [min(option.n_bytes for option in options) for options in groups]
     room = n_bytes - sum(least)

@@ -1,4 +1,4 @@
-"""Cache of measurements in a file next to the result, for a second run or another size."""
+"""Cache file of measurements, for another run or another size. It is stored next to the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Records:
     """Losses by changed types, for one model, text and method."""
 
     def __init__(self, path: Path, of: Mapping[str, object]) -> None:
-        """`of` identifies the model, the text and the settings: a file of other ones is rejected."""
+        """Open the cache file. `of` identifies model, text and settings; a file with other values is rejected."""
         self.path = path
         self._of = dict(of)
         self._losses: dict[str, list[float]] = {}
@@ -27,20 +27,20 @@ class Records:
             found, losses = data["of"], data["losses"]
             self._losses = {str(key): [float(kl), float(top)] for key, (kl, top) in losses.items()}
         except (ValueError, KeyError, TypeError, OSError):
-            raise RequestError(f"{path} is not a file of measurements: remove it, or name another") from None
+            raise RequestError(f"{path} is not a file of measurements; remove it or choose another file") from None
         if found != json.loads(json.dumps(self._of)):
             raise RequestError(
-                f"{path} has measurements of another model, text or setting, or of another Woolly: remove it, or name"
-                " another"
+                f"{path} has measurements of another model, text, setting or version of Woolly; remove it or choose"
+                " another file"
             )
 
     def get(self, part: str, types: Types) -> Loss | None:
-        """Return the measurement on a part of the text with these types, None if there is none."""
+        """Return the recorded loss on a part of the text with these types, or None."""
         found = self._losses.get(_key(part, types))
         return None if found is None else Loss(*found)
 
     def put(self, part: str, types: Types, loss: Loss) -> None:
-        """Add a measurement, also on disk; a killed run loses at most the one in progress."""
+        """Record a loss and append it to the file. A killed run loses at most the measurement in progress."""
         self._losses[_key(part, types)] = [loss.kl, loss.same_top]
         partial = self.path.with_name(self.path.name + ".part")
         partial.write_text(json.dumps({"of": self._of, "losses": self._losses}))

@@ -1,4 +1,4 @@
-"""Plot of size against KL divergence, with the known mixes for comparison."""
+"""Plot of file size against KL divergence, with known mixes for comparison."""
 
 from __future__ import annotations
 

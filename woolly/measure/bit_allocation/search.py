@@ -1,4 +1,4 @@
-"""Search for the best mix under a size: measure each group in each type, choose, verify, exchange."""
+"""Search for the best mix within a size: measure each group in each type, choose, verify, exchange."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KNOWN = (
     *("Q3_K_L", "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "Q2_K"),
     *("IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"),
 )
-# Number of measured mixes up to the size: smaller ones would only cost time.
+# Maximum number of known mixes to measure. Only the largest that fit are useful.
 _N_BELOW, _N_ABOVE = 3, 1
 
 
 @dataclass(frozen=True)
 class GroupLoss:
-    """One group in one type, with the rest unchanged."""
+    """Loss of one group in one type, with other groups unchanged."""
 
     group: str
     type: str
@@ -38,13 +38,13 @@ class GroupLoss:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A complete file: types of all changed weights, and its losses."""
+    """Complete file: types of all changed weights, and losses."""
 
     name: str
     types: Types
-    n_bytes: int  # of its tensors
-    loss: Loss  # on the text used for the choice
-    held_out: Loss | None = None  # on windows not used for the choice
+    n_bytes: int  # size of the tensors
+    loss: Loss  # on the text used for the search
+    held_out: Loss | None = None  # on windows not used for the search
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Allocation:
     best: Candidate
     known: tuple[Candidate, ...]  # largest first
     measured: tuple[GroupLoss, ...]
-    predicted_kl: float  # the sum over the groups of the first choice
+    predicted_kl: float  # sum over the groups of the first choice
     n_exchanges: int
 
 
@@ -75,7 +75,7 @@ class _Search:
         if found is None:
             make = self._makers[part]
             assert make is not None
-            if part not in self._meters:  # a run whose measurements are all recorded computes nothing
+            if part not in self._meters:  # a run with complete records computes nothing
                 self.close()
                 self._meters[part] = make()
             found = self._meters[part].measure(types)
@@ -105,8 +105,8 @@ def allocate_bits(
 ) -> Allocation:
     """Return the types with the least KL divergence whose tensors take at most `n_bytes`.
 
-    Known mixes of that size are candidates, so the result is never worse than the best of them. `meter` and `held_out`
-    create the meters of the text and of its held-out rest.
+    Known mixes within the size are candidates, so the result is at least as good as the best known mix. `meter` and
+    `held_out` create the meters of the text and of the held-out text.
     """
     search = _Search(file, records, meter, held_out)
     try:
@@ -127,11 +127,11 @@ def _allocate(
     groups = [group for group, _ in types]
     fixed = search.n_bytes({}) - sum(tensor.n_bytes for group in groups for tensor in group.tensors)
     least = fixed + sum(min(map(group.n_bytes, own)) for group, own in types)
-    if least > n_bytes:  # checked before measuring, which takes minutes
-        raise RequestError(f"--size is too small: this model takes at least {least / 1e6:.1f} MB of weights")
+    if least > n_bytes:  # check before measuring, which takes minutes
+        raise RequestError(f"--size is too small; this model needs at least {least / 1e6:.1f} MB of weights")
     options = _measure(search, types, on_progress)
     chosen = choose_types(options, n_bytes - fixed)
-    assert chosen is not None  # the smallest of all fit
+    assert chosen is not None  # the smallest option of each group fits
     predicted = sum(own[i].loss for own, i in zip(options, chosen, strict=True))
     known = _known(search, n_bytes, imatrix, on_progress)
     best = Candidate("picked", _types(groups, options, chosen), 0, Loss(0, 0))
@@ -157,7 +157,7 @@ def _with_held_out(search: _Search, candidate: Candidate) -> Candidate:
 def _possible(
     groups: Sequence[WeightGroup], imatrix: ImportanceMatrix | None
 ) -> list[tuple[WeightGroup, list[GGMLType]]]:
-    """Groups with their candidate types. A group of mixed types without a smaller candidate is skipped."""
+    """Return groups with candidate types. Groups with mixed types are skipped if no candidate is smaller."""
     known = set[str]() if imatrix is None else set(imatrix.entries)
     types = ((group, types_for(group, known.issuperset(one.name for one in group.tensors))) for group in groups)
     return [(group, own) for group, own in types if own]
@@ -166,7 +166,7 @@ def _possible(
 def _measure(
     search: _Search, types: Sequence[tuple[WeightGroup, Sequence[GGMLType]]], on_progress: ProgressCallback
 ) -> list[list[TypeOption]]:
-    """Losses of each group in each of its candidate types."""
+    """Measure the loss of each group in each candidate type."""
     total, done = sum(len(own) for _, own in types), 0
     out: list[list[TypeOption]] = []
     for group, own in types:
@@ -193,14 +193,14 @@ def _types(
 def _known(
     search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, on_progress: ProgressCallback
 ) -> list[Candidate]:
-    """Known mixes near the size, largest first."""
+    """Measure the largest known mixes within the size, largest first."""
     sized: list[tuple[int, str, Types]] = []
     for name in _KNOWN:
         try:
             recipe = make_recipe(search.file, MIXES[name], allow_requantize=True, has_imatrix=imatrix is not None)
             if imatrix is not None:
                 imatrix.missing(recipe)
-        except RequestError:  # it needs an imatrix, or an entry that this one lacks
+        except RequestError:  # it needs an imatrix, or an entry that is missing in the imatrix
             continue
         sized.append((recipe.n_bytes, name, {c.tensor.name: c.type for c in recipe.changes if c.is_change}))
     below = sorted((entry for entry in sized if entry[0] <= n_bytes), key=lambda entry: -entry[0])[:_N_BELOW]
@@ -222,7 +222,7 @@ def _exchange(
     max_exchanges: int,
     on_progress: ProgressCallback,
 ) -> tuple[Candidate, int]:
-    """Change one or two groups while that reduces the loss, the most promising first.
+    """Change one or two groups while this reduces the loss, most promising changes first.
 
     Losses do not add up exactly, but predict small changes well.
     """
@@ -255,7 +255,7 @@ def _moves(
     n_bytes: int,
     tried: set[tuple[int, ...]],
 ) -> list[list[int]]:
-    """Choices that change one group, or grow one and shrink another, best estimate first."""
+    """Return choices that change one group, or enlarge one group and shrink another, best estimate first."""
     found: list[tuple[float, list[int]]] = []
     steps = [(g, i) for g in range(len(groups)) for i in range(len(options[g])) if i != chosen[g]]
 

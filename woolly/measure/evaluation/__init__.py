@@ -1,3 +1,3 @@
-"""EVALUATION: accuracy on questions with known answers, and comparison of two models."""
+"""Evaluation: accuracy on questions with known answers, and comparison of two models."""
 
 __all__: list[str] = []

@@ -13,7 +13,7 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of right answers, with its 95 % confidence interval."""
+    """Share of correct answers, with 95 % confidence interval."""
 
     n: int
     right: int
@@ -22,7 +22,7 @@ class Accuracy:
 
     @property
     def share(self) -> float:
-        """Share of right answers."""
+        """Share of correct answers."""
         return self.right / self.n
 
 
@@ -30,16 +30,16 @@ class Accuracy:
 class Comparison:
     """Paired comparison of two models."""
 
-    only_first: int  # rows that only the first model answered right
+    only_first: int  # rows that only the first model answered correctly
     only_second: int
-    p_value: float  # of McNemar's exact test: probability of such a difference between equally good models
-    difference: float  # share of the first minus share of the second
+    p_value: float  # McNemar's exact test: probability of this difference if both models are equally good
+    difference: float  # share of the first model minus share of the second
     low: float  # bootstrap over rows, 95 %
     high: float
 
 
 def accuracy(right: Sequence[bool]) -> Accuracy:
-    """Return the share of right answers; its Wilson interval is valid for few rows, too."""
+    """Return the share of correct answers with its Wilson interval, which is also valid for few rows."""
     n, k, z = len(right), sum(right), 1.959964
     share = k / n
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -48,7 +48,7 @@ def accuracy(right: Sequence[bool]) -> Accuracy:
 
 
 def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
-    """Compare two lists of equal length, deterministically."""
+    """Compare two lists of equal length. The result is deterministic."""
     one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
     only_first, only_second = int((one > other).sum()), int((other > one).sum())
     difference = one - other
@@ -60,7 +60,7 @@ def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
 
 
 def _binomial(a: int, b: int) -> float:
-    """Two-sided binomial test for a and b outcomes of a fair coin."""
+    """Return the p-value of a two-sided binomial test for a and b outcomes of a fair coin."""
     n, fewer = a + b, min(a, b)
     tail = sum(math.comb(n, k) for k in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))

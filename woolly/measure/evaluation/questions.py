@@ -1,4 +1,4 @@
-"""Rows: questions with known answers, and the check of answers."""
+"""Questions with known answers, and the check of answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """A multiple-choice question; the likeliest choice is the answer."""
+    """Multiple-choice question, answered by the likeliest choice."""
 
-    key: str  # digest of the row, which identifies it in a resumed run
+    key: str  # digest that identifies the row when a run is resumed
     prompt: str
     choices: tuple[str, ...]  # continuations of the prompt
-    lengths: tuple[int, ...]  # of the choices in characters, without the leading space
+    lengths: tuple[int, ...]  # lengths of the choices in characters, without the leading space
     answer: int
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt with a generated answer."""
+    """Prompt with a generated answer."""
 
     key: str
     prompt: str
@@ -42,21 +42,21 @@ Row = ChoiceRow | PromptRow
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a JSONL file; RequestError names the invalid line."""
+    """Read the rows of a JSONL file. RequestError names an invalid line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else "it is not UTF-8"
-        raise RequestError(f"{path} cannot be read ({reason}): give a file of JSON lines") from None
+        raise RequestError(f"{path} cannot be read ({reason}); expected a file of JSON lines") from None
     return rows_of(text, str(path))
 
 
 def rows_of(text: str, name: str) -> list[Row]:
-    """Parse the rows of JSON lines; RequestError names the source and the invalid line."""
-    lines = text.split("\n")  # JSON strings may contain U+2028 or U+0085
+    """Parse rows in JSON lines. RequestError names the source and the invalid line."""
+    lines = text.split("\n")  # not splitlines: JSON strings may contain U+2028 or U+0085
     rows = [_row(line, f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise RequestError(f"{name} has no rows: give JSON lines")
+        raise RequestError(f"{name} has no rows; expected JSON lines")
     return rows
 
 
@@ -69,10 +69,10 @@ def _row(line: str, where: str) -> Row:
         raise RequestError(f"{where} is not a JSON object")
     key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:24]
     if "tests" in data:
-        raise RequestError(f"{where} has tests, which would run code that a model wrote: Woolly does not")
+        raise RequestError(f"{where} has tests; Woolly does not run code written by a model")
     if "answer" not in data:
         raise RequestError(
-            f'{where} has no answer: a row is as {{"prompt": "2 + 3 =", "answer": 5, "match": "number"}}'
+            f'{where} has no answer; expected a row such as {{"prompt": "2 + 3 =", "answer": 5, "match": "number"}}'
         )
     if "choices" in data:
         return _choices(data, key, where)
@@ -88,14 +88,14 @@ def _row(line: str, where: str) -> Row:
         except re.error as error:
             raise RequestError(f"{where}: the answer is not a regular expression: {error}") from None
     if match == "number" and _number(str(answer)) is None:
-        raise RequestError(f"{where}: the answer is {answer!r}; a number was expected")
+        raise RequestError(f"{where}: the answer is {answer!r}; expected a number")
     return PromptRow(key, data["prompt"], answer, match)
 
 
 def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
     choices, answer = data["choices"], data["answer"]
     if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(c, str) and c for c in choices):
-        raise RequestError(f"{where}: choices must be two or more texts")
+        raise RequestError(f"{where}: choices must be two or more strings")
     if isinstance(answer, str) and answer in choices:
         index = choices.index(answer)
     elif isinstance(answer, str) and len(answer) == 1 and 0 <= ord(answer.upper()) - ord("A") < len(choices):
@@ -103,7 +103,7 @@ def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
     elif isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
         index = answer
     else:
-        raise RequestError(f"{where}: the answer is {answer!r}; a choice, its letter or its number from 0 was expected")
+        raise RequestError(f"{where}: the answer is {answer!r}; expected a choice, its letter or its number from 0")
     if isinstance(data.get("prompt"), str):
         prompt = data["prompt"]
     elif isinstance(data.get("question"), str):
@@ -115,7 +115,7 @@ def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
 
 
 def judge(row: PromptRow, text: str) -> bool:
-    """Return True if a generated text is right."""
+    """Return True if a generated answer is correct."""
     if row.match == "regex":
         return re.search(str(row.answer), text) is not None
     if row.match == "number":
@@ -127,13 +127,16 @@ def judge(row: PromptRow, text: str) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """Last number of a text, which is usually the answer."""
+    """Return the last number of a text, which is usually the answer."""
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None
 
 
 def _json(text: str) -> Any:
-    """First object or list of a text, else the complete text as JSON; Ellipsis, which equals no answer, if invalid."""
+    """Return the first object or list of a text, else the complete text as JSON.
+
+    Invalid JSON is returned as Ellipsis, which equals no answer.
+    """
     decoder = json.JSONDecoder()
     for at, character in enumerate(text):
         if character in "{[":

@@ -1,4 +1,4 @@
-"""Evaluation of rows, in chunks, with each result on disk before the next chunk."""
+"""Evaluation of rows in chunks. Results are written to disk after each chunk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome:
 
     key: str
     right: bool
-    right_by_length: bool | None  # for choices: with log-probabilities per character of the choice
+    right_by_length: bool | None  # for choices: by log-probability per character
     answer: str
 
 
@@ -36,9 +36,9 @@ def run_rows(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Return the outcome of each row, in order; outcomes of an earlier run in `path` are reused.
+    """Return the outcome of each row, in order. Outcomes of an earlier run in `path` are reused.
 
-    `of` identifies the model: a file of another one is rejected.
+    `of` identifies the model. A file of another model is rejected.
     """
     known = _read(path, of)
     if not path.exists():
@@ -64,12 +64,14 @@ def run_rows(
 def _read(path: Path, of: str) -> dict[str, Outcome]:
     if not path.exists():
         return {}
-    head, *lines = path.read_text(encoding="utf-8").split("\n")  # only \n ends a line: it may contain U+2028
+    head, *lines = path.read_text(encoding="utf-8").split("\n")  # split at \n only: lines may contain U+2028
     try:
         if json.loads(head) != {"of": of}:
-            raise RequestError(f"{path} has results of another model or setting: remove it, or name another with -o")
+            raise RequestError(
+                f"{path} has results of another model or setting; remove it or choose another file with -o"
+            )
     except ValueError:
-        raise RequestError(f"{path} is not a file of results: remove it, or name another with -o") from None
+        raise RequestError(f"{path} is not a file of results; remove it or choose another file with -o") from None
     out = {}
     for line in lines:
         try:
@@ -81,7 +83,7 @@ def _read(path: Path, of: str) -> dict[str, Outcome]:
 
 
 def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
-    """Return the likeliest choice of each row, all rows in one batch of requests."""
+    """Return the likeliest choice of each row, with all rows in one batch of requests."""
     prompts = [[llm.tokenize(row.prompt + choice) for choice in row.choices] for row in rows]
     requests = [[llm.prepare_score(ids) for ids in own] for own in prompts]
     llm.driver.complete([[request] for own in requests for request in own])
@@ -90,7 +92,7 @@ def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
         n_prompt = len(llm.tokenize(row.prompt))
         sums = []
         for request, tokens in zip(own, ids, strict=True):
-            # A choice may change the prompt's last token: at least its own last token is scored.
+            # A choice may change the prompt's last token, but at least its last token is scored.
             scored = Score.of(request).logprobs[max(1, min(n_prompt, len(tokens) - 1)) :]
             sums.append(math.fsum(value for value in scored if value is not None))
         by_length = [value / length for value, length in zip(sums, row.lengths, strict=True)]
@@ -101,7 +103,7 @@ def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
 
 
 def _answer(llm: LLM, rows: Sequence[PromptRow], max_tokens: int) -> list[Outcome]:
-    """Generate the answer at temperature 0, with the chat template if there is one."""
+    """Generate answers at temperature 0, with the chat template if there is one."""
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     if not rows:
         return []
