@@ -67,7 +67,7 @@ def test_invalid_arguments_give_a_one_line_error(source, tmp_path):
         (source, tmp_path / "x", "Q4KM"): "did you mean Q4_K_M",
         (source, tmp_path / "x", "Q4_0", "-t", "0"): "--threads is 0",
         (source, tmp_path / "x", "Q4_0", "--output-tensor-type", "Q9"): "--output-tensor-type is 'Q9'",
-        (source, source, "Q4_0", "--force"): "is the file that is read",
+        (source, source, "Q4_0", "--force"): "is the source file",
         (small, tmp_path / "x", "Q4_0"): "--allow-requantize",
         (source, tmp_path / "no" / "x.gguf", "Q4_0"): "No such file",
     }.items():

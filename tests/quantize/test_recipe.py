@@ -131,7 +131,9 @@ def test_pure_and_given_types_override_the_mix(plain):
 
 def test_given_type_that_does_not_fit_is_rejected(tmp_path):
     file = write(tmp_path / "narrow.gguf", width=96)
-    with pytest.raises(RequestError, match=r"token_embd\.weight cannot be Q4_K: its rows of 96 are no multiple of 256"):
+    with pytest.raises(
+        RequestError, match=r"token_embd\.weight cannot be Q4_K: its row length 96 is not a"
+    ):
         make_recipe(file, find_mix("Q8_0"), embedding_type=GGMLType.Q4_K)
 
 
@@ -150,7 +152,7 @@ def test_names_ignore_case_and_errors_suggest_near_ones():
     assert find_mix("Q4_K") is MIXES["Q4_K_M"]
     with pytest.raises(RequestError, match="did you mean Q4_K_M"):
         find_mix("Q4KM")
-    with pytest.raises(RequestError, match="the known types are F32"):
+    with pytest.raises(RequestError, match="expected one of F32"):
         find_mix("tiny")
     with pytest.raises(RequestError, match=r"--output-tensor-type is 'Q4_K_M'; expected one of F32, F16"):
         find_type("Q4_K_M", "--output-tensor-type")

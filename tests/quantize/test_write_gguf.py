@@ -74,7 +74,7 @@ def test_file_converted_back_has_its_quantized_values(source, tmp_path):
 def test_input_file_is_not_overwritten(source, tmp_path):
     link = tmp_path / "link.gguf"
     link.symlink_to(source)
-    with pytest.raises(RequestError, match="is the file that is read"):
+    with pytest.raises(RequestError, match="is the source file"):
         convert(source, link, "Q4_0")
 
 
@@ -92,7 +92,7 @@ def test_non_finite_number_names_its_place_and_leaves_nothing(tmp_path):
 
 def test_too_small_disk_is_reported_before_the_work(source, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
-    with pytest.raises(GGUFError, match=r"takes \d+ MB, but its disk has 0 MB left: make room"):
+    with pytest.raises(GGUFError, match=r"takes \d+ MB, but the disk has 0 MB free; free some space"):
         convert(source, tmp_path / "out.gguf", "Q4_0")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""QUANTIZATION: rewriting a GGUF file with smaller tensor types."""
+"""Quantization: writes a GGUF file with smaller tensor types."""
 
 from woolly.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 from woolly.quantize.mixes import MIXES, Mix, find_mix, find_tensor_type, find_type

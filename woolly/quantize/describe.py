@@ -19,7 +19,7 @@ def describe_model(file: GGUFFile) -> str:
 
 
 def mixture(file: GGUFFile) -> str:
-    """Return the file's quantization mix, such as Q4_K_M; without `general.file_type`, the type with the most bytes."""
+    """Return the file's quantization mix, such as Q4_K_M, or without `general.file_type` the main weight type."""
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[tensor.type.name] += tensor.n_bytes
@@ -31,6 +31,6 @@ def mixture(file: GGUFFile) -> str:
 
 
 def mean_bits(file: GGUFFile) -> float:
-    """Bits per weight, over all tensors."""
+    """Return the mean bits per weight of all tensors."""
     n = sum(tensor.n_elements for tensor in file.tensors.values())
     return 8 * sum(tensor.n_bytes for tensor in file.tensors.values()) / max(n, 1)

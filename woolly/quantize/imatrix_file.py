@@ -1,7 +1,7 @@
-"""ImportanceMatrix: importance of the input columns of each weight, in llama.cpp's file formats.
+"""Importance of the input columns of each weight, in llama.cpp's file formats.
 
-A file has, for each matrix and column, the sum of squares of the inputs over a calibration text. GGUF files have
-`NAME.in_sum2` and `NAME.counts`; the older `.dat` files have means times a number of calls.
+For each matrix and column, a file has the sum of squares of the inputs over a calibration text. GGUF files have
+`NAME.in_sum2` and `NAME.counts`. The older `.dat` files have means, multiplied by a number of calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX
 from woolly.quantize.recipe import Recipe
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-# Minimum importance of columns without inputs: a block of all-zero importances would lose its scale.
+# Minimum importance of columns without inputs. If all columns of a block had importance 0, it would lose its scale.
 _MIN_IMPORTANCE = np.float32(1e-6)
 
 
@@ -31,10 +31,10 @@ class ColumnSums:
     """Squared sums of the input columns of one weight."""
 
     sums: NDArray[np.float32]  # (matrices, columns): sums of squares; one matrix per expert
-    counts: NDArray[np.float32]  # (matrices,): rows summed
+    counts: NDArray[np.float32]  # (matrices,): number of summed rows
 
     def columns(self) -> NDArray[np.float32]:
-        """Mean squares of the columns over those of their matrix, (matrices, columns); 1 without data."""
+        """Mean square of each column, relative to its matrix, (matrices, columns); 1 without data."""
         counts = np.maximum(self.counts, 1)[:, None]
         means = self.sums.astype(np.float64) / counts
         whole = means.mean(axis=1, keepdims=True)
@@ -46,7 +46,7 @@ class ColumnSums:
 
 @dataclass(frozen=True)
 class ImportanceMatrix:
-    """Entries by weight name, and the datasets that they were computed from."""
+    """Entries by weight name, and the datasets used to compute them."""
 
     path: Path
     entries: Mapping[str, ColumnSums]
@@ -55,9 +55,9 @@ class ImportanceMatrix:
     chunk_size: int = 0
 
     def columns_of(self, tensor: Tensor) -> NDArray[np.float32] | None:
-        """Return the importance of a weight's columns, (matrices, columns); None without an entry.
+        """Return the importance of a weight's columns, (matrices, columns), or None if there is no entry.
 
-        RequestError if the shapes differ: the file was made with another model.
+        RequestError if the shapes differ, because the file was made with another model.
         """
         entry = self.entries.get(tensor.name)
         if entry is None:
@@ -69,7 +69,7 @@ class ImportanceMatrix:
         if entry.sums.shape != expected:
             raise RequestError(
                 f"{self.path}: the entry of {tensor.name} has {entry.sums.shape[0]} x {entry.sums.shape[1]} columns,"
-                f" but the weight {expected[0]} x {expected[1]}: give an imatrix that was made with this model"
+                f" but the weight {expected[0]} x {expected[1]}: use an imatrix made with this model"
             )
         return entry.columns()
 
@@ -82,10 +82,11 @@ class ImportanceMatrix:
         writer.add("quantize.imatrix.chunks_count", self.n_chunks, ValueType.UINT32)
 
     def missing(self, recipe: Recipe) -> list[str]:
-        """Return the names of weights that the recipe quantizes without an entry.
+        """Return the names of weights that the recipe quantizes and that have no entry.
 
-        RequestError if an entry does not fit its weight, or a type that needs an entry has none. Token embeddings and
-        output are exempt: llama.cpp's files do not have them.
+        RequestError if an entry does not match its weight, or is missing for a type that needs it. Token embedding and
+        output
+        are exempt, because llama.cpp's files do not contain them.
         """
         out = []
         for change in recipe.changes:
@@ -94,27 +95,27 @@ class ImportanceMatrix:
             if self.columns_of(change.tensor) is None:
                 if change.type in NEEDS_IMATRIX and change.tensor.name.startswith("blk."):
                     raise RequestError(
-                        f"{self.path} has no entry of {change.tensor.name}, which {change.type.name} needs: give an"
-                        " imatrix that was made with this model"
+                        f"{self.path} has no entry of {change.tensor.name}, which {change.type.name} needs: use an"
+                        " imatrix made with this model"
                     )
                 out.append(change.tensor.name)
         return out
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> ImportanceMatrix:
-    """Read the matrix of a file, GGUF or the older format; RequestError for other files."""
+    """Read the matrix from a GGUF file or a file in the older format. Raise RequestError for other files."""
     file = Path(path)
     try:
         with file.open("rb") as opened:
             magic = opened.read(4)
     except OSError as error:
-        raise RequestError(f"{file} cannot be read ({error.strerror or error}): give an imatrix file") from None
+        raise RequestError(f"{file} cannot be read ({error.strerror or error}); expected an imatrix file") from None
     found = _read_gguf(file) if magic == b"GGUF" else _read_legacy(file)
     if not found.entries:
-        raise RequestError(f"{file} has no entries: give an imatrix file")
+        raise RequestError(f"{file} has no entries; expected an imatrix file")
     for name, entry in found.entries.items():
         if not (np.isfinite(entry.sums).all() and np.isfinite(entry.counts).all()) or (entry.sums < 0).any():
-            raise RequestError(f"{file}: the entry of {name} has a number that no sum of squares can be")
+            raise RequestError(f"{file}: the entry of {name} has a number that is not a sum of squares")
     return found
 
 
@@ -127,11 +128,11 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
             weight = name.removesuffix(_SUMS)
             counts = file.tensors.get(weight + _COUNTS)
             if counts is None:
-                raise RequestError(f"{path}: {weight} has {_SUMS[1:]} but no {_COUNTS[1:]}: give a whole imatrix file")
+                raise RequestError(f"{path}: {weight} has {_SUMS[1:]} but no {_COUNTS[1:]}; the file is incomplete")
             sums = tensor.dequantize()
             n = counts.n_elements
             if sums.size % max(n, 1) or not n:
-                raise RequestError(f"{path}: {weight} has {sums.size} sums and {n} counts, which do not fit together")
+                raise RequestError(f"{path}: {weight} has {sums.size} sums and {n} counts, which do not match")
             entries[weight] = ColumnSums(sums.reshape(n, -1).copy(), counts.dequantize().reshape(-1).copy())
         found = file.metadata.get("imatrix.datasets")
         datasets = tuple(map(str, found)) if isinstance(found, Sequence) and not isinstance(found, str) else ()
@@ -150,7 +151,7 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
     def take(n: int) -> bytes:
         nonlocal at
         if n < 0 or at + n > len(data):
-            raise RequestError(f"{path} is not an imatrix file, or only a part of one")
+            raise RequestError(f"{path} is not an imatrix file, or it is truncated")
         at += n
         return data[at - n : at]
 
@@ -160,15 +161,15 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
     entries: dict[str, ColumnSums] = {}
     n_entries = number()
     if not 0 < n_entries < 1 << 20:
-        raise RequestError(f"{path} is not an imatrix file: GGUF, or llama.cpp's older format, was expected")
+        raise RequestError(f"{path} is not an imatrix file; expected GGUF or llama.cpp's older format")
     for _ in range(n_entries):
         try:
             name = take(number()).decode()
         except UnicodeDecodeError:
-            raise RequestError(f"{path} is not an imatrix file, or only a part of one") from None
+            raise RequestError(f"{path} is not an imatrix file, or it is truncated") from None
         calls, n_values = number(), number()
         values = np.frombuffer(take(4 * n_values), "<f4")
-        # Values of all experts are in one row; the weight determines the number of experts.
+        # One row has the values of all experts. The weight determines the number of experts.
         entries[name] = ColumnSums(values.reshape(1, -1).copy(), np.array([max(calls, 1)], np.float32))
     n_chunks = 0
     datasets: tuple[str, ...] = ()
@@ -179,7 +180,7 @@ def _read_legacy(path: Path) -> ImportanceMatrix:
 
 
 def write_imatrix(matrix: ImportanceMatrix) -> None:
-    """Write the matrix as a GGUF file, entries by name, in llama.cpp's format."""
+    """Write the matrix as a GGUF file in llama.cpp's format, with entries sorted by name."""
     writer = GGUFWriter(matrix.path)
     writer.add("general.type", "imatrix")
     writer.add("imatrix.datasets", list(matrix.datasets), ValueType.STRING)

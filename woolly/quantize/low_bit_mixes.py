@@ -1,4 +1,4 @@
-"""Tensors with more bits in mixes below three bits, as in published GGUF files of these names."""
+"""Tensors with more bits in mixes below three bits, as in published GGUF files with the same mix names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from woolly.quant import GGMLType
 
-# Types that need an importance matrix: without it the model is unusable.
+# Types that need an importance matrix. Without it, the model is unusable.
 NEEDS_IMATRIX = frozenset(
     {GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S, GGMLType.IQ1_S, GGMLType.IQ1_M},
 )
@@ -16,7 +16,7 @@ _THREE = ("IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M")
 
 @dataclass(frozen=True)
 class WeightPlace:
-    """Position of a weight in its model."""
+    """Position of a weight in the model."""
 
     name: str
     layer: int
@@ -25,11 +25,11 @@ class WeightPlace:
     n_experts: int
     is_values: bool
     is_output: bool
-    is_embedding: bool  # the model has a separate output matrix
+    is_embedding: bool  # True if the model has a separate output matrix
 
 
 def low_bit_type(mix: str, base: GGMLType, at: WeightPlace, has_imatrix: bool) -> GGMLType | None:
-    """Return the type of a weight in a mix below three bits or with MXFP4 experts; None for other mixes."""
+    """Return the type of a weight in a mix below three bits or with MXFP4 experts. Return None for other mixes."""
     if mix == "MXFP4_MOE":
         return GGMLType.MXFP4 if "_exps." in at.name else GGMLType.Q8_0
     if mix in ("TQ1_0", "TQ2_0"):

@@ -15,7 +15,7 @@ from woolly.quant import GGMLType
 
 @dataclass(frozen=True)
 class Mix:
-    """A mix: the type of most of its weights."""
+    """Quantization mix, and the type of most weights in it."""
 
     name: str
     file_type: int  # general.file_type
@@ -63,23 +63,23 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
         )
     }
 )
-# Short names, as in other tools.
+# Short names, as used by other tools.
 _SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 
 
 def find_mix(name: str) -> Mix:
-    """Return the mix of this name, in any case; otherwise RequestError with similar names."""
+    """Return the mix with this name (case-insensitive). RequestError lists similar names."""
     wanted = name.upper()
     wanted = _SHORT.get(wanted, wanted)
     if wanted not in MIXES:
         near = difflib.get_close_matches(wanted, MIXES, n=3)
-        known = f"did you mean {' or '.join(near)}?" if near else f"the known types are {', '.join(MIXES)}"
-        raise RequestError(f"there is no type {name!r} to quantize to: {known}")
+        known = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(MIXES)}"
+        raise RequestError(f"unknown quantization type {name!r}; {known}")
     return MIXES[wanted]
 
 
 def find_type(name: str, option: str) -> GGMLType:
-    """Return the storage type of this name, in any case; otherwise RequestError that names the option."""
+    """Return the storage type with this name (case-insensitive). RequestError names the option."""
     types = [type.name for type in GGMLType if _native.can_quantize(type)]
     if name.upper() not in types:
         raise RequestError(f"{option} is {name!r}; expected one of {', '.join(types)}")
@@ -87,10 +87,10 @@ def find_type(name: str, option: str) -> GGMLType:
 
 
 def find_tensor_type(text: str) -> tuple[re.Pattern[str], GGMLType]:
-    """Parse `REGEX=TYPE`, such as attn_v=Q6_K; RequestError if either is invalid."""
+    """Parse `REGEX=TYPE`, such as attn_v=Q6_K. Raise RequestError if either part is invalid."""
     expression, mark, name = text.rpartition("=")
     if not mark or not expression:
-        raise RequestError(f"--tensor-type is {text!r}; REGEX=TYPE was expected, such as attn_v=Q6_K")
+        raise RequestError(f"--tensor-type is {text!r}; expected REGEX=TYPE, such as attn_v=Q6_K")
     try:
         return re.compile(expression), find_type(name, f"the type of --tensor-type {expression}")
     except re.error as error:

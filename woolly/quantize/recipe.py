@@ -1,7 +1,7 @@
 """Recipe: the type of each tensor of a quantized file.
 
-The mixes follow llama.cpp's rules, so that a name means the same everywhere: tensors with more bits, and the fallback
-type for rows that are not a multiple of the block size.
+Mixes follow llama.cpp's rules, so a mix name means the same everywhere: which tensors get more bits, and which type
+replaces the first one if rows are not a multiple of its block size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STAND_IN = {
     GGMLType.NVFP4: GGMLType.MXFP4,
 }
 _PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
-# Small weights, or weights with a large effect on the computation: not quantized.
+# Small weights, or weights with a large effect on the output, which are not quantized.
 _KEPT = re.compile(
     r"_norm\.weight|ffn_gate_inp\.weight|ffn_gate_tid2eid\.weight|altup|laurel|per_layer_model_proj|position_embd"
     r"|token_types|ssm_conv1d|shortconv\.conv\.weight|indexer\.[kq]_proj\.weight|attn_rel_b\.weight"
@@ -46,19 +46,19 @@ _LAYER = re.compile(r"blk\.([0-9]+)\.")
 
 @dataclass(frozen=True)
 class Change:
-    """A tensor and its new type."""
+    """Tensor and its new type."""
 
     tensor: Tensor
     type: GGMLType
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the tensor in the new type."""
+        """Size of the tensor in the new type."""
         return self.tensor.n_elements // self.type.block_size * self.type.type_size
 
     @property
     def is_change(self) -> bool:
-        """True if the type differs from the one in the file."""
+        """True if the new type differs from the type in the file."""
         return self.type is not self.tensor.type
 
     @property
@@ -77,12 +77,12 @@ class Recipe:
 
     @property
     def n_bytes_before(self) -> int:
-        """Bytes of all tensors in the file."""
+        """Size of all tensors in the file."""
         return sum(change.tensor.n_bytes for change in self.changes)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all tensors in the new types."""
+        """Size of all tensors in the new types."""
         return sum(change.n_bytes for change in self.changes)
 
     @property
@@ -92,13 +92,13 @@ class Recipe:
 
     @property
     def n_misfits(self) -> int:
-        """Number of weights with a fallback type, since their rows are not a multiple of the block size."""
+        """Number of weights with a fallback type, because their rows are not a multiple of the block size."""
         block = self.mix.type.block_size
         return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if is_weight(c.tensor))
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits per weight over all tensors in the new types."""
+        """Mean bits per weight in the new types."""
         return 8 * self.n_bytes / max(1, sum(change.tensor.n_elements for change in self.changes))
 
 
@@ -115,10 +115,13 @@ def make_recipe(
 ) -> Recipe:
     """Choose a type for every tensor.
 
-    With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` override the choice for these
-    tensors; if both are one tensor, `embedding_type` wins. `tensor_types` override all of it for weights whose names
-    match the expression; the last match wins. RequestError if a weight is quantized already, unless `allow_requantize`,
-    or if its type needs an imatrix and `has_imatrix` is not set.
+    With `pure`, all weights get the mix's main type. `output_type` and `embedding_type` override the choice for these
+    tensors;
+    if they are tied, `embedding_type` wins. `tensor_types` have the highest priority: they apply to weights whose names
+    match
+    the expression, and the last match wins. RequestError if a weight is already quantized, unless `allow_requantize`,
+    or if
+    its type needs an imatrix and `has_imatrix` is not set.
     """
     rules = _Rules(file, mix, has_imatrix)
     changes = []
@@ -133,31 +136,31 @@ def make_recipe(
             given = next((one for name, one in reversed(tensor_types) if name.search(tensor.name)), given)
             if given is not None and tensor.shape[-1] % given.block_size:
                 raise RequestError(
-                    f"{tensor.name} cannot be {given.name}: its rows of {tensor.shape[-1]} are no multiple of "
-                    f"{given.block_size}"
+                    f"{tensor.name} cannot be {given.name}: its row length {tensor.shape[-1]} is not a multiple of"
+                    f" {given.block_size}"
                 )
             type = _fitting(given or (mix.type if pure else rules.choose(tensor)), tensor)
         if type is not tensor.type and tensor.type not in _PLAIN and not allow_requantize:
             raise RequestError(
-                f"this file is already quantized ({tensor.name} is {tensor.type.name}), and quantizing again loses"
-                " more: give a file in F32, F16 or BF16, or --allow-requantize"
+                f"this file is already quantized ({tensor.name} is {tensor.type.name}), and quantizing it again loses"
+                " more precision; use a file in F32, F16 or BF16, or add --allow-requantize"
             )
         if type in NEEDS_IMATRIX and type is not tensor.type and not has_imatrix:
             raise RequestError(
-                f"{tensor.name} would be {type.name}, which needs an imatrix: make one of a text with woolly imatrix,"
-                " and give it by --imatrix"
+                f"{tensor.name} would be {type.name}, which needs an imatrix: create one from a text with woolly"
+                " imatrix, and pass it with --imatrix"
             )
         changes.append(Change(tensor, type))
     return Recipe(mix, tuple(changes))
 
 
 def is_kept(name: str) -> bool:
-    """Return True if a tensor of this name stays in F32."""
+    """Return True if a tensor with this name stays in F32."""
     return _KEPT.search(name) is not None
 
 
 def is_weight(tensor: Tensor) -> bool:
-    """Return True if a mix gives this tensor a type: a matrix that is not kept."""
+    """Return True if mixes apply to this tensor: a matrix that is not kept in F32."""
     if len([size for size in tensor.shape if size > 1]) < 2 or not tensor.name.endswith("weight"):
         return False
     return can_dequantize(tensor.type) and not is_kept(tensor.name)
@@ -175,14 +178,14 @@ def _fitting(type: GGMLType, tensor: Tensor) -> GGMLType:
 
 
 def _largest(value: Any) -> int:
-    """Return a metadata number, the maximum if it is per layer; 0 if it is absent or not a number."""
+    """Return a metadata number (the maximum of a per-layer list), or 0 if it is missing or not a number."""
     values = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
     numbers = [one for one in values if isinstance(one, (int, float, np.number)) and np.isfinite(one)]
     return int(max(numbers, default=0))
 
 
 class _Rules:
-    """Tensors of a mix with more or fewer bits than the default type."""
+    """Rules for tensors with more or fewer bits than the mix's main type."""
 
     def __init__(self, file: ModelDescription, mix: Mix, has_imatrix: bool) -> None:
         def number(key: str) -> int:
@@ -196,13 +199,13 @@ class _Rules:
         self.n_experts = number("expert_count")
         kv_heads = number("attention.head_count_kv") or number("attention.head_count") or 1
         self.heads_per_kv = number("attention.head_count") // kv_heads
-        # With 80 layers and GQA, attn_v is so small that more bits are nearly free.
+        # With 80 layers and GQA, attn_v is small enough that more bits are nearly free.
         self.is_70b = architecture in ("llama", "qwen2") and self.n_layers == 80 and self.heads_per_kv > 1
         values = [name for name in file.tensors if self._is_values(name)]
         self.values = sorted(values, key=lambda name: self._layer(name))
 
     def choose(self, tensor: Tensor) -> GGMLType:
-        """Return the type of a weight, regardless of its shape."""
+        """Return the type of a weight, without checking its shape."""
         name, mix, base = tensor.name, self.mix.name, self.mix.type
         if base in _PLAIN:
             return base
@@ -279,5 +282,5 @@ class _Rules:
 
 
 def _more_bits(index: int, count: int) -> bool:
-    """True in the first and last eighth of the layers, and for every third layer between."""
+    """True in the first and last eighth of the layers, and for every third layer in between."""
     return index < count // 8 or index >= 7 * count // 8 or (index - count // 8) % 3 == 2

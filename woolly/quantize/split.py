@@ -1,4 +1,4 @@
-"""Quantization of split models: one output file per source file."""
+"""Quantization of split models, with one output file per source file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.quantize.write_gguf import Progress, Summary, write_file
 
 
 def split_paths(target: Path, n_files: int) -> list[Path]:
-    """Names of the files of a model in parts: OUT-00001-of-00003.gguf and so on."""
+    """Return the file names of a split model: OUT-00001-of-00003.gguf and so on."""
     stem = target.name.removesuffix(".gguf")
     return [target.with_name(f"{stem}-{i + 1:05}-of-{n_files:05}.gguf") for i in range(n_files)]
 
@@ -29,9 +29,9 @@ def quantize_split(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Summary:
-    """Like `quantize_file`, but write each tensor to the shard that it has in `source`.
+    """Quantize like `quantize_file`, but write one file per shard of `source`, with the same tensors.
 
-    The first file has the metadata. If a file cannot be written, the files before it are removed.
+    The first file has the metadata. If a file cannot be written, the previous files are removed.
     """
     start = time.perf_counter()
     paths = split_paths(Path(path), len(source.paths))
@@ -56,7 +56,7 @@ def quantize_split(
             target.unlink(missing_ok=True)
         raise
     if done != recipe.n_bytes_before:
-        raise GGUFError(f"{source.path}: its files do not hold all of its tensors")
+        raise GGUFError(f"{source.path}: the files do not contain all tensors")
     types = Counter(change.type.name for change in recipe.changes)
     n_bytes = sum(target.stat().st_size for target in paths)
     return Summary(paths[0], n_bytes, dict(types.most_common()), time.perf_counter() - start)

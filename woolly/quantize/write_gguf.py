@@ -1,4 +1,4 @@
-"""Writer of the quantized file of a recipe."""
+"""Writer of quantized files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from woolly.quantize.recipe import Change, Recipe
 
 Progress = Callable[[int, int], None]
 
-# Bytes of the source converted per chunk: memory use, and granularity of progress reports.
+# Bytes converted per chunk; limits memory use and sets the granularity of progress reports.
 _SLAB = 1 << 23
-# Version of the quantization formats; unchanged since 2023.
+# Version of the quantization formats, unchanged since 2023.
 _QUANTIZATION_VERSION = 2
 _FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
 
@@ -48,11 +48,11 @@ def quantize_file(
     progress: Progress | None = None,
     imatrix: ImportanceMatrix | None = None,
 ) -> Summary:
-    """Write `source` again with the types of the recipe, through a temporary file beside `path`.
+    """Write `source` with the types of the recipe, through a temporary file in the folder of `path`.
 
-    The metadata is kept, but for `general.file_type`, `general.quantization_version`, and the keys of split files: the
-    result is one file. `progress(done, total)` counts bytes of the source. Scales are chosen by the importance of
-    columns that `imatrix` has; the keys `quantize.imatrix.*` name it.
+    The result is a single file with the metadata of `source`, except for `general.file_type`,
+    `general.quantization_version` and the keys of split files. `progress(done, total)` counts bytes of the source. If
+    `imatrix` is set, scales depend on the importance of columns, and the keys `quantize.imatrix.*` identify the matrix.
     """
     start = time.perf_counter()
     target = Path(path)
@@ -72,14 +72,14 @@ def write_file(
     *,
     has_metadata: bool,
 ) -> None:
-    """Write one file with the tensors of the recipe, the keys of `split`, and the metadata unless another file has it.
+    """Write one file with the tensors of the recipe, the keys of `split`, and the metadata if `has_metadata`.
 
-    `split.tensors.count` is signed, the other keys of split files are half words, as llama.cpp writes them.
+    As in llama.cpp, `split.tensors.count` is signed and the other keys of split files are 16-bit integers.
     """
     if any(target.exists() and target.samefile(own) for own in source.paths):
-        raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
+        raise RequestError(f"{target} is the source file; choose another name for the output")
     if not 1 <= threads <= 1024:
-        raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
+        raise RequestError(f"threads is {threads}; expected 1 to 1024")
     writer = GGUFWriter(target, alignment=source.alignment)
     if has_metadata:
         _add_metadata(writer, source, recipe, imatrix)
@@ -125,7 +125,7 @@ def _parts(
     def make() -> Iterator[NDArray[np.uint8]]:
         columns = tensor.shape[-1] if tensor.shape else 1
         bytes_per_row = tensor.type.row_bytes(columns)
-        # Experts have separate importances: no slab spans two experts.
+        # Experts have separate importances, so a chunk never spans two experts.
         n_matrices = 1 if importance is None else len(importance)
         rows = tensor.data.reshape(n_matrices, -1, bytes_per_row)
         step = max(1, _SLAB // bytes_per_row)
@@ -145,27 +145,27 @@ def _parts(
 def encode_slab(
     change: Change, slab: NDArray[np.uint8], threads: int, importance: NDArray[np.float32] | None, first: int
 ) -> NDArray[np.uint8]:
-    """Encode rows of a tensor, from row `first`, in the new type; GGUFError names a row that does not fit it."""
+    """Encode rows of a tensor, from row `first`, in the new type. GGUFError names a row that cannot be encoded."""
     tensor, type = change.tensor, change.type
     columns = tensor.shape[-1]
     out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)
     fault, row = _native.quantize_rows(tensor.type, slab.reshape(-1), columns, type, out, threads, importance)
     if fault:
         raise GGUFError(
-            f"{tensor.path}: tensor {tensor.name!r}: row {first + row} holds {_FAULTS[fault]}: "
-            f"it cannot be written as {type.name}"
+            f"{tensor.path}: tensor {tensor.name!r}: row {first + row} has {_FAULTS[fault]}, so it cannot be written"
+            f" as {type.name}"
         )
     return out
 
 
 def _check_room(target: Path, n_bytes: int) -> None:
-    """Raise an error before the work if the disk is too small."""
+    """Raise an error if the disk has too little space, before starting the work."""
     try:
         free = shutil.disk_usage(target.parent).free
     except OSError:
         return  # the writer reports the error
     if free < n_bytes:
         raise GGUFError(
-            f"{target}: the file takes {-(-n_bytes // 10**6)} MB, but its disk has {free // 10**6} MB left: "
-            f"make room, or write it elsewhere"
+            f"{target}: the file takes {-(-n_bytes // 10**6)} MB, but the disk has {free // 10**6} MB free; free some"
+            " space or choose another folder"
         )
