@@ -120,7 +120,7 @@ def test_boolean_and_packed_masks_agree():
 
 def test_disallowed_token_is_a_permanent_error():
     constraint = BYTES.compile("regex", "ab").start()
-    with pytest.raises(RequestError, match="cannot take token"):
+    with pytest.raises(RequestError, match="cannot accept token"):
         constraint.accept(TOKEN_OF_BYTE[ord("b")])
     for ask in (lambda: allowed_tokens(constraint), constraint.words, lambda: is_finished(constraint)):
         with pytest.raises(RequestError):

@@ -61,10 +61,10 @@ def test_rope_scaled_model_takes_more_positions_without_a_warning(folder, recwar
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"metadata": {"llama.rope.freq_bose": 1.0}}, "nothing reads of this model"),
+        ({"metadata": {"llama.rope.freq_bose": 1.0}}, "this model does not use"),
         ({"metadata": {"llama.rope.freq_base": "high"}}, "in the file it is float"),
         ({"metadata": {"tokenizer.ggml.tokens": "a"}}, "in the file it is an array"),
-        ({"metadata": ["llama.rope.freq_base:5"]}, "KEY=TYPE:VALUE was expected"),
+        ({"metadata": ["llama.rope.freq_base:5"]}, "expected KEY=TYPE:VALUE"),
         ({"metadata": ["llama.rope.freq_base=float:x"]}, "which is not a float"),
         ({"metadata": ["a=bool:maybe"]}, "which is not a bool"),
         ({"metadata": {"a": [1]}}, "a number, a bool or a text"),

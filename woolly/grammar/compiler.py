@@ -1,4 +1,4 @@
-"""GrammarCompiler: compiles grammar sources for one vocabulary."""
+"""GrammarCompiler: compiles grammars for one vocabulary."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 MAX_CACHED = 32
-STACK = 256 << 20  # virtual; only a hostile grammar touches much of it
+STACK = 256 << 20  # virtual memory; only hostile grammars use much of it
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
-    "initial_lexer_fuel": 1_000_000,  # 20 ms of building
-    "step_lexer_fuel": 200_000,  # 15 ms of one mask
-    "step_max_items": 10_000,  # 200 ms of one mask; a schema of 450 optional properties needs less than 5,000
+    "initial_lexer_fuel": 1_000_000,  # 20 ms to build
+    "step_lexer_fuel": 200_000,  # 15 ms per mask
+    "step_max_items": 10_000,  # 200 ms per mask; a schema with 450 optional properties needs less than 5,000
     "max_lexer_states": 50_000,  # 1 to 2 KiB each
     "max_grammar_size": 500_000,
 }
@@ -45,9 +45,9 @@ class Grammar:
         self._lock = threading.Lock()
 
     def start(self, beside: Constraint | None = None) -> Constraint:
-        """Return a constraint at the start of an answer; with `beside` it shares the time limit of another answer.
+        """Return a constraint at the start of an answer. With `beside`, it shares the time limit of that constraint.
 
-        Requests do not share theirs: the texts of one client must not make the grammar too slow for another.
+        Different requests have separate time limits, so one client cannot slow down the grammar of another.
         """
         allowance = Allowance() if beside is None else beside.allowance
         with self._lock:
@@ -55,7 +55,7 @@ class Grammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one vocabulary, each once, and keeps the latest ones. Thread-safe and lazy."""
+    """Compiles grammars for one vocabulary, once each, and caches the latest ones. Thread-safe and lazy."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -65,13 +65,13 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def compile(self, kind: str, source: str) -> Grammar:
-        """Compile a grammar; RequestError if it is invalid, unsupported or too large.
+        """Compile a grammar. Raise RequestError if it is invalid, unsupported or too large.
 
-        `kind` is json_schema, json_object (`source` is not read), regex, choice (a JSON array of strings), lark or
-        grammar (GBNF).
+        `kind` is json_schema, json_object (ignores `source`), regex, choice (a JSON array of strings), lark or grammar
+        (GBNF).
         """
         if kind not in KINDS:
-            raise RequestError(f"{kind!r} is not a kind of grammar; there are {', '.join(KINDS)}")
+            raise RequestError(f"unknown kind of grammar {kind!r}; expected one of {', '.join(KINDS)}")
         while True:
             mine: Future[Grammar] = Future()
             with self._lock:
@@ -79,15 +79,16 @@ class GrammarCompiler:
                 self._cache.move_to_end((kind, source))
                 if len(self._cache) > MAX_CACHED:
                     self._cache.popitem(last=False)
-            # Outside the lock: a slow grammar delays only the callers that want the same one.
+            # Outside the lock, so a slow grammar only delays callers that need the same grammar.
             try:
                 return self._build_into(mine, kind, source) if found is mine else found.result()
             except CancelledError:
                 if found is mine:
                     raise
-                # the thread that was building it was interrupted: try again
+                # the thread that compiled it was interrupted: try again
             finally:
-                # A future keeps its exception, and the traceback this frame: a cycle that would keep the source.
+                # A future keeps its exception, whose traceback keeps this frame. This cycle would keep the source in
+                # memory.
                 del mine, found
 
     def _build_into(self, future: Future[Grammar], kind: str, source: str) -> Grammar:
@@ -108,7 +109,7 @@ class GrammarCompiler:
             future.set_result(grammar)
             return grammar
         finally:
-            del future  # as in compile
+            del future  # breaks the same cycle as in `compile`
 
     def _build(self, kind: str, source: str) -> Grammar:
         from llguidance import LLMatcher, LLParserLimits
@@ -124,26 +125,26 @@ class GrammarCompiler:
         def build() -> LLMatcher:
             matcher = LLMatcher(vocabulary, serialized, log_level=0, limits=limits)
             if not matcher.is_error():
-                matcher.compute_bitmask()  # a grammar that cannot start fails here
+                matcher.compute_bitmask()  # fails for a grammar that has no first token
             return matcher
 
         matcher = _on_large_stack(build)
         if matcher.is_error():
             raise RequestError(f"{KINDS[kind]} cannot be used: {explain(matcher.get_error())}")
         if warnings := matcher.get_grammar_warnings():
-            raise RequestError(f"{KINDS[kind]} cannot be kept to the letter: {explain(warnings[0])}")
+            raise RequestError(f"{KINDS[kind]} cannot be enforced exactly: {explain(warnings[0])}")
         return Grammar(matcher, (vocabulary.vocab_size + 31) // 32, self._tokenizer.n_vocab)
 
 
 def _on_large_stack(work: Callable[[], Result]) -> Result:
-    """Run the work on a thread with a large stack: llguidance follows references by unbounded recursion."""
+    """Run the work on a thread with a large stack, because llguidance's recursion over references is unbounded."""
     done: list[Result] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # a panic is not an Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             failed.append(error)
 
     thread = threading.Thread(target=run, name="woolly-grammar", daemon=True)
@@ -160,6 +161,6 @@ def _on_large_stack(work: Callable[[], Result]) -> Result:
         ) from None
     thread.join()
     if failed:
-        cause = failed.pop()  # its traceback refers to `run`, and that to the list
+        cause = failed.pop()  # breaks the cycle between the traceback, `run` and the list
         raise RequestError(f"the grammar cannot be compiled: {explain(str(cause))}") from cause
     return done[0]

@@ -1,4 +1,4 @@
-"""Prepare JSON schemas for llguidance; reject keywords that llguidance would ignore, misread or fail on."""
+"""Preparation of JSON schemas for llguidance. Rejects keywords that llguidance would ignore, misread or fail on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from woolly.grammar.control_characters import control_character_in, declares_nam
 from woolly.grammar.schema_conjunction import Conjunctions
 
 MAX_SOURCE = 1 << 20
-# A chain of references costs up to 8 KiB of stack per schema while it is compiled, and the stack is 256 MiB.
+# While compiling, a chain of references needs up to 8 KiB of the 256 MiB stack per schema.
 MAX_SCHEMAS = 20_000
 # Compile time grows with the square of an object's properties (0.2 µs per pair) and patterns (up to 10 ms per pair).
 MAX_PROPERTY_PAIRS = 10_000_000
 MAX_PATTERN_PAIRS = 500
 MAX_PATTERNS = 2_000
-# A mask takes time that grows with the literal under way: 30 ms for 10 KB, 1.5 s for 500 KB.
+# The time of a mask grows with the length of the current literal: 30 ms for 10 KB, 1.5 s for 500 KB.
 MAX_LITERAL = 10_000
 
-# Keywords that constrain a value, in any draft or common dialect, and that no grammar is made of.
+# Keywords of any draft or common dialect that constrain a value, but that no grammar can express.
 _UNSUPPORTED = {
     "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "contains", "minContains",
     "maxContains", "propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
@@ -36,25 +36,25 @@ _NAMED = ("properties", "patternProperties")
 _DEFINITIONS = ("$defs", "definitions")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
 
-# Without \uXXXX each string is written in one way. With it, "\u0061" would be a name that is not "a", and a
-# declared property would slip past its schema. A schema that names a control character needs it.
+# Without \uXXXX, each string has only one encoding. With it, "\u0061" would be a name other than "a", and a declared
+# property would bypass its schema. A schema that names a control character needs it.
 _ESCAPES = 'nrbtf\\"'
 _WHITESPACE: dict[str, dict[str, Any]] = {
-    # At most one space, behind a comma or a colon: small models that may begin a new line often never end it.
+    # At most one space, after a comma or a colon. Small models that may begin a new line often never end it.
     "compact": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
-    # One space, or at most two new lines and an indentation.
+    # One space, or at most two newlines and an indentation.
     "indented": {"whitespace_pattern": r"\x20|\r?\n{1,2}[\x20\t]{0,40}"},
 }
 
 
 def prepare_schema(source: str) -> str:
-    """Return the schema as JSON for llguidance; RequestError if it cannot be enforced exactly."""
+    """Return the schema as JSON for llguidance. Raise RequestError if it cannot be enforced exactly."""
     if len(source) > MAX_SOURCE:
-        raise RequestError(f"the JSON schema has {len(source)} characters; at most {MAX_SOURCE} are accepted")
+        raise RequestError(f"the JSON schema has {len(source)} characters; the maximum is {MAX_SOURCE}")
     try:
         schema = json.loads(source, parse_constant=_no_constant)
     except RecursionError:
-        raise RequestError("the JSON schema is nested too deeply; at most 128 levels are accepted") from None
+        raise RequestError("the JSON schema is nested too deeply; the maximum is 128 levels") from None
     except ValueError as error:
         raise RequestError(f"the JSON schema is not valid JSON: {error}") from None
     return json.dumps(prepare_schema_value(schema))
@@ -69,7 +69,7 @@ def prepare_schema_value(schema: Any) -> dict[str, Any]:
     whitespace = schema.pop("x-whitespace", "compact")
     if not isinstance(whitespace, str) or whitespace not in _WHITESPACE:
         raise RequestError(
-            f"the JSON schema has x-whitespace {json.dumps(whitespace)[:40]}; compact or indented is right"
+            f"the JSON schema has x-whitespace {json.dumps(whitespace)[:40]}; expected compact or indented"
         )
     walk = _Walk(schema)
     walk.run()
@@ -80,8 +80,9 @@ def prepare_schema_value(schema: Any) -> dict[str, Any]:
 class _Walk:
     """Converts every schema reachable from the root to plain draft 2020-12, or rejects it.
 
-    llguidance ignores the keywords that a schema's own draft does not know; without `$schema` it reads all as the
-    latest draft, knows the keywords of all and refuses those that it cannot keep.
+    llguidance ignores keywords that are unknown in a schema's draft. Without `$schema` it assumes the latest draft,
+    accepts the
+    keywords of all drafts, and rejects those that it does not support.
     """
 
     def __init__(self, root: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ class _Walk:
         draft = root.get("$schema")
         self._old_ids = isinstance(draft, str) and "draft-04" in draft
         if isinstance(draft, str) and "json-schema.org/draft-03" in draft:
-            raise RequestError("the JSON schema is of draft 3; drafts 4, 6, 7, 2019-09 and 2020-12 are supported")
+            raise RequestError("JSON schema draft 3 is not supported; use draft 4, 6, 7, 2019-09 or 2020-12")
 
     def run(self) -> None:
         control: str | None = None
@@ -104,7 +105,7 @@ class _Walk:
                 continue
             self._seen[id(schema)] = schema
             if len(self._seen) > MAX_SCHEMAS:
-                raise RequestError(f"the JSON schema consists of more than {MAX_SCHEMAS} schemas, which is the limit")
+                raise RequestError(f"the JSON schema has too many subschemas; the maximum is {MAX_SCHEMAS}")
             self._modernize(schema)
             self._hoist(schema, pointer)
             self._check(schema, pointer)
@@ -131,13 +132,13 @@ class _Walk:
         if self._old_ids and isinstance(schema.get("id"), str):
             schema.setdefault("$id", schema.pop("id"))
         if isinstance(reference := schema.get("$ref"), str):
-            schema["$ref"] = quote(reference, safe="#%/:?&=~@!$'()*+,;")  # generators leave < and | as they are
+            schema["$ref"] = quote(reference, safe="#%/:?&=~@!$'()*+,;")  # generators do not escape < and |
         identity = schema.get("$id")
         if isinstance(identity, str) and identity.startswith("#"):
             schema["$anchor"] = schema.pop("$id")[1:]
 
     def _hoist(self, schema: dict[str, Any], pointer: str) -> None:
-        """Brings a definition to the root, where its reference looks for it: generators leave some further inside."""
+        """Move a definition to the root, where its reference points. Some generators leave it in a nested schema."""
         reference = schema.get("$ref")
         if (
             not isinstance(reference, str)
@@ -148,15 +149,15 @@ class _Walk:
         keyword, _, name = unquote(reference[2:]).partition("/")
         inner = [value for value in _dicts(self._root) if value is not self._root]
         if any(isinstance(value.get("$id"), str) for value in inner):
-            return  # of documents within the document: llguidance resolves it
+            return  # llguidance resolves references to embedded documents
         places = [value[keyword] for value in inner if isinstance(value.get(keyword), dict)]
         found = {json.dumps(place[name]): place[name] for place in places if name in place}
         definitions = self._root.setdefault(keyword, {}) if keyword in _DEFINITIONS and len(found) == 1 else None
         if not isinstance(definitions, dict):
             what = "has several meanings" if len(found) > 1 else "is not there"
             raise RequestError(
-                f"the JSON schema refers to {reference!r} at {pointer}, which {what}; put definitions into"
-                " '$defs' of the whole schema"
+                f"the JSON schema refers to {reference!r} at {pointer}, which {what}; put definitions into '$defs' of"
+                " the root schema"
             )
         (definitions[name],) = found.values()
 
@@ -164,21 +165,21 @@ class _Walk:
         for keyword in schema:
             if keyword in _UNSUPPORTED:
                 raise RequestError(
-                    f"the JSON schema uses {keyword!r} at {pointer}, which no grammar can keep; remove it or say it"
-                    " with the keywords that are supported"
+                    f"the JSON schema uses {keyword!r} at {pointer}, which grammars cannot enforce; remove it or use"
+                    " supported keywords"
                 )
         least, required = schema.get("minProperties", 0), schema.get("required", ())
         names = len(required) if isinstance(required, list) else 0
         if isinstance(least, int) and least > max(1, names):
             raise RequestError(
-                f"the JSON schema wants minProperties {least} at {pointer}, but names may repeat if they are free;"
-                " name the properties that must be there in 'required'"
+                f"the JSON schema has minProperties {least} at {pointer}, but free property names may repeat; list the"
+                " required properties in 'required'"
             )
         for keyword in _NUMBERS:
             if keyword in schema and (number := _inexact(schema[keyword])) is not None:
                 raise RequestError(
-                    f"the JSON schema has {str(number)[:40]} in {keyword!r} at {pointer}, which a 64-bit float cannot"
-                    " hold exactly; only numbers that it can hold are supported"
+                    f"the JSON schema has {str(number)[:40]} in {keyword!r} at {pointer}, which is not exact as a"
+                    " 64-bit float; use a number that is"
                 )
 
         for keyword, literals in (("const", [schema.get("const")]), ("enum", schema.get("enum"))):
@@ -196,13 +197,13 @@ class _Walk:
         self._pattern_pairs += n_patterns * (n_patterns - 1) // 2
         self._patterns += n_patterns + ("pattern" in schema)
         if self._property_pairs > MAX_PROPERTY_PAIRS:
-            raise RequestError(f"the JSON schema has too many properties, {n_names} of them in one object at {pointer}")
+            raise RequestError(f"the JSON schema has too many properties: {n_names} in one object at {pointer}")
         if self._pattern_pairs > MAX_PATTERN_PAIRS:
             raise RequestError(
-                f"the JSON schema has too many patternProperties, {n_patterns} of them in one object at {pointer}"
+                f"the JSON schema has too many patternProperties: {n_patterns} in one object at {pointer}"
             )
         if self._patterns > MAX_PATTERNS:
-            raise RequestError(f"the JSON schema has more than {MAX_PATTERNS} patterns, which is the limit")
+            raise RequestError(f"the JSON schema has too many patterns; the maximum is {MAX_PATTERNS}")
 
     def _inner(self, schema: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
         for keyword, value in schema.items():
@@ -216,7 +217,7 @@ class _Walk:
                 yield from self._referenced(value)
 
     def _referenced(self, reference: str) -> Iterator[tuple[Any, str]]:
-        """The schema that a reference points to; all definitions if only llguidance can resolve it."""
+        """Yield the target of a reference, or all definitions if only llguidance can resolve the reference."""
         target = _target(self._root, reference)
         if isinstance(target, (dict, bool)):
             yield target, reference
@@ -228,7 +229,7 @@ class _Walk:
 
 
 def _target(root: dict[str, Any], reference: str) -> Any:
-    """Return what a reference within the root points to; None if only llguidance can resolve it."""
+    """Return the target of a reference within the root, or None if only llguidance can resolve it."""
     target: Any = root if reference in ("#", "#/") or reference.startswith("#/") else None
     for part in reference.split("/")[1:] if target is not None and reference not in ("#", "#/") else ():
         name = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -242,7 +243,7 @@ def _target(root: dict[str, Any], reference: str) -> Any:
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects of a JSON value, itself included."""
+    """Yield all objects of a JSON value, including the value itself."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -254,11 +255,11 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
 
 def _check_literal(length: int, what: str) -> None:
     if length > MAX_LITERAL:
-        raise RequestError(f"the JSON schema has {length} characters in {what}; at most {MAX_LITERAL} can be kept")
+        raise RequestError(f"the JSON schema has {length} characters in {what}; the maximum is {MAX_LITERAL}")
 
 
 def _inexact(value: Any) -> int | float | None:
-    """The first whole number in `value` that a float does not hold exactly, or one that is not finite."""
+    """Return the first number in `value` that a float cannot represent exactly or that is not finite."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

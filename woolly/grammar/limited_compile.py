@@ -1,7 +1,9 @@
-"""Trials: a grammar that could be costly is first compiled in a child process with limits.
+"""Trials: grammars that may be costly are first compiled in a child process with limits.
 
-llguidance counts no fuel while it lowers a JSON schema, and Rust aborts the process if an allocation fails. No thread
-can stop or survive that, so the child goes first: 30 ms for each grammar that is not in the cache.
+llguidance does not limit the work of converting a JSON schema, and Rust aborts the process if an allocation fails. A
+thread cannot stop or survive this, so a child process compiles the grammar first. This takes 30 ms for each grammar
+that is
+not cached.
 """
 
 from __future__ import annotations
@@ -14,29 +16,29 @@ from pathlib import Path
 from woolly.errors import RequestError
 from woolly.machine.limited_process import LIMITS, can_start, run_limited
 
-MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
-SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
-PATIENCE = 60.0  # seconds on the clock of a loaded machine
+MEMORY = 1 << 30  # address space of the child, with its stack; costly but valid schemas take 150 MB
+SECONDS = 8  # CPU time; the largest schema within the limits takes 4.7 on a slow core
+PATIENCE = 60.0  # wall-clock seconds on a loaded machine
 PLAIN_SIZE = 64 << 10
-_MAX_OUTPUT_BYTES = 64 << 10  # maximum bytes of the child's output
+_MAX_OUTPUT_BYTES = 64 << 10  # maximum output of the child
 
-# Keywords with automata whose size is not bounded by the length of the schema.
+# Keywords whose automaton size is not limited by the length of the schema.
 _COSTLY = ("pattern", "patternProperties", "multipleOf", "allOf")
 
-_slots = threading.BoundedSemaphore(2)  # so that many hostile requests do not start as many children
+_slots = threading.BoundedSemaphore(2)  # limits the child processes of concurrent hostile requests
 
 
 def is_plain(kind: str, grammar: str) -> bool:
-    """Return True if the cost of a grammar is bounded by its length, so that it needs no trial."""
+    """Return True if the length of a grammar limits its cost, so that it needs no trial."""
     if kind in ("json_object", "choice"):
         return True
     return kind == "json_schema" and len(grammar) < PLAIN_SIZE and not any(f'"{name}"' in grammar for name in _COSTLY)
 
 
 def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
-    """RequestError if a child process cannot compile the grammar within MEMORY and SECONDS."""
+    """Raise RequestError if a child process cannot compile the grammar within MEMORY and SECONDS."""
     if not can_start():
-        return  # there is no interpreter to start; the bounds on sources remain
+        return  # no Python interpreter to start; the limits on sources remain
     import llguidance._lib as library
 
     order = {
@@ -58,7 +60,7 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
                 max_output_bytes=_MAX_OUTPUT_BYTES,
             )
         except OSError as error:
-            raise RequestError(f"the grammar cannot be tried, because no process can start: {error.strerror}") from None
+            raise RequestError(f"cannot check the grammar, because no process can start: {error.strerror}") from None
     if written is None:
         raise _too_costly()
 

@@ -1,6 +1,7 @@
-"""The child process of a trial: compiles one grammar under limits. Run by path, it imports nothing of woolly.
+"""Child process of a trial: compiles one grammar under limits. It is run by path and imports nothing of woolly.
 
-Its standard input is one JSON object. Exit status 0: the grammar was compiled or refused within the limits.
+Reads a JSON object from standard input. Exit status 0 means that the grammar was compiled or rejected within the
+limits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Compiles the grammar of the standard input with a vocabulary of single bytes."""
+    """Compile the grammar from standard input with a vocabulary of single bytes."""
     order = json.load(sys.stdin)
     runpy.run_path(order["limiter"])["limit_process"](order["memory"], order["seconds"])
     spec = importlib.util.spec_from_file_location("llguidance._lib", order["library"])
@@ -30,7 +31,7 @@ def main() -> None:
     threading.stack_size(order["stack"])
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join()  # if `work` raised, the parent meets the same error
+    thread.join()  # if `work` raised, compiling in the parent raises the same error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Conjunctions: sets of schemas that one value must satisfy together.
+"""Conjunctions: sets of schemas that a single value must satisfy.
 
-A schema meets the target of its `$ref`, the members of its `allOf`, and one option of its `anyOf` and of its `oneOf`.
+A schema is in conjunction with the target of its `$ref`, the members of `allOf`, and one option each of `anyOf` and
+`oneOf`.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ from woolly.errors import RequestError
 Schema = dict[str, Any]
 Resolve = Callable[[str], Any]
 
-# llguidance cannot decide whether 6 patterns have a text in common, and its report doubles with each.
+# llguidance cannot decide if 6 patterns have a common match, and its report doubles with each pattern.
 MAX_TEXTS = 6
-# A remainder takes one state of an automaton: 10,007 compiles in 60 ms, 99,991 in 1 s, 999,983 in 12 s.
+# Each remainder is a state of an automaton: 10,007 states compile in 60 ms, 99,991 in 1 s, 999,983 in 12 s.
 MAX_MULTIPLE = 10_000
 MAX_DEPTH = 100
-MAX_MEMBERS = 200_000  # visits in all: 0.2 s
+MAX_MEMBERS = 200_000  # total number of visits, which takes 0.2 s
 
 _TEXTS = ("pattern", "format")
 
 
 class Conjunctions:
-    """Bounds the size of conjunctions, and closes objects without `additionalProperties`."""
+    """Limits the size of conjunctions, and closes objects without `additionalProperties`."""
 
     def __init__(self, resolve: Resolve) -> None:
-        self._resolve = resolve  # the schema that a reference points to, or None
+        self._resolve = resolve  # returns the target of a reference, or None
         self._measured: dict[int, tuple[int, Fraction]] = {}
         self._n_visits = 0
 
     def check(self, schema: Schema, pointer: str) -> None:
-        """Reject conjunctions whose automata would be too large."""
+        """Reject conjunctions with automata that are too large."""
         texts, multiple = self._measure(schema, pointer, 0)
         if texts > MAX_TEXTS:
             raise RequestError(
-                f"the JSON schema joins {texts} patterns, formats and lengths in one string at {pointer};"
-                f" at most {MAX_TEXTS} can be joined"
+                f"the JSON schema combines {texts} patterns, formats and lengths for one string at {pointer}; the"
+                f" maximum is {MAX_TEXTS}"
             )
         if (states := _states(multiple)) > MAX_MULTIPLE:
             raise RequestError(
-                f"the JSON schema wants multiples of {str(states)[:40]} at {pointer}, all multipleOf taken together"
-                f" and without their zeros; at most {MAX_MULTIPLE} can be kept"
+                f"the JSON schema requires multiples of {str(states)[:40]} at {pointer}, if all multipleOf are"
+                f" combined and their zeros removed; the maximum is {MAX_MULTIPLE}"
             )
 
     def _measure(self, schema: Schema, pointer: str, depth: int) -> tuple[int, Fraction]:
         """Return the number of string constraints, and the least common multiple of all `multipleOf` (0: none)."""
         if depth > MAX_DEPTH:
-            raise RequestError(f"the JSON schema joins schemas of more than {MAX_DEPTH} levels in one value")
+            raise RequestError(f"the JSON schema combines more than {MAX_DEPTH} levels of schemas for one value")
         if (found := self._measured.get(id(schema))) is not None:
             return found
-        self._measured[id(schema)] = (0, Fraction(0))  # of a reference to itself
+        self._measured[id(schema)] = (0, Fraction(0))  # used if the schema refers to itself
         texts = sum(name in schema for name in _TEXTS) + ("minLength" in schema or "maxLength" in schema)
         multiple = _multiple(schema.get("multipleOf"))
         for group in self._groups(schema):
@@ -67,15 +68,16 @@ class Conjunctions:
     def close(self, schemas: list[Schema]) -> None:
         """Set `additionalProperties: false` for each object with properties, unless the schema sets it.
 
-        Objects that meet in one value are closed as one, with the names of all: each alone would forbid the names of
-        the others. A definition that is used in such a conjunction stays open if it is also used by itself.
+        Objects of one conjunction are closed together, with the property names of all, because each object alone would
+        forbid
+        the names of the others. A definition that is used both in a conjunction and by itself stays open.
         """
         joined: set[int] = set()
         wholes: list[tuple[Schema, list[Schema]]] = []
         for schema in schemas:
             sources = [part for group in self._groups(schema) if (part := self._objects(group))]
             if not isinstance(schema.get("properties"), dict) and len(sources) < 2:
-                continue  # its one source is closed by itself
+                continue  # a single schema is closed by itself
             members = [member for part in sources for member in part]
             joined.update(id(member) for member in members if member is not schema)
             wholes.append((schema, members))
@@ -92,7 +94,7 @@ class Conjunctions:
         return False
 
     def _objects(self, group: list[Schema]) -> list[Schema]:
-        """Return the schemas with properties of a group and of all schemas in conjunction with it."""
+        """Return the schemas with properties in a group and in all schemas in conjunction with it."""
         return [schema for schema in self._members(group) if isinstance(schema.get("properties"), dict)]
 
     def _members(self, group: list[Schema]) -> list[Schema]:
@@ -107,13 +109,13 @@ class Conjunctions:
             seen.add(id(schema))
             self._n_visits += 1
             if self._n_visits > MAX_MEMBERS:
-                raise RequestError("the JSON schema joins too many schemas in one value; join fewer by $ref and allOf")
+                raise RequestError("the JSON schema combines too many schemas for one value; use fewer $ref and allOf")
             found.append(schema)
             waiting += [member for inner in self._groups(schema) for member in inner][::-1]
         return found
 
     def _groups(self, schema: Schema) -> Iterator[list[Schema]]:
-        """Yield groups of schemas; one schema of each group is in conjunction with the given one."""
+        """Yield groups of schemas. One schema of each group is in conjunction with the given schema."""
         reference = schema.get("$ref")
         if isinstance(reference, str) and isinstance(target := self._resolve(reference), dict):
             yield [target]
@@ -142,7 +144,7 @@ def _close(schema: Schema, members: list[Schema]) -> None:
 
 def _multiple(value: Any) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        return Fraction(0)  # or llguidance refuses it
+        return Fraction(0)  # rejected by llguidance
     return Fraction(decimal.Decimal(repr(value)))
 
 
@@ -153,7 +155,7 @@ def _lcm(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _states(multiple: Fraction) -> int:
-    """Return the automaton states of a multiple: leading and trailing zeros of a decimal number cost none."""
+    """Return the automaton states of a multiple. Leading and trailing zeros of a decimal number add no states."""
     number = multiple.numerator * 10**400 // multiple.denominator if multiple.denominator > 1 else multiple.numerator
     while number and number % 10 == 0:
         number //= 10

@@ -1,4 +1,4 @@
-"""Translate grammar sources of all kinds to llguidance's form."""
+"""Translation of all kinds of grammar sources to llguidance's format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from woolly.errors import RequestError
 from woolly.grammar.gbnf.lark import gbnf_to_lark
 from woolly.grammar.json_schema import MAX_LITERAL, prepare_schema, prepare_schema_value
 
-# A chain of rules costs up to 1.5 KiB of stack per character while it is compiled, and rules of nested groups take
-# time that grows with the square of their length: 32 KiB of nothing else take 1.5 s.
+# While compiling, a chain of rules needs up to 1.5 KiB of stack per character. Rules with nested groups take time that
+# grows with the square of their length: 1.5 s for 32 KiB.
 MAX_LARK = 32 << 10
-MAX_SOURCE = 128 << 10  # of the others, but JSON schemas
+MAX_SOURCE = 128 << 10  # for other kinds except JSON schemas
 
-KINDS = {  # and what messages call them
+KINDS = {  # names of the kinds in messages
     "json_schema": "the JSON schema",
     "json_object": "JSON mode",
     "regex": "the regex",
@@ -25,7 +25,7 @@ KINDS = {  # and what messages call them
 
 
 def read_source(kind: str, source: str) -> str:
-    """Return the grammar for llguidance; RequestError for faults that are visible without compiling."""
+    """Return the grammar for llguidance. Raise RequestError for errors that are visible without compiling."""
     from llguidance import LLMatcher
 
     if kind == "json_object":
@@ -33,13 +33,13 @@ def read_source(kind: str, source: str) -> str:
     if kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(prepare_schema(source))
     if len(source) > (most := MAX_LARK if kind == "lark" else MAX_SOURCE):
-        raise RequestError(f"{KINDS[kind]} has {len(source)} characters; at most {most} are accepted")
+        raise RequestError(f"{KINDS[kind]} has {len(source)} characters; the maximum is {most}")
     if not source or (kind != "regex" and not source.strip()):
-        raise RequestError(f"{KINDS[kind]} is empty; leave it out if any text may come")
+        raise RequestError(f"{KINDS[kind]} is empty; omit it to allow any text")
     try:
         source.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"{KINDS[kind]} holds a lone surrogate; only whole Unicode characters can be used") from None
+        raise RequestError(f"{KINDS[kind]} has a lone surrogate; use complete Unicode characters") from None
     if kind == "regex":
         return LLMatcher.grammar_from_regex(source)
     if kind == "choice":
@@ -57,18 +57,20 @@ def _choice_to_lark(source: str) -> str:
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise RequestError("the choice must be a list of one or more strings")
     if (longest := max(map(len, choices))) > MAX_LITERAL:
-        raise RequestError(f"the choice has a string of {longest} characters; at most {MAX_LITERAL} can be kept")
-    # One lexeme, so that a choice that begins another does not hide it.
+        raise RequestError(f"the choice has a string of {longest} characters; the maximum is {MAX_LITERAL}")
+    # A single lexeme, so that a choice is not hidden by another choice that begins with it.
     return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
 
 
 def _prepare_lark(source: str) -> str:
-    """Return the Lark source with its JSON schemas prepared; reject unused rule attributes."""
+    """Return the Lark source with prepared JSON schemas. Reject unsupported rule attributes."""
     for header in re.finditer(r"^[ \t]*[?!]?[\w-]+[ \t]*\[([^\]\n]*)\][ \t]*:", source, re.MULTILINE):
         for name in ("temperature", "stop"):
             if re.search(rf"(^|,)\s*{name}\s*=", header[1]):
                 hint = "" if name == "temperature" else "; use suffix or lazy"
-                raise RequestError(f"the Lark grammar gives a rule the attribute {name}, which is not supported{hint}")
+                raise RequestError(
+                    f"the Lark grammar has a rule with the attribute {name}, which is not supported{hint}"
+                )
     parts, end = [], 0
     for match in re.finditer(r"%json\s*(?=\{)", source):
         if match.start() < end:
@@ -76,14 +78,14 @@ def _prepare_lark(source: str) -> str:
         try:
             schema, stop = json.JSONDecoder().raw_decode(source, match.end())
         except (ValueError, RecursionError):
-            continue  # llguidance reports where it is wrong
+            continue  # llguidance reports the location of the error
         parts += [source[end : match.end()], json.dumps(prepare_schema_value(schema))]
         end = stop
     return "".join(parts) + source[end:]
 
 
 def explain(error: str) -> str:
-    """Return llguidance's error as one clause: the original has many lines and may quote the complete grammar."""
+    """Return llguidance's error as one clause. The original has many lines and may quote the complete grammar."""
     lines = [line.strip() for line in error.splitlines() if line.strip() and not line.startswith("<")]
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = (reasons or lines or ["no reason is known"])[0]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make_vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
-    """Return llguidance's tokenizer; takes 0.3 s for 49k tokens and 1 s for 152k."""
+    """Return llguidance's tokenizer. Takes 0.3 s for 49k tokens and 1 s for 152k."""
     from llguidance import LLTokenizer
 
     wrapper: Any = _Vocabulary(tokenizer)
@@ -21,7 +21,7 @@ def make_vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
 
 
 class _Vocabulary:
-    """The attributes and the call that llguidance expects of a tokenizer."""
+    """Attributes and call that llguidance expects of a tokenizer."""
 
     is_tokenizer_wrapper = True
 
@@ -29,7 +29,7 @@ class _Vocabulary:
         self._tokenizer = tokenizer
         self._ids: dict[bytes, int] = {}
         self.bos_token_id = tokenizer.bos_id
-        # If no token ends a text, llguidance gets an id past the vocabulary.
+        # If no token ends a text, llguidance gets an id beyond the vocabulary.
         self.eos_token_id = min(tokenizer.stop_ids, default=None)
         self.special_token_ids = [
             i for i in range(tokenizer.n_vocab) if tokenizer.is_special(i) or i in tokenizer.stop_ids
@@ -37,12 +37,12 @@ class _Vocabulary:
         self.tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
         special = set(self.special_token_ids)
         for i, data in enumerate(self.tokens):
-            # 0xFF marks special tokens and is not valid UTF-8: a token that begins with it cannot be in a text.
+            # 0xFF marks special tokens. It is not valid UTF-8, so a token that begins with it cannot be text.
             if i not in special and data.startswith(b"\xff"):
                 self.tokens[i] = b""
 
     def __call__(self, text: str) -> list[int]:
-        """Tokens of a text that a grammar forces: the tokenizer's, or the longest ones if those spell another text."""
+        """Tokenize text forced by a grammar. If the tokenizer's tokens decode to another text, use longest matches."""
         data = text.encode()
         if self._tokenizer.adds_space_prefix and text.startswith(" "):
             ids = self._tokenizer.encode(text[1:], add_special=False, parse_special=False)
@@ -62,7 +62,7 @@ class _Vocabulary:
             lengths = range(min(self._max_length, len(data) - at), 0, -1)
             length = next((n for n in lengths if data[at : at + n] in self._ids), 0)
             if length == 0:
-                raise RequestError(f"no token of the vocabulary spells {data[at : at + 1]!r}, which the grammar needs")
+                raise RequestError(f"the grammar needs {data[at : at + 1]!r}, but the vocabulary has no token for it")
             ids.append(self._ids[data[at : at + length]])
             at += length
         return ids

@@ -1,8 +1,8 @@
-"""GBNF, llama.cpp's grammar language, translated to llguidance's Lark.
+"""Translation of GBNF, llama.cpp's grammar language, to llguidance's Lark.
 
-llguidance has a converter of its own (`llguidance.gbnf_to_lark`), which is not used: it makes greedy lexemes of
-regular rules, so that a grammar such as `"a" ws "\\n"`, in which `ws` also matches newlines, can never finish. Of five
-grammars that were tried, two came out wrong; see `lexemes.py` for what this one does instead.
+llguidance's converter (`llguidance.gbnf_to_lark`) is not used, because it turns regular rules into greedy lexemes: a
+grammar such as `"a" ws "\\n"`, in which `ws` also matches newlines, could never finish. Of five tested grammars, it
+translated two incorrectly. See `lexemes.py` for the method used here.
 """
 
 __all__: list[str] = []

@@ -10,21 +10,19 @@ from woolly.grammar.gbnf.nodes import Alternatives, Characters, Concat, Expressi
 from woolly.grammar.gbnf.parser import parse_gbnf
 from woolly.grammar.gbnf.rules import simplify, unroll_recursion
 
-MAX_NESTING = 8  # groups in one line of Lark; llguidance accepts 30
+MAX_NESTING = 8  # groups per line of Lark; llguidance accepts 30
 
 
 def gbnf_to_lark(source: str) -> str:
-    """Return an equivalent Lark grammar; RequestError with line and column if the source is invalid."""
+    """Return an equivalent Lark grammar. RequestError gives line and column of invalid source."""
     try:
         return _Writer(simplify(unroll_recursion(parse_gbnf(source)))).text()
     except RecursionError:
-        raise RequestError(
-            "the GBNF grammar is too deep: its rules lead to each other in a chain of hundreds"
-        ) from None
+        raise RequestError("the GBNF grammar is too deep: its rules form a chain of hundreds") from None
 
 
 class _Writer:
-    """Writes the lines of a Lark grammar. Names in capitals are lexemes or parts of them; the others are rules."""
+    """Writes the lines of a Lark grammar. Names in capitals are lexemes or parts of lexemes; other names are rules."""
 
     def __init__(self, rules: dict[str, Expression]) -> None:
         self._rules = rules
@@ -41,7 +39,7 @@ class _Writer:
         return "\n".join(self._lines) + "\n"
 
     def _named(self, body: Expression, is_lexeme: bool) -> str:
-        """The name of the line for `body`, which `text` writes later."""
+        """Return the name of the line for `body`, which `text` writes later."""
         if (body, is_lexeme) not in self._names:
             name = f"{'L' if is_lexeme else 'r'}{len(self._names)}"
             self._names[body, is_lexeme] = name

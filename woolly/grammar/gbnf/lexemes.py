@@ -1,9 +1,9 @@
-"""Lexemes: the parts of a GBNF grammar that a lexer may match as one unit.
+"""Lexemes: parts of a GBNF grammar that the lexer may match as a unit.
 
-llguidance splits a text into lexemes: each match is greedy, and there is no backtracking. GBNF has no lexemes. In
-`number ws "\\n"`, if `ws` also matches newlines, a greedy lexeme for `ws` leaves none for the literal, and the rule can
-never end. Lexemes are much faster than single characters, so every regular expression starts as one lexeme. Those that
-could consume what follows them are split, again and again, until none can: down to single characters if necessary.
+llguidance splits text into lexemes with greedy matches and without backtracking. GBNF has no lexemes. In
+`number ws "\\n"`, if `ws` also matches newlines, a greedy lexeme for `ws` leaves no newline for the literal, and the
+rule cannot end. Lexemes are much faster than single characters. Every regular expression starts as one lexeme,
+and lexemes that could consume the text after them are split until none remain, down to single characters if necessary.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from woolly.grammar.gbnf.nodes import (
 )
 from woolly.grammar.gbnf.rules import regular_rules
 
-MAX_POSITIONS = 20_000  # in the automata of all lexemes together
-MAX_PAIRS = 2_000_000  # positions that are compared, about 2 s
+MAX_POSITIONS = 20_000  # positions in the automata of all lexemes
+MAX_PAIRS = 2_000_000  # pairs of positions to compare, about 2 s
 
 
 def find_lexemes(rules: dict[str, Expression]) -> dict[str, Expression]:
-    """Return the rules reachable from root after replacing parts by lexemes; root included."""
+    """Return the rules reachable from root (including root), with parts replaced by lexemes."""
     return _Lexer(rules).run()
 
 
 @dataclass
 class _Automaton:
-    """Glushkov's automaton: one position per character of an expression. Sets of positions and atoms are bit masks."""
+    """Glushkov automaton with a position per character of an expression. Sets of positions and atoms are bit masks."""
 
-    atoms: list[int] = field(default_factory=list)  # by position: the characters that it matches
-    follow: list[int] = field(default_factory=list)  # by position: the positions that may follow it
+    atoms: list[int] = field(default_factory=list)  # per position: matched characters
+    follow: list[int] = field(default_factory=list)  # per position: positions that may follow
     first: int = 0
     last: int = 0
     nullable: bool = False
@@ -51,7 +51,7 @@ class _Lexer:
     def __init__(self, rules: dict[str, Expression]) -> None:
         self._rules = rules
         self._regular = regular_rules(rules)
-        self._apart: set[Expression] = set()  # regular, but not matched as one unit
+        self._apart: set[Expression] = set()  # regular, but not matched as a unit
         self._automata: dict[Expression, _Automaton] = {}
         self._clashes: dict[tuple[Expression, Expression], int] = {}
         self._n_positions = self._n_pairs = 0
@@ -120,14 +120,14 @@ class _Lexer:
         return Concat(tuple(out))
 
     def _clash(self, lexeme: Expression, longer: Expression) -> int:
-        """The characters with which `longer` may continue at a point where `lexeme` may be complete."""
+        """Return the characters with which `longer` may continue where `lexeme` may be complete."""
         key = (lexeme, longer)
         if key not in self._clashes:
             self._clashes[key] = self._compare(self.automaton(lexeme), self.automaton(longer))
         return self._clashes[key]
 
     def _compare(self, one: _Automaton, other: _Automaton) -> int:
-        """Walk both automata along all common texts."""
+        """Walk both automata along all common prefixes."""
         clash = 0
         waiting = [(p, q) for p in _bits(one.first) for q in _bits(other.first) if one.atoms[p] & other.atoms[q]]
         seen = set(waiting)
@@ -143,7 +143,7 @@ class _Lexer:
                         seen.add((p2, q2))
                         waiting.append((p2, q2))
             if self._n_pairs > MAX_PAIRS:
-                raise RequestError("the GBNF grammar is too large: its rules cannot be compared within reasonable time")
+                raise RequestError("the GBNF grammar is too large: comparing its rules takes too long")
         return clash
 
     def automaton(self, expression: Expression) -> _Automaton:
@@ -155,7 +155,7 @@ class _Lexer:
         return self._automata[expression]
 
     def _add(self, automaton: _Automaton, item: Expression) -> tuple[int, int, bool]:
-        """Adds the positions of an item; returns its first and last ones, and whether the item may be empty."""
+        """Add the positions of an item. Return the first and last positions, and True if the item may be empty."""
         if isinstance(item, Reference):
             return self._add(automaton, self._rules[item.name])
         if isinstance(item, Characters):
@@ -167,7 +167,7 @@ class _Lexer:
             if item.high == 0:
                 return 0, 0, True
             first, last, nullable = self._add(automaton, item.item)
-            if item.high != 1:  # treats a counted repetition as unbounded, which clashes at least as often
+            if item.high != 1:  # treats a counted repetition as unbounded, which finds at least as many clashes
                 for p in _bits(last):
                     automaton.follow[p] |= first
             return first, last, nullable or item.low == 0
@@ -197,7 +197,7 @@ class _Lexer:
         return bit, bit, False
 
     def _find_bounds(self) -> dict[int, int]:
-        """Split the characters into atoms, ranges that no class of the grammar divides; return bound -> number."""
+        """Split the characters into atoms: ranges that no class of the grammar divides. Return bound to number."""
         bounds = {0, LAST_CHARACTER + 1}
         for item in (node for rule in self._rules.values() for node in walk(rule)):
             if isinstance(item, Literal):
@@ -208,7 +208,7 @@ class _Lexer:
 
 
 class _Following:
-    """Computes the characters that may follow each lexeme, as two fixed points."""
+    """Characters that may follow each lexeme, computed as two fixed points."""
 
     def __init__(self, lexer: _Lexer, shapes: dict[str, Expression]) -> None:
         self._lexer = lexer
@@ -228,7 +228,7 @@ class _Following:
                 break
 
     def _begin(self, shape: Expression) -> tuple[int, bool]:
-        """The characters with which a shape may begin, and whether it may be empty."""
+        """Return the characters with which a shape may begin, and True if it may be empty."""
         if isinstance(shape, Lexeme):
             automaton = self._lexer.automaton(shape.expression)
             return _union(automaton.atoms[p] for p in _bits(automaton.first)), automaton.nullable

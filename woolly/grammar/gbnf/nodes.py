@@ -1,4 +1,4 @@
-"""The nodes of a GBNF expression, and walks over them."""
+"""Nodes of GBNF expressions, and walks over them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Characters:
-    """One character of a set: sorted ranges with both ends included, which neither overlap nor touch."""
+    """Character of a set: sorted ranges with inclusive ends, which do not overlap or touch."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -31,21 +31,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Concat:
-    """Items one after the other; without items, the empty text."""
+    """Concatenation of items; without items, the empty string."""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternation: exactly one of several options."""
+    """Alternation of several options."""
 
     options: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """An item at least `low` and at most `high` times; None: no upper bound."""
+    """Repetition of an item, at least `low` and at most `high` times (None: no maximum)."""
 
     item: Expression
     low: int
@@ -54,7 +54,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Lexeme:
-    """A regular expression that the lexer matches as one unit. The parser makes none; `find_lexemes` does."""
+    """Regular expression that the lexer matches as a unit. Created by `find_lexemes`, not by the parser."""
 
     expression: Expression
 
@@ -63,7 +63,7 @@ Expression = Literal | Characters | Reference | Concat | Alternatives | Repeat |
 
 
 def children(item: Expression) -> tuple[Expression, ...]:
-    """Return the children of a node; empty for a lexeme, which is a unit."""
+    """Return the children of a node. A lexeme is a unit without children."""
     if isinstance(item, Concat):
         return item.items
     if isinstance(item, Alternatives):
@@ -72,7 +72,7 @@ def children(item: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """An expression and all nodes below it. Not recursive: groups may be nested deeply."""
+    """Yield an expression and all nodes below it. Not recursive, because groups may be nested deeply."""
     waiting = [expression]
     while waiting:
         item = waiting.pop()
@@ -81,12 +81,12 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def references(expression: Expression) -> Iterator[str]:
-    """Names of the rules that an expression refers to."""
+    """Yield the names of rules used in an expression."""
     return (item.name for item in walk(expression) if isinstance(item, Reference))
 
 
 def closure(rules: dict[str, Expression], holds: Callable[[Expression, set[str]], bool]) -> set[str]:
-    """The least fixed point: grows the set of rules until `holds(rule, set)` adds none."""
+    """Return the least fixed point: add rules to the set until `holds(rule, set)` adds none."""
     users: dict[str, list[str]] = {name: [] for name in rules}
     for name, rule in rules.items():
         for used in set(references(rule)):

@@ -1,9 +1,10 @@
-"""The parser of GBNF, llama.cpp's grammar format.
+"""Parser of GBNF, llama.cpp's grammar format.
 
 A grammar is a list of rules `name ::= alternatives`; the rule `root` describes the answer. An alternative concatenates
-literals "abc", classes [a-z] or [^a-z], a dot for any character, names of rules and groups ( ... ). Each of them may
-be repeated by *, +, ?, {m}, {m,} or {m,n} after it. A rule ends at the end of its line, except inside a group and
-after |. A comment begins with #.
+literals "abc", classes [a-z] or [^a-z], a dot for any character, rule names and groups ( ... ). Each item may be
+followed
+by *, +, ?, {m}, {m,} or {m,n} for repetition. A rule ends at the end of the line, except inside a group or after |. A
+comment begins with #.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
 def parse_gbnf(source: str) -> dict[str, Expression]:
-    """Parse the rules used by root, by name; RequestError with line and column if the source is invalid."""
+    """Return the rules used by root, by name. RequestError gives line and column of invalid source."""
     parser = _Parser(source)
     rules = parser.rules()
     if "root" not in rules:
         raise RequestError("the GBNF grammar has no rule called root, which describes the answer")
     for name, at in parser.uses.items():
         if name not in rules:
-            raise parser.error(f"the rule {name!r} is not defined", at)
+            raise parser.error(f"rule {name!r} is not defined", at)
     needed, waiting = {"root"}, ["root"]
     while waiting:
         found = set(references(rules[waiting.pop()])) - needed
@@ -54,14 +55,14 @@ def parse_gbnf(source: str) -> dict[str, Expression]:
 
 
 class _Parser:
-    """A recursive descent over the source. `_at` is the next character; each method consumes what it returns."""
+    """Recursive descent over the source. `_at` is the next character, and each method consumes what it parses."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._at = 0
         self._depth = 0
-        self.uses: dict[str, int] = {}  # name of a rule -> position of its first use
-        self.defined: dict[str, int] = {}  # name -> position of its definition
+        self.uses: dict[str, int] = {}  # rule name to position of its first use
+        self.defined: dict[str, int] = {}  # rule name to position of its definition
 
     def error(self, problem: str, at: int | None = None) -> RequestError:
         at = self._at if at is None else at
@@ -76,9 +77,9 @@ class _Parser:
             at = self._at
             name = self._name("the name of a rule")
             if name in rules:
-                raise self.error(f"the rule {name!r} is defined twice", at)
+                raise self.error(f"rule {name!r} is defined twice", at)
             if len(rules) == MAX_RULES:
-                raise self.error(f"there are more than {MAX_RULES} rules, which is the limit", at)
+                raise self.error(f"the grammar has too many rules; the maximum is {MAX_RULES}", at)
             self.defined[name] = at
             self._space(False)
             if not self._take("::="):
@@ -167,7 +168,7 @@ class _Parser:
             at = self._at
             code = self._character()
             if _SURROGATES[0] <= code <= _SURROGATES[1]:
-                raise self.error(f"U+{code:04X} is half of a character; write whole ones", at)
+                raise self.error(f"U+{code:04X} is half of a character; use complete characters", at)
             text.append(chr(code))
         return Literal("".join(text))
 
@@ -202,7 +203,7 @@ class _Parser:
             return ord(_ESCAPES[mark])
         if mark not in _HEX_DIGITS:
             raise self.error(
-                f'\\{mark} is not an escape; there are \\t \\r \\n \\\\ \\" \\[ \\] \\xXX \\uXXXX \\UXXXXXXXX', at
+                f'\\{mark} is not an escape; expected one of \\t \\r \\n \\\\ \\" \\[ \\] \\xXX \\uXXXX \\UXXXXXXXX', at
             )
         digits = self._source[self._at : self._at + _HEX_DIGITS[mark]]
         self._at += len(digits)
@@ -210,7 +211,7 @@ class _Parser:
             raise self.error(f"\\{mark} needs {_HEX_DIGITS[mark]} hexadecimal digits", at)
         code = int(digits, 16)
         if code > LAST_CHARACTER:
-            raise self.error(f"U+{code:X} is past the last character, U+{LAST_CHARACTER:X}", at)
+            raise self.error(f"U+{code:X} is beyond the last character, U+{LAST_CHARACTER:X}", at)
         return code
 
     def _number(self) -> int:
@@ -221,7 +222,7 @@ class _Parser:
         if not digits:
             raise self.error(f"expected a number of repetitions{self._found()}")
         if len(digits) > 9 or int(digits) > MAX_REPEAT:
-            raise self.error(f"{digits[:12]} repetitions are too many; at most {MAX_REPEAT} are accepted", at)
+            raise self.error(f"{digits[:12]} repetitions are too many; the maximum is {MAX_REPEAT}", at)
         return int(digits)
 
     def _name(self, wanted: str) -> str:
@@ -278,14 +279,14 @@ def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without_surrogates(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return ranges without the surrogates, which UTF-8 text cannot contain."""
+    """Return the ranges without surrogates, which cannot occur in UTF-8."""
     first, last = _SURROGATES
     cut = [part for low, high in ranges for part in ((low, min(high, first - 1)), (max(low, last + 1), high))]
     return tuple(dict.fromkeys((low, high) for low, high in cut if low <= high))
 
 
 def _can_end(item: Expression, known: set[str]) -> bool:
-    """Return True if an item matches a finite text, given that each rule in `known` does."""
+    """Return True if an item matches a finite string, provided that each rule in `known` does."""
     if isinstance(item, Reference):
         return item.name in known
     if isinstance(item, Repeat) and item.low == 0:

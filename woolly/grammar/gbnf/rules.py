@@ -1,4 +1,4 @@
-"""Rewrites of GBNF rules: one spelling for each text, loops in place of recursion; and which rules are regular."""
+"""Rewrites of GBNF rules: one form for each string, loops instead of recursion. Also finds regular rules."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from woolly.grammar.gbnf.nodes import (
 )
 
 EMPTY = Concat(())
-MAX_TEXT = 64  # characters of a rule that is inlined; rules that double each other would grow exponentially
+MAX_TEXT = 64  # maximum length of an inlined rule; rules that double each other would grow exponentially
 
 
 def simplify(rules: dict[str, Expression]) -> dict[str, Expression]:
     """Join adjacent literals, and drop empty items and duplicate alternatives.
 
-    llguidance fails on two alternatives that are the same text in different pieces.
+    llguidance fails if two alternatives are the same string in different parts.
     """
     rules = dict(rules)
     texts: dict[str, Expression] = {}
-    for _ in range(8):  # each round inlines rules that are one text; a longer chain of such rules may remain
+    for _ in range(8):  # each round inlines rules that are one string; of a longer chain of such rules, some may remain
         before = dict(rules)
         for name in reversed(before):
             rules[name] = _simplified(rules[name], texts)
@@ -38,12 +38,12 @@ def simplify(rules: dict[str, Expression]) -> dict[str, Expression]:
 
 
 def unroll_recursion(rules: dict[str, Expression]) -> dict[str, Expression]:
-    """Writes `r ::= a r | b` as `a* b`, and `r ::= r a | b` as `b a*`: tail and head recursion become regular."""
+    """Rewrite `r ::= a r | b` as `a* b`, and `r ::= r a | b` as `b a*`. Tail and head recursion become regular."""
     return {name: _unrolled(name, rule) for name, rule in rules.items()}
 
 
 def regular_rules(rules: dict[str, Expression]) -> set[str]:
-    """Return the rules that reach no recursive rule: each is one regular expression."""
+    """Return the rules that do not reach a recursive rule. Each of them is a regular expression."""
     return closure(rules, lambda rule, known: all(name in known for name in references(rule)))
 
 
@@ -79,7 +79,7 @@ def _unrolled(name: str, rule: Expression) -> Expression:
             continue
         repeated = [part for part in parts[0] if part != EMPTY]
         if not parts[1]:
-            return rule  # never ends; the parser refuses such rules
+            return rule  # never ends; the parser rejects such rules
         once = _choice(parts[1])
         if not repeated:
             return once
@@ -89,7 +89,7 @@ def _unrolled(name: str, rule: Expression) -> Expression:
 
 
 def _split(name: str, item: Expression, tail: bool) -> tuple[list[Expression], list[Expression]] | None:
-    """(p, q) such that the item is `p name | q`, or `name p | q` if `tail` is false; None if there are none."""
+    """Return (p, q) such that the item is `p name | q`, or `name p | q` if not `tail`. Return None if impossible."""
     if name not in set(references(item)):
         return [], [item]
     if isinstance(item, Reference):
