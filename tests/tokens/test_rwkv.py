@@ -42,5 +42,5 @@ def test_text_round_trips(text):
 
 
 def test_byte_that_starts_no_token_is_an_error():
-    with pytest.raises(TokenizerError, match="the byte 0x62 begins no token"):
+    with pytest.raises(TokenizerError, match="no token that begins with byte 0x62"):
         tokenizer(["<s>", "a"]).encode("ab")

@@ -1,4 +1,4 @@
-"""TOKENIZERS: encoding, decoding, incremental detokenization, stop strings."""
+"""Tokenizers: encoding, decoding, incremental detokenization, stop strings."""
 
 from typing import TYPE_CHECKING
 

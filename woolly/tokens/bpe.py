@@ -1,4 +1,4 @@
-"""Byte-pair vocabularies (`gpt2`, `gemma4`, `whitespace`): words from Hugging Face `tokenizers`, own merges."""
+"""Byte-pair vocabularies (`gpt2`, `gemma4`, `whitespace`). Hugging Face `tokenizers` splits words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.tokens.pretokenize import Pretokenizer
 
 _NEWLINES = re.compile(r"(\n+)")
-_PART = 100_000  # characters per chunk
+_PART = 100_000  # maximum characters per chunk
 _MAX_PART_CHARS = 2_000_000  # the regex engine fails on a word of ten million characters
 
 
@@ -27,7 +27,7 @@ BYTE_OF_CHARACTER: dict[str, int] = {character: byte for byte, character in enum
 
 
 class BytePairEncoder:
-    """Splits text into words and merges the characters of each word, lowest rank first."""
+    """Splits text into words, and merges the characters of each word in order of rank."""
 
     def __init__(self, vocabulary: Vocabulary, pre: Pretokenizer, unknown: int | None, lowercase: bool = False) -> None:
         self._pre = pre
@@ -45,7 +45,7 @@ class BytePairEncoder:
         except ValueError as error:
             merge = merges[int(str(error))].decode("utf-8", "surrogateescape")
             raise TokenizerError(
-                f"tokenizer.ggml.merges holds {merge!r}, which is not two pieces with a space between"
+                f"tokenizer.ggml.merges has {merge!r}; expected two pieces separated by a space"
             ) from None
 
     def encode(self, text: str, after_special: bool) -> list[int]:
@@ -73,21 +73,21 @@ class BytePairEncoder:
                 out += self._model.encode([word for word, _ in self._words.pre_tokenize_str(part)])
             except IndexError:
                 raise TokenizerError(
-                    "the text holds a character for which this vocabulary has no token and no unknown token"
+                    "the text has a character without a token, and the vocabulary has no unknown token"
                 ) from None
             begin = end
         return out
 
     def _cuts(self, text: str) -> Iterator[int]:
-        """Yield split positions of a long text: encoding takes about 200 bytes of memory per character."""
+        """Yield split positions of a long text, because encoding takes about 200 bytes of memory per character."""
         begin = 0
         while len(text) - begin > _PART:
             found = self._cut.search(text, begin + _PART) if self._cut is not None else None
             end = len(text) if found is None else found.end()
             if end - begin > _MAX_PART_CHARS:
                 raise TokenizerError(
-                    f"the text has more than {_MAX_PART_CHARS:,} characters without a place to cut it at, "
-                    "which is a letter before a space or before the end of a line"
+                    f"the text has more than {_MAX_PART_CHARS:,} characters without a place to split it (a letter"
+                    " before a space or the end of a line)"
                 )
             if found is None:
                 return

@@ -1,4 +1,4 @@
-"""BPE merges from vocabularies without a merge list, whose tokens are in merge order."""
+"""BPE merges for vocabularies without a merge list, whose tokens are in merge order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 from woolly.errors import TokenizerError
 
-_MAX_TOKEN_CHARS = 256  # maximum length of merged tokens; the longest of Whisper has 128
-_MAX_WORK = 1 << 24  # sum of squared token lengths: several times Whisper's
+_MAX_TOKEN_CHARS = 256  # maximum length of merged tokens; Whisper's longest has 128
+_MAX_WORK = 1 << 24  # sum of squared token lengths; several times Whisper's
 
 
 class _Encoder(Protocol):
@@ -18,7 +18,7 @@ class _Encoder(Protocol):
 
 
 class LazyBpeEncoder:
-    """Lazily created encoder: computing merges takes two seconds, and few callers need it."""
+    """Lazily created encoder, because computing merges takes two seconds and few callers need it."""
 
     def __init__(self, make: Callable[[], _Encoder]) -> None:
         self._make = make
@@ -33,15 +33,15 @@ class LazyBpeEncoder:
 
 
 def merges_by_rank(tokens: Sequence[str]) -> list[str]:
-    """Return the merges, each "left right", that form each token of two or more characters from two earlier ones.
+    """Return the merges, each "left right", that form each token of two or more characters from two earlier tokens.
 
     Merging the characters of a token with the earlier merges yields its two halves. Tokens above the maximum length are
-    skipped; TokenizerError if the rest would take minutes.
+    skipped. Raises TokenizerError if the rest would take minutes.
     """
     if sum(len(token) ** 2 for token in tokens if len(token) <= _MAX_TOKEN_CHARS) > _MAX_WORK:
-        raise TokenizerError("the vocabulary lists no merges, and its tokens are too long to find them")
+        raise TokenizerError("the vocabulary has no merges, and its tokens are too long to compute them")
     ranks = {token: rank for rank, token in enumerate(tokens)}
-    known: dict[tuple[str, str], int] = {}  # rank of each merge so far
+    known: dict[tuple[str, str], int] = {}  # rank of each known merge
     rules = []
     for rank, token in enumerate(tokens):
         parts = list(token) if len(token) <= _MAX_TOKEN_CHARS else []

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 
 class StreamDetokenizer:
-    """Converts a stream of ids to text; the joined results equal `Tokenizer.decode` of the same ids.
+    """Converts a stream of ids to text. The joined results equal `Tokenizer.decode` of the same ids.
 
-    Bytes of an incomplete character are kept until it is complete. `strip_prefix=False` keeps the space of the first
-    word, for text that continues a prompt. `shown` are control tokens that `skip_special` does not hide.
+    Bytes of an incomplete character are held back until it is complete. `strip_prefix=False` keeps the space of the
+    first
+    word, for text that continues a prompt. Control tokens in `shown` are not hidden by `skip_special`.
     """
 
     def __init__(
@@ -31,15 +32,15 @@ class StreamDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """Return the text that `id` completes; may be empty."""
+        """Return the text that `id` completes, which may be empty."""
         is_hidden = self._skip_special and self._tokenizer.is_special(id) and id not in self._shown
         data, self._strip = self._tokenizer.render(id, self._strip, is_hidden)
         return self._decoder.decode(data)
 
     def text_of(self, id: int) -> str:
-        """Return the text of a single token; U+FFFD for a part of a character."""
+        """Return the text of a single token, U+FFFD for a part of a character."""
         return self._tokenizer.decode([id], strip_prefix=False)
 
     def finish(self) -> str:
-        """Return the remaining text: incomplete characters as U+FFFD."""
+        """Return the remaining text, with U+FFFD for incomplete characters."""
         return self._decoder.decode(b"", final=True)

@@ -1,4 +1,4 @@
-"""PLaMo's vocabularies (`plamo2`): the segmentation with the highest sum of scores."""
+"""PLaMo vocabularies (`plamo2`): segmentation with the highest sum of scores."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import BYTE_NAME, TokenType, Vocabulary
 
-_UNKNOWN = 10_000_000  # cost of a character without a piece: more than any piece
-_MAX_COST = 20_000_000  # pieces with this cost or more are unused
+_UNKNOWN = 10_000_000  # cost of a character without a piece; higher than any piece's
+_MAX_COST = 20_000_000  # pieces with this cost or more are not used
 _NO_PIECES = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
-_FIRST = 3  # characters of the prefix that indexes piece lengths
+_FIRST = 3  # length of the prefix that indexes piece lengths
 _MARK = "\ufeff"  # byte order mark at the start of a text
 
 
 class PlamoEncoder:
-    """Viterbi search from the end of the text; on ties the longer first piece wins.
+    """Viterbi search from the end of the text. On ties, the longer first piece wins.
 
-    Costs are integers, ten thousandths of a score, so that sums are exact. A character without a piece becomes the
-    tokens of its bytes.
+    Costs are integers in 1/10,000 of a score, so sums are exact. A character without a piece becomes the tokens of its
+    bytes.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -31,15 +31,16 @@ class PlamoEncoder:
                     bytes_of[int(name[1], 16)] = index
                 continue
             cost = -_rounded(scores[index] * 1e4)
-            # Control tokens are split off before, or not parsed. Converters pad the vocabulary with unused tokens; the
-            # original does not have them.
+            # Skip control tokens, which are split off before encoding, and unused tokens that converters added as
+            # padding.
             if kind not in _NO_PIECES and cost < _MAX_COST:
                 self._pieces[text] = index, cost
         if missing := [byte for byte in range(256) if byte not in bytes_of]:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
         self._bytes = [bytes_of[byte] for byte in range(256)]
-        # Piece lengths by their first three characters; shorter pieces are keys themselves. With one-character keys,
-        # most lengths tried would belong to other pieces.
+        # Piece lengths by their first three characters; shorter pieces are keys themselves. With keys of one character,
+        # most tried
+        # lengths would belong to other pieces.
         lengths: dict[str, set[int]] = {}
         for text in self._pieces:
             lengths.setdefault(text[:_FIRST], set()).add(len(text))
@@ -49,8 +50,8 @@ class PlamoEncoder:
         """Return the ids of a text without special tokens."""
         text = text.removeprefix(_MARK)
         n = len(text)
-        costs = [0] * (n + 1)  # cost of the text from each character on
-        steps: list[tuple[int, int]] = [(1, -1)] * n  # length and id of the best piece at each character; -1: none
+        costs = [0] * (n + 1)  # cost from each character to the end
+        steps: list[tuple[int, int]] = [(1, -1)] * n  # length and id of the best piece at each character; -1: no piece
         for at in range(n - 1, -1, -1):
             best = costs[at + 1] + _UNKNOWN
             for first in range(1, min(_FIRST, n - at) + 1):
@@ -68,5 +69,5 @@ class PlamoEncoder:
 
 
 def _rounded(x: float) -> int:
-    """Round to the nearest integer, half away from 0."""
+    """Round to the nearest integer, half away from zero."""
     return math.floor(x + 0.5) if x >= 0 else -math.floor(0.5 - x)

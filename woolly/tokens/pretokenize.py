@@ -1,7 +1,7 @@
-"""Pre-tokenizers: splitting text into words before BPE merges, by `tokenizer.ggml.pre`.
+"""Pre-tokenizers: split text into words before BPE merges, as selected by `tokenizer.ggml.pre`.
 
-The patterns are those of the original tokenizers, written for Oniguruma. Each pattern splits the pieces of the
-previous pattern; unmatched text stays one piece.
+The patterns are those of the original tokenizers, in Oniguruma syntax. Each pattern splits the pieces of the previous
+pattern. Unmatched text remains one piece.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from woolly.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Pretokenizer:
-    """Pre-tokenizer of a family of BPE vocabularies, and its other properties."""
+    """Pre-tokenizer and other properties of a family of BPE vocabularies."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a word that is a token is not merged
-    add_bos: bool = False  # default if not in the file
-    has_default_bos: bool = True  # false: no BOS token unless the file has one
-    byte_level: bool = True  # bytes written as printable characters; else raw UTF-8 with <0xXX> fallback
-    escape_spaces: bool = False  # spaces are replaced by U+2581
-    always_bos: bool = False  # overrides the file, since known files are wrong
-    whole_newlines: bool = False  # a run of newlines that is a token is not merged
+    ignore_merges: bool = False  # do not merge a word that is a token
+    add_bos: bool = False  # default if the file has no value
+    has_default_bos: bool = True  # False: no BOS token unless the file has one
+    byte_level: bool = True  # bytes are written as printable characters; False: UTF-8 with <0xXX> fallback
+    escape_spaces: bool = False  # replace spaces by U+2581
+    always_bos: bool = False  # overrides the file, because known files are wrong
+    whole_newlines: bool = False  # do not merge a run of newlines that is a token
     drop_spaces: bool = False  # whitespace separates words and is not encoded
-    # No word extends past a match of this pattern, so a long text can be encoded in chunks; empty: words are unbounded.
+    # Words end at a match of this pattern, so a long text can be encoded in chunks. Empty: words may have any length.
     cut: str = r"[A-Za-z](?=[ \n])"
 
 
@@ -58,8 +58,9 @@ _PUNCTUATED = (
 )
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
-# Digits in groups of three counted from the right. A lookahead at every group would take quadratic time on long
-# numbers; one at the start of the number and \G for the following groups split at the same positions.
+# Groups of three digits, counted from the right. A lookahead at every group would take quadratic time for long numbers.
+# A
+# lookahead at the start of the number, and \G for the following groups, splits at the same positions.
 _GROUPED_NUMBERS = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})+)\z)", r"\p{N}{3}")
 _GROUPED_DIGITS = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"
 _DIGIT_BREAKS = (
@@ -284,12 +285,10 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {name: pre for pre, names in _FAMILIES 
 
 
 def find_pretokenizer(name: str) -> Pretokenizer:
-    """Return the pre-tokenizer `name`. An unknown name is an error: a wrong split yields wrong tokens."""
+    """Return the pre-tokenizer `name`. An unknown name is an error, because a wrong split yields wrong tokens."""
     try:
         return PRETOKENIZERS[name]
     except KeyError:
         near = get_close_matches(name, PRETOKENIZERS, n=3, cutoff=0.5)
         hint = f"the nearest known names are {', '.join(near)}" if near else "no known name is near"
-        raise UnsupportedError(
-            f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known to Woolly; {hint}"
-        ) from None
+        raise UnsupportedError(f"unknown pre-tokenizer {name!r} (tokenizer.ggml.pre); {hint}") from None

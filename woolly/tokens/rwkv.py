@@ -1,4 +1,4 @@
-"""RWKV's vocabularies (`rwkv`): tokens are arbitrary bytes; greedy longest match."""
+"""RWKV vocabularies (`rwkv`): tokens are arbitrary bytes, encoded by greedy longest match."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def unescaped(text: str) -> bytes:
-    """Return the bytes of a token, which the file escapes with backslashes: \\n, \\t, \\r, \\xHH."""
+    """Return the bytes of a token. The file escapes them with backslashes: \\n, \\t, \\r, \\xHH."""
 
     def byte(found: re.Match[bytes]) -> bytes:
         name = found[1]
@@ -44,7 +44,7 @@ class RwkvEncoder:
             length = next(fits, 1)
             found = self._ids.get(data[at : at + length], self._unknown)
             if found is None:
-                raise TokenizerError(f"the byte 0x{data[at]:02X} begins no token of this vocabulary")
+                raise TokenizerError(f"the vocabulary has no token that begins with byte 0x{data[at]:02X}")
             out.append(found)
             at += length
         return out

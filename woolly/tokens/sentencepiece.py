@@ -8,7 +8,7 @@ from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
 
 
 class SentencePieceEncoder:
-    """Merges the adjacent pair with the highest score; on ties, the leftmost."""
+    """Merges the adjacent pair with the highest score, on ties the leftmost pair."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool) -> None:
         self._add_space_prefix = add_space_prefix
@@ -24,5 +24,5 @@ class SentencePieceEncoder:
             return self._model.encode(text.replace(" ", SPACE_MARK).encode())
         except IndexError as error:
             raise TokenizerError(
-                f"the text holds {str(error)!r}, for which this vocabulary has no token and no unknown token"
+                f"the text has {str(error)!r} without a token, and the vocabulary has no unknown token"
             ) from None

@@ -1,6 +1,6 @@
-"""Special tokens: BOS, EOS, separators, end-of-generation tokens, tokens parsed in text.
+"""Special tokens: BOS, EOS, separators, end-of-generation tokens, and tokens parsed in text.
 
-GGUF files have some of these ids; the others are detected by the token texts, as converters write them.
+GGUF files have some of these ids. The others are detected by the token texts that converters write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from woolly.tokens.vocabulary import TokenType, Vocabulary
 
 _DEEPSEEK_END = "<｜end▁of▁sentence｜>"
 
-# Token texts per role, if the file has no id for it; the first one in the vocabulary wins.
+# Token texts per role, used if the file has no id. The first text in the vocabulary wins.
 _ROLE_TEXTS: dict[str, tuple[str, ...]] = {
     "eot": (
         "<|eot_id|>",
@@ -67,8 +67,9 @@ _ROLE_TEXTS: dict[str, tuple[str, ...]] = {
     "fim_sep": ("<|file_sep|>",),
 }
 
-# End-of-generation tokens in every vocabulary, regardless of their type in the file. Not </s>: as a normal token it
-# closes struck-out HTML, as in Qwen.
+# End-of-generation tokens in every vocabulary, regardless of their type in the file. Excludes </s>, which as a normal
+# token
+# closes struck-out HTML, for example in Qwen.
 _STOP_TEXTS = (
     *_ROLE_TEXTS["eot"],
     "<|return|>",
@@ -83,10 +84,10 @@ _STOP_TEXTS = (
     "[e~[",
 )
 
-# Channel markers of gpt-oss models: shown, and parsed in text.
+# Channel markers of gpt-oss, which are shown, and parsed in text.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Roles by model, if not in the file.
+# Defaults by model, if the file has no id.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
@@ -102,7 +103,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
     ("eot", "eot_token_id"),
     ("eom", "eom_token_id"),
     ("unk", "unknown_token_id"),
-    ("sep", "seperator_token_id"),  # misspelled in the format
+    ("sep", "seperator_token_id"),  # the format has this spelling
     ("pad", "padding_token_id"),
     ("mask", "mask_token_id"),
     ("fim_pre", "prefix_token_id"),
@@ -119,7 +120,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the special roles; None if the vocabulary has no such token."""
+    """Ids of the special roles. An id is None if the vocabulary has no such token."""
 
     bos: int | None = None
     eos: int | None = None
@@ -139,7 +140,7 @@ class SpecialTokens:
 
 
 def read_special_tokens(vocabulary: Vocabulary, has_default_bos: bool = True) -> SpecialTokens:
-    """Return the special tokens; correct `vocabulary.types` if a token's text contradicts its type."""
+    """Return the special tokens. Correct `vocabulary.types` if a token's text contradicts its type."""
     roles: dict[str, int] = {}
     n_tokens = len(vocabulary.texts)
     for role, index in _DEFAULT_IDS.get(vocabulary.model, {}).items():
@@ -177,7 +178,7 @@ def _find_stops(vocabulary: Vocabulary, roles: dict[str, int]) -> frozenset[int]
     def has(text: str) -> bool:
         return vocabulary.find(text) in stops
 
-    # Harmony and solar-open end a message with <|end|> and continue; they stop at <|return|>, <|call|> or <|flush|>.
+    # Harmony and solar-open end a message with <|end|> and continue. They stop at <|return|>, <|call|> or <|flush|>.
     calls = has("<|call|>") or has("<|calls|>")
     if has("<|end|>") and calls and (has("<|return|>") or has("<|flush|>")):
         stops -= (end := set(_present(vocabulary, ["<|end|>"])))
@@ -194,7 +195,7 @@ def _present(vocabulary: Vocabulary, texts: Iterable[str]) -> list[int]:
 
 
 def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
-    """Return the splitter that finds control, unknown and user-defined tokens in text."""
+    """Return a splitter that finds control, unknown and user-defined tokens in text."""
     types = vocabulary.types
     found = np.flatnonzero(
         (types == TokenType.CONTROL) | (types == TokenType.USER_DEFINED) | (types == TokenType.UNKNOWN)
@@ -215,7 +216,7 @@ def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
 
 
 def _strip_rules(vocabulary: Vocabulary, found: list[int]) -> tuple[set[int], set[int]]:
-    """Return the tokens that strip whitespace before or after them, by model name: not in GGUF."""
+    """Return tokens that strip whitespace around themselves. GGUF has no key for it; the model name decides."""
     name = vocabulary.text("general.name").lower()
     pre = vocabulary.text("tokenizer.ggml.pre")
     architecture = vocabulary.text("general.architecture")

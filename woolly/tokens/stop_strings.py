@@ -1,15 +1,15 @@
-"""Stop string detection in streamed text, also across chunks."""
+"""Stop string detection in streamed text, including matches across chunks."""
 
 from __future__ import annotations
 
 
 class StopMatcher:
-    """Withholds text that may begin a stop string; the stop string itself is never returned."""
+    """Holds back text that may begin a stop string. The stop string itself is never returned."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._buffer = ""
-        self.found: str | None = None  # the stop string found; the longest if several begin at the same position
+        self.found: str | None = None  # found stop string; the longest if several begin at the same position
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that may be shown, and True if a stop string was found."""
@@ -26,7 +26,7 @@ class StopMatcher:
         return shown, False
 
     def finish(self) -> str:
-        """Return the withheld text at the end of the stream."""
+        """Return the text that was held back, at the end of the stream."""
         buffer, self._buffer = self._buffer, ""
         return buffer
 

@@ -1,4 +1,4 @@
-"""Tokenizer: encoding and decoding, configured by GGUF metadata."""
+"""Tokenizer, configured by GGUF metadata: encoding and decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _FOUND = (*_HIDDEN, TokenType.USER_DEFINED)
 
 
-_MAX_BREAKS = 8  # rounds: a broken token may leave another one behind
+_MAX_BREAKS = 8  # maximum rounds, because a broken token may leave another token
 
 
 class _Encoder(Protocol):
@@ -36,8 +36,8 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         if vocabulary.model not in _MODELS:
             raise UnsupportedError(
-                f"the tokenizer {vocabulary.model!r} (tokenizer.ggml.model) is not one of {', '.join(_MODELS)}, "
-                "which are those that Woolly knows"
+                f"the tokenizer {vocabulary.model!r} (tokenizer.ggml.model) is not supported; expected one of"
+                f" {', '.join(_MODELS)}"
             )
         pre: Pretokenizer | None = None
         self.model: str = vocabulary.model
@@ -60,20 +60,21 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Read the vocabulary of a GGUF file; tensors are not read."""
+        """Read the vocabulary of a GGUF file, without its tensors."""
         with open_gguf(path) as file:
             return cls.from_metadata(file.metadata)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build from the `tokenizer.ggml.*` keys of `metadata`."""
+        """Create a tokenizer from the `tokenizer.ggml.*` keys of `metadata`."""
         return cls(read_vocabulary(metadata))
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Encode `text`.
 
         `add_special` adds BOS and EOS tokens as configured in the file. `parse_special` parses control tokens in the
-        text; user-defined tokens are always parsed.
+        text;
+        user-defined tokens are always parsed.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"only text (str) can be encoded, not {type(text).__name__}")
@@ -81,8 +82,8 @@ class Tokenizer:
             data = text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError(
-                f"the text holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}; "
-                "only whole Unicode characters can be encoded"
+                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}; "
+                "only complete Unicode characters can be encoded"
             ) from None
         out = list(self._first) if add_special else []
         after_special = True
@@ -114,15 +115,15 @@ class Tokenizer:
         return text
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Encode a text pair: the ids of the first text, and of the second with its end."""
+        """Encode a text pair. Return the ids of the first text, and of the second text with the end tokens."""
         return self.encode_first(first), self.encode_second(second)
 
     def encode_first(self, text: str) -> list[int]:
-        """Encode the first text of a pair, up to the second."""
+        """Encode the first text of a pair, up to the second text."""
         return self.encode(text) + list(self._between)
 
     def encode_second(self, text: str) -> list[int]:
-        """Encode the second text of a pair, with its end."""
+        """Encode the second text of a pair, with the end tokens."""
         return [*self.encode(text, add_special=False), *self._last]
 
     @property
@@ -131,12 +132,13 @@ class Tokenizer:
         return len(self._last)
 
     def decode(self, ids: Sequence[int], skip_special: bool = False, *, strip_prefix: bool = True) -> str:
-        """Decode `ids`; bytes that are not UTF-8 become U+FFFD.
+        """Decode `ids`. Bytes that are not UTF-8 become U+FFFD.
 
-        `skip_special` omits control tokens. `strip_prefix` removes the space that `encode` prepends; set it to false
-        for text that continues another.
+        `skip_special` omits control tokens. `strip_prefix` removes the space that `encode` prepends; set it to False
+        for text that
+        continues another text.
         """
-        # str and bytes are sequences too, but never ids.
+        # str and bytes are also sequences, but not ids.
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise TokenizerError(f"only a sequence of token ids can be decoded, not {type(ids).__name__}")
         strip = strip_prefix and self.adds_space_prefix
@@ -147,7 +149,7 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", "replace")
 
     def render(self, id: int, strip: bool, skip_special: bool) -> tuple[bytes, bool]:
-        """Return the bytes of a token at its position, and True if the space before the next token is dropped."""
+        """Return the bytes of a token at its position, and True if a space before the next token is dropped."""
         data = self.token_bytes(id)
         kind = self._types[id]
         if kind in _FOUND:
@@ -155,7 +157,7 @@ class Tokenizer:
         return data[1:] if strip and data.startswith(b" ") else data, strip and not data
 
     def token_bytes(self, id: int) -> bytes:
-        """Return the bytes of a token; the text of a control token."""
+        """Return the bytes of a token. For a control token, these are the bytes of its text."""
         self._check(id)
         data = self._bytes[id]
         if data is None:
@@ -168,7 +170,7 @@ class Tokenizer:
         return self._text(id)
 
     def is_special(self, id: int) -> bool:
-        """Return True if a token is a control or unknown token, which `skip_special` leaves out."""
+        """Return True if a token is a control or unknown token, which `skip_special` omits."""
         self._check(id)
         return self._types[id] in _HIDDEN
 
@@ -216,7 +218,7 @@ class Tokenizer:
         if type(id) is not int and (isinstance(id, bool) or not isinstance(id, (int, np.integer))):
             raise TokenizerError(f"a token id must be an integer, not {type(id).__name__}")
         if not 0 <= id < len(self._texts):
-            raise TokenizerError(f"token id {id} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}")
+            raise TokenizerError(f"token id {id} is not in the vocabulary (0 to {self.n_vocab - 1})")
 
     def _text(self, id: int) -> str:
         return self._texts[int(id)].decode("utf-8", "surrogateescape")
@@ -245,7 +247,7 @@ class Tokenizer:
             make = partial(BytePairEncoder, vocabulary, pre, unknown, lowercase and self.model == "whitespace")
             return LazyBpeEncoder(make) if vocabulary.is_ranked else make()
         if self.model == "rwkv":
-            from woolly.tokens.rwkv import RwkvEncoder  # lazy imports: a model uses one of these encoders
+            from woolly.tokens.rwkv import RwkvEncoder  # imported late because a model uses only one encoder
 
             return RwkvEncoder(vocabulary, unknown)
         if self.model == "plamo2":
@@ -271,7 +273,7 @@ class Tokenizer:
         )
 
     def _read_ends(self, vocabulary: Vocabulary, pre: Pretokenizer | None) -> None:
-        """Return `add_bos`, `add_eos`, and the ids added before and after a text."""
+        """Read `add_bos`, `add_eos`, and the ids added before and after a text."""
         self.add_bos: bool = vocabulary.flag(
             "add_bos_token", self.model in ("llama", "bert") or (pre is not None and pre.add_bos)
         )
@@ -282,10 +284,10 @@ class Tokenizer:
         last = (self.special.sep if self.model == "bert" else self.special.eos) if self.add_eos else None
         if (self.add_bos and first is None) or (self.add_eos and last is None):
             which = "beginning" if self.add_bos and first is None else "end"
-            raise TokenizerError(f"the file asks for the {which} token to be added to texts, but names none")
+            raise TokenizerError(f"the file requires adding the {which} token, but has no id for it")
         self._first: tuple[int, ...] = () if first is None else (first,)
         self._last: tuple[int, ...] = () if last is None else (last,)
-        # XLM-RoBERTa separates a text pair by two tokens; older files do not have the key.
+        # XLM-RoBERTa separates a text pair by two tokens. Older files do not have the key.
         is_doubled = vocabulary.flag("add_sep_token", self.model == "t5" and self.add_bos and self.add_eos)
         sep = self.special.eos if self.special.sep is None else self.special.sep
         self._between: tuple[int, ...] = () if sep is None or not is_doubled or self.model == "bert" else (sep,)

@@ -25,7 +25,7 @@ class UnigramEncoder:
                 vocabulary.texts, scores, vocabulary.kinds, number, charsmap, add_space_prefix, merge_spaces
             )
         except ValueError as error:
-            raise TokenizerError(f"the vocabulary cannot be built, for its {error}") from None
+            raise TokenizerError(f"cannot build the vocabulary: {error}") from None
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         """Return the ids of a text without special tokens."""
@@ -33,10 +33,10 @@ class UnigramEncoder:
             return self._model.encode(text.encode())
         except IndexError as error:
             raise TokenizerError(
-                f"the text holds {str(error)!r}, for which this vocabulary has no token and no unknown token"
+                f"the text has {str(error)!r} without a token, and the vocabulary has no unknown token"
             ) from None
         except ValueError as error:
-            raise TokenizerError(f"the text cannot be encoded, for {error}") from None
+            raise TokenizerError(f"cannot encode the text: {error}") from None
 
 
 def _charsmap(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Validated vocabulary of a GGUF file: texts, types, scores and merges."""
+"""Validated vocabulary of a GGUF file: tokens, types, scores and merges."""
 
 from __future__ import annotations
 
@@ -35,40 +35,38 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token list of a file, and its metadata."""
+    """Tokens of a file and their metadata."""
 
     model: str  # tokenizer.ggml.model
-    texts: _native.Texts  # by id
-    types: NDArray[np.int32]  # TokenType by id
+    texts: _native.Texts  # per id
+    types: NDArray[np.int32]  # TokenType per id
     metadata: Mapping[str, Any]
 
     @cached_property
     def map(self) -> _native.PieceMap:
-        """Text to id; the later id wins for equal texts."""
+        """Map of token text to id. For equal texts, the last id wins."""
         return _native.PieceMap(self.texts)
 
     @cached_property
     def tokens(self) -> list[str]:
-        """Texts by id; bytes that are not UTF-8 are surrogate-escaped."""
+        """Token texts by id. Bytes that are not UTF-8 are surrogate-escaped."""
         return [text.decode("utf-8", "surrogateescape") for text in self.texts.tolist()]
 
     def find(self, text: str) -> int | None:
-        """Return the id of a text, None if it is not a token."""
+        """Return the id of a token text, or None."""
         index = self.map.find(text.encode("utf-8", "surrogateescape"))
         return None if index < 0 else index
 
     @property
     def kinds(self) -> bytes:
-        """Types, one byte each."""
+        """Token types, one byte each."""
         return self.types.astype(np.uint8).tobytes()
 
     def scores(self) -> NDArray[np.float32]:
         """Finite score per token."""
         scores = _numbers(self.metadata, "tokenizer.ggml.scores", len(self.texts), np.float32)
         if scores is None:
-            raise TokenizerError(
-                f"the file has no tokenizer.ggml.scores, which a {self.model!r} vocabulary needs to order its pieces"
-            )
+            raise TokenizerError(f"the file has no tokenizer.ggml.scores, which a {self.model!r} vocabulary needs")
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise TokenizerError(
@@ -78,12 +76,12 @@ class Vocabulary:
 
     @property
     def is_ranked(self) -> bool:
-        """True if merges follow from the token order, as in whisper.cpp's files."""
+        """True if the token order determines the merges, as in whisper.cpp's files."""
         is_whisper = self.text("general.architecture") == "whisper"
         return is_whisper and "tokenizer.ggml.merges" not in self.metadata
 
     def merges(self) -> _native.Texts:
-        """Merges in order of priority, each "left right"."""
+        """Merges in order of priority, each as "left right"."""
         merges = _texts(self.metadata, "tokenizer.ggml.merges")
         if merges is None and self.is_ranked:
             words = [text for text, kind in zip(self.tokens, self.types, strict=True) if kind == TokenType.NORMAL]
@@ -93,14 +91,14 @@ class Vocabulary:
         return merges
 
     def flag(self, name: str, default: bool) -> bool:
-        """Boolean `tokenizer.ggml.<name>`."""
+        """Return the boolean `tokenizer.ggml.<name>`."""
         value = self.metadata.get(f"tokenizer.ggml.{name}", default)
         if not isinstance(value, (bool, np.bool_)):
             raise TokenizerError(f"tokenizer.ggml.{name} is {value!r}, but must be true or false")
         return bool(value)
 
     def text(self, key: str) -> str:
-        """Return a string of the metadata; empty if it is missing."""
+        """Return a string of the metadata, empty if it is missing."""
         value = self.metadata.get(key, "")
         if not isinstance(value, str):
             raise TokenizerError(f"{key} is {type(value).__name__}, but must be a string")
@@ -111,10 +109,10 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Read and validate the token list of `metadata`."""
     model = metadata.get("tokenizer.ggml.model")
     if not isinstance(model, str):
-        raise TokenizerError("the file has no tokenizer.ggml.model, so it does not say what its tokens are")
+        raise TokenizerError("the file has no tokenizer.ggml.model, so its tokenizer is unknown")
     texts = _texts(metadata, "tokenizer.ggml.tokens")
     if not texts:
-        raise TokenizerError(f"the file has no tokenizer.ggml.tokens, or none in it, for its {model!r} tokenizer")
+        raise TokenizerError(f"tokenizer.ggml.tokens is missing or empty; the {model!r} tokenizer needs it")
     if texts.has_empty:
         texts = _native.Texts([text or f"[EMPTY_{i}]".encode() for i, text in enumerate(texts.tolist())])
     types = _numbers(metadata, "tokenizer.ggml.token_type", len(texts), np.int32)
@@ -139,11 +137,11 @@ def _texts(metadata: Mapping[str, Any], key: str) -> _native.Texts | None:
     try:
         return _native.Texts([item.encode("utf-8", "surrogateescape") for item in items])
     except UnicodeEncodeError as error:
-        raise TokenizerError(f"{key} holds {error.object!r}, which has a lone surrogate") from None
+        raise TokenizerError(f"{key} has {error.object!r} with a lone surrogate") from None
 
 
 def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]) -> NDArray[Any] | None:
-    """Copy of the first `count` numbers of an array."""
+    """Return a copy of the first `count` numbers of an array."""
     value = metadata.get(key)
     if value is None:
         return None
@@ -154,5 +152,5 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]
     if numbers.ndim != 1 or numbers.dtype.kind not in "iufb":
         raise TokenizerError(f"{key} must be an array of numbers")
     if len(numbers) < count:
-        raise TokenizerError(f"{key} has {len(numbers)} values for {count} tokens, but needs one for each")
+        raise TokenizerError(f"{key} has {len(numbers)} values, but the vocabulary has {count} tokens")
     return numbers[:count].astype(dtype)

@@ -10,12 +10,12 @@ from woolly.tokens.vocabulary import SPACE_MARK, TokenType, Vocabulary
 
 
 class WordPieceEncoder:
-    """Splits words by greedy longest match from the left; a word that cannot be split is unknown."""
+    """Splits words by greedy longest match from the left. A word that cannot be split is unknown."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, lowercase: bool, strip_accents: bool) -> None:
         if unknown is None:
             raise TokenizerError("the 'bert' vocabulary has no tokenizer.ggml.unknown_token_id, which it needs")
-        # GGUF marks the start of a word; BERT marks its continuation.
+        # GGUF marks the start of a word, but BERT marks its continuation.
         control = (vocabulary.types == TokenType.CONTROL) | (vocabulary.types == TokenType.UNKNOWN)
         ids: dict[str, int] = {}
         for index, token in enumerate(vocabulary.tokens):
@@ -37,5 +37,5 @@ class WordPieceEncoder:
 
 
 def _clean(token: str) -> str:
-    """Return a token's text; bytes that are not UTF-8 become U+FFFD, as `tokenizers` needs."""
+    """Return a token's text. Bytes that are not UTF-8 become U+FFFD, because `tokenizers` needs valid UTF-8."""
     return token.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
