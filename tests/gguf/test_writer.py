@@ -248,7 +248,7 @@ def test_unwritable_path_is_named(tmp_path):
     with pytest.raises(GGUFError, match=r"nowhere.*cannot be written \(No such file or directory\)"):
         GGUFWriter(tmp_path / "nowhere" / "x.gguf").write()
     (tmp_path / "folder.gguf").mkdir()
-    with pytest.raises(GGUFError, match=r"folder\.gguf: the file cannot be written"):
+    with pytest.raises(GGUFError, match=r"folder\.gguf: cannot write the file"):
         GGUFWriter(tmp_path / "folder.gguf").write()
     assert [path.name for path in tmp_path.iterdir()] == ["folder.gguf"]
 

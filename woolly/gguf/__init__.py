@@ -1,4 +1,4 @@
-"""GGUF: reading and writing files."""
+"""Reading and writing of GGUF files."""
 
 from typing import TYPE_CHECKING
 

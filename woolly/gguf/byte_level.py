@@ -1,4 +1,4 @@
-"""Byte-level vocabularies: each byte as one printable character."""
+"""Byte-level vocabularies, which represent each byte by a printable character."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def quote(text: str) -> str:
 
 
 class Cursor:
-    """Reads consecutive little-endian values; errors name the file and the byte offset."""
+    """Reads consecutive little-endian values. Errors name the file and the byte offset."""
 
     __slots__ = ("_view", "bytes", "map", "n_bytes", "n_elements", "n_inner_arrays", "offset", "owner")
 
@@ -31,9 +31,9 @@ class Cursor:
         self._view = file.bytes.data
         self.n_bytes = file.n_bytes
         self.offset = 0
-        self.n_elements = 0  # of arrays read so far
-        self.n_inner_arrays = 0  # arrays within arrays read so far
-        self.owner = ""  # key or tensor being read; quoted in errors only
+        self.n_elements = 0  # elements of arrays read so far
+        self.n_inner_arrays = 0  # nested arrays read so far
+        self.owner = ""  # current key or tensor; only quoted in errors
 
     def error(self, problem: str, at: int | None = None) -> GGUFError:
         """Return an error at a byte offset (default: the current one)."""
@@ -64,7 +64,7 @@ class Cursor:
         return value
 
     def count(self, min_bytes: int, what: str, most: int | None = None) -> int:
-        """Read a 64-bit count of items of at least `min_bytes` bytes each, checked against the rest of the file."""
+        """Read a 64-bit count of items with at least `min_bytes` bytes each, checked against the rest of the file."""
         at = self.offset
         count = self.u64("the number of " + what)
         room = (self.n_bytes - self.offset) // min_bytes
@@ -79,7 +79,7 @@ class Cursor:
         return count
 
     def string(self, what: str, longest: int | None = None) -> str:
-        """Read a length-prefixed string; bytes that are not UTF-8 become surrogate escapes."""
+        """Read a length-prefixed string. Bytes that are not UTF-8 become surrogate escapes."""
         at = self.offset
         length = self.u64("the length of " + what)
         if longest is not None and length > longest:

@@ -1,7 +1,8 @@
-"""ggml's file format before GGUF, still used by whisper.cpp's models (`ggml-base.en.bin`).
+"""Reader of ggml's file format before GGUF, still used by whisper.cpp's models (`ggml-base.en.bin`).
 
 Sizes, tokens and tensors follow each other without alignment. `whisper_bin.py` and `parakeet_bin.py` read the sizes of
-each kind of model. Tensors stay mapped; unaligned f32 tensors are copied on first read.
+the
+two kinds of models. Tensors stay mapped; unaligned f32 tensors are copied on first read.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from woolly.quant.types import GGMLType
 
 Values = Mapping[str, tuple[Any, ValueType | None]]
 
-MAX_MELS = 512  # filters of a spectrogram: published models have 80 or 128
+MAX_MELS = 512  # filters of a spectrogram; published models have 80 or 128
 _MAGIC = b"lmgg"  # 0x67676d6c, little-endian
 _MAX_TENSORS = 1 << 13
-_MAX_TEXT_BYTES = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
+_MAX_TEXT_BYTES = 1 << 20  # total size of tokens; Whisper's tokens take 0.5 MB
 
 
 def is_ggml_bin(file: FileMap) -> bool:
-    """Return True if a file has ggml's magic bytes from before GGUF."""
+    """Return True if a file has the magic bytes of ggml's old format."""
     return file.bytes[:4].tobytes() == _MAGIC
 
 
 def read_floats(cursor: Cursor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Read the next numbers as an f32 tensor."""
+    """Read an f32 tensor without a header."""
     start = cursor.skip(4 * math.prod(shape), name)
     return aligned(Tensor(name, GGMLType.F32, shape, start, cursor.map))
 
 
 def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
-    """Read the tokens: a count, then each with its length."""
+    """Read the tokens: their count, then each token with its length."""
     at = cursor.offset
     count = cursor.u32("the number of tokens")
     if not least <= count <= most:
@@ -61,7 +62,7 @@ def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
 
 
 def token_list(texts: list[str]) -> bytearray:
-    """Return texts as a GGUF string array."""
+    """Return strings as a GGUF string array."""
     out = bytearray(struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, len(texts)))
     for text in texts:
         data = text.encode("utf-8", "surrogateescape")
@@ -73,7 +74,7 @@ def token_list(texts: list[str]) -> bytearray:
 def read_tensors(
     cursor: Cursor, name_of: Callable[[str], str | None], placed: Callable[[Tensor], Tensor], min_dimensions: int = 1
 ) -> dict[str, Tensor]:
-    """Read all tensors up to the end of the file. `name_of` returns the GGUF name, None to skip a tensor."""
+    """Read all tensors up to the end of the file. `name_of` returns the GGUF name, or None to skip a tensor."""
     tensors: dict[str, Tensor] = {}
     n_read = 0
     while cursor.offset < cursor.n_bytes:
@@ -102,7 +103,7 @@ def read_tensors(
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor aligned to 4 bytes, as kernels need: mapped, or copied on first read."""
+    """Return a tensor with 4-byte alignment, as kernels need: mapped, or copied on first read."""
     if tensor.type is not GGMLType.F32 or tensor.offset % 4 == 0:
         return tensor
     return replace(tensor, offset=0, file=LazyMap(tensor.file, tensor.n_bytes, tensor.dequantize))

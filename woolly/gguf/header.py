@@ -1,4 +1,4 @@
-"""Header of a GGUF file, read once and fully validated."""
+"""Header of a GGUF file, read once and validated completely."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ MAGIC = b"GGUF"
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
-# Maximum length of a key, by the specification. Its limit of 64 for tensor names is exceeded in practice.
+# Maximum key length of the specification. Its limit of 64 for tensor names is exceeded in practice.
 MAX_NAME = 65535
-# Several times the usual maximum (about 100 keys and 5,000 tensors, with names of 30 bytes). An entry costs a few
-# hundred bytes and a character up to four: both limit the memory of opening a file to its size plus 8 MB.
+# Several times the usual maximum, which is 100 keys and 5,000 tensors with names of 30 bytes. An entry costs a few
+# hundred
+# bytes and a character up to four. Both limits keep the memory of opening a file below its size plus 8 MB.
 MAX_ENTRIES = 1 << 12
 MAX_TENSORS = 1 << 14
-MAX_NAMES = 1 << 19  # bytes of all names together
+MAX_NAMES = 1 << 19  # total size of all names
 
-# Minimum size of an entry of each list, which bounds counts before anything is read.
+# Minimum entry size of each list, which bounds counts before anything is read.
 _MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8
 
@@ -55,17 +56,17 @@ class ShardAllowance:
 
 @dataclass(frozen=True)
 class Header:
-    """Validated content of a header."""
+    """Validated contents of a header."""
 
     version: int
     alignment: int
     metadata: Metadata
     tensors: dict[str, Tensor]
-    end: int  # of the header, before padding
+    end: int  # end of the header, before padding
 
 
 def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
-    """Read and check everything before the tensor data; GGUFError if it is invalid or exceeds the allowance."""
+    """Read and check everything before the tensor data. GGUFError if it is invalid or exceeds the allowance."""
     cursor = Cursor(file)
     version = _version(cursor)
     at = cursor.offset
@@ -89,7 +90,7 @@ def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
     alignment = _alignment(cursor, metadata, entries[ALIGNMENT_KEY].start if ALIGNMENT_KEY in entries else 0)
 
     found: dict[str, tuple[GGMLType, tuple[int, ...]]] = {}
-    offsets, places = array("Q"), array("Q")  # each tensor's data offset; its entry in the header
+    offsets, places = array("Q"), array("Q")  # per tensor: offset of the data, position of the header entry
     for index in range(n_tensors):
         at = cursor.offset
         name = _name(cursor, f"tensor {index}", allowance)
@@ -152,8 +153,8 @@ def _version(cursor: Cursor) -> int:
 
 
 def _another_form(magic: bytes, ninth: bytes) -> str:
-    """Return the message for a file that is not GGUF, with the fix."""
-    if ninth == b"{":  # a length of eight bytes, then a JSON header: safetensors
+    """Return the error message for a file that is not GGUF, with the fix."""
+    if ninth == b"{":  # safetensors: a length of eight bytes, then a JSON header
         return (
             "this is a safetensors file, not a GGUF file: give the folder of the model, which has config.json, too;"
             " `woolly convert FOLDER OUT` writes it as a GGUF file"

@@ -1,4 +1,4 @@
-"""Quantization of a file, from its tensors."""
+"""Main quantization type of a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def main_type(file: GGUFFile) -> str | None:
-    """Return the weight type with the most bytes; None without tensors."""
+    """Return the weight type with the most bytes, or None if there are no tensors."""
     n_bytes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         n_bytes[tensor.type.name] += tensor.n_bytes

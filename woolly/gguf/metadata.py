@@ -17,21 +17,21 @@ from woolly.gguf.values import ValueType
 if TYPE_CHECKING:
     from woolly.gguf.mapped_file import FileMap
 
-# GGUF allows nested arrays of any depth, and known files have none; this limits the recursion.
+# Limits the recursion. GGUF allows nested arrays of any depth, but known files have no nested arrays.
 _MAX_DEPTH = 4
 _MAX_INNER_ARRAYS = 1 << 16
-_MAX_ELEMENTS = 1 << 25  # of all arrays: a hundred times the largest vocabulary, and 0.2 s to scan
+_MAX_ELEMENTS = 1 << 25  # in all arrays; a hundred times the largest vocabulary, which takes 0.2 s to scan
 _ARRAY_HEADER = struct.Struct("<IQ")
 
 
 def text_of(metadata: Mapping[str, Any], key: str) -> str:
-    """Return the string of a key; empty if it is absent or not a string. Arrays compare elementwise."""
+    """Return a string of the metadata, empty if it is missing or not a string. Arrays compare elementwise."""
     value = metadata.get(key)
     return value if isinstance(value, str) else ""
 
 
 class StringArray(Sequence[str]):
-    """Array of strings, decoded completely on first access."""
+    """Array of strings. The first access decodes all strings."""
 
     __slots__ = ("_bytes", "_count", "_offset", "_strings")
 
@@ -69,7 +69,7 @@ class StringArray(Sequence[str]):
         return self._decoded().copy()
 
     def texts(self) -> _native.Texts:
-        """All strings as bytes, without a Python object per string: a tenth of the decoding time."""
+        """Return all strings as bytes. Without Python objects, this takes a tenth of the decoding time."""
         return _native.Texts.read(self._bytes, self._offset, self._count)
 
     def _decoded(self) -> list[str]:
@@ -80,11 +80,11 @@ class StringArray(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Location of a value: `start` is its type tag, `data` its first payload byte, `stop` its end."""
+    """Location of a value: `start` is the type tag, `data` the first payload byte, `stop` the end."""
 
     type: ValueType
-    element_type: ValueType | None  # of an array
-    count: int  # of an array; 1 otherwise
+    element_type: ValueType | None  # for arrays only
+    count: int  # number of array elements, else 1
     start: int
     data: int
     stop: int
@@ -143,15 +143,16 @@ def _skip_values(cursor: Cursor, type: ValueType, count: int, depth: int) -> Non
             if values.max() > 1:
                 at = int(values.argmax())
                 raise cursor.error(
-                    f"expected {quote(cursor.owner)} to hold booleans, 0 or 1, found {values[at]}", start + at
+                    f"expected {quote(cursor.owner)} to contain booleans (0 or 1), found {values[at]}", start + at
                 )
 
 
 class Metadata(Mapping[str, Any]):
-    """Key to value, in file order.
+    """Mapping of keys to values, in file order.
 
-    Scalars come as Python int, float, bool or str; numeric arrays as read-only NumPy views into the file;
-    arrays of strings as `StringArray`; arrays of arrays as lists of these.
+    Scalars are Python int, float, bool or str. Numeric arrays are read-only NumPy views into the file, arrays of
+    strings are
+    `StringArray`, and nested arrays are lists.
     """
 
     __slots__ = ("_entries", "_file", "_values")
@@ -183,20 +184,20 @@ class Metadata(Mapping[str, Any]):
         return f"Metadata({len(self)} keys of {self._file.path})"
 
     def get_type(self, key: str) -> ValueType:
-        """Return the declared type of a value; KeyError without the key."""
+        """Return the declared type of a value. Raises KeyError if the key is missing."""
         return self._entries[key].type
 
     def get_element_type(self, key: str) -> ValueType | None:
-        """Return the declared element type of an array; None for a scalar, KeyError without the key."""
+        """Return the declared element type of an array, or None for a scalar. Raises KeyError if the key is missing."""
         return self._entries[key].element_type
 
     def raw(self, key: str) -> NDArray[np.uint8]:
-        """Return the encoded value, type tag first, as `GGUFWriter.add_raw` accepts it."""
+        """Return the encoded value with its type tag, as accepted by `GGUFWriter.add_raw`."""
         entry = self._entries[key]
         return self._file.bytes[entry.start : entry.stop]
 
     def detach(self) -> None:
-        """Read every scalar and drop every array, so that the file's map is no longer needed."""
+        """Read all scalars and drop all arrays, so that the map of the file is no longer needed."""
         self._values = {key: self[key] for key, entry in self._entries.items() if entry.element_type is None}
 
 
@@ -208,7 +209,7 @@ def _scalar(data: NDArray[np.uint8], entry: Entry) -> Any:
 
 
 def _array(data: NDArray[np.uint8], type: ValueType, count: int, offset: int) -> tuple[Any, int]:
-    """Return the array at an offset checked by `read_entry`, and the offset of its end."""
+    """Return the array at an offset that `read_entry` has checked, and the offset of its end."""
     dtype = type.dtype
     if dtype is not None:
         stop = offset + count * dtype.itemsize

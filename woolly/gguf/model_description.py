@@ -1,4 +1,4 @@
-"""ModelDescription: metadata and tensors of a model file, existing or about to be written."""
+"""Metadata and tensors of a model file, which exists or is about to be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelDescription(Protocol):
-    """Interface of an open file, or of a file about to be written."""
+    """Interface of an open file, or of a file to be written."""
 
     @property
     def path(self) -> Path:
@@ -19,8 +19,8 @@ class ModelDescription(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Values by key."""
+        """Metadata by key."""
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Names, types and shapes, in file order."""
+        """Names, types and shapes of the tensors, in file order."""

@@ -1,4 +1,4 @@
-"""Overlay: metadata with overridden values for some keys (`--override-kv`)."""
+"""Metadata with overridden values (`--override-kv`)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Value = int | float | bool | str
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 _BOOLS = {"true": True, "false": False}
-_FORM = "KEY=TYPE:VALUE was expected, with a TYPE of int, float, bool or str"
+_FORM = "expected KEY=TYPE:VALUE, with a TYPE of int, float, bool or str"
 
 
 class Overlay(Metadata):
-    """Metadata of a file with overrides. A key may begin with "*." in place of the architecture."""
+    """Metadata of a file with overrides. Keys may begin with "*." instead of the architecture."""
 
     __slots__ = ("_given", "unread")
 
     def __init__(self, metadata: Metadata, given: Mapping[str, Value]) -> None:
-        """Raise RequestError for a value of another type than the file's."""
+        """Apply overrides. Raise RequestError for a value whose type differs from the file's."""
         super().__init__(metadata._file, metadata._entries)
         architecture = str(metadata.get("general.architecture", ""))
         self._given: dict[str, Value] = {}
         for name, value in given.items():
             key = f"{architecture}{name[1:]}" if name.startswith("*.") else name
             self._given[key] = _checked(key, value, metadata)
-        self.unread = set(self._given)  # keys that have not been read
+        self.unread = set(self._given)  # keys that were never read
 
     def __getitem__(self, key: str) -> Any:
         if key in self._given:
@@ -48,26 +48,26 @@ class Overlay(Metadata):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Overrides as text, in the format of `write_overrides`."""
+        """Overrides as strings, in the format of `write_overrides`."""
         return write_overrides(self._given)
 
     def check_read(self) -> None:
-        """Raise RequestError for an override that was never read, and so has no effect."""
+        """Raise RequestError for an override that was never read and therefore has no effect."""
         if self.unread:
             key = min(self.unread)
             raise RequestError(
-                f"metadata gives {key!r}, which nothing reads of this model: look for a slip in its name",
+                f"metadata gives {key!r}, which this model does not use; check the name",
                 field="metadata",
             )
 
 
 def parse_overrides(given: Mapping[str, Value] | str | Iterable[str] | None) -> dict[str, Value]:
-    """Return overrides by key, from a mapping or comma-separated texts such as llama.rope.freq_base=float:500000."""
+    """Return overrides by key, from a mapping or comma-separated strings such as llama.rope.freq_base=float:500000."""
     if isinstance(given, Mapping):
         for key, value in given.items():
             if not isinstance(key, str) or not isinstance(value, (int, float, bool, str)):
                 raise RequestError(
-                    f"metadata gives {key!r} as {value!r}; a name and a number, a bool or a text were expected",
+                    f"metadata gives {key!r} as {value!r}; expected a name and a number, a bool or a string",
                     field="metadata",
                 )
         return dict(given)
@@ -76,7 +76,7 @@ def parse_overrides(given: Mapping[str, Value] | str | Iterable[str] | None) -> 
 
 
 def write_overrides(given: Mapping[str, Value]) -> tuple[str, ...]:
-    """Return the texts that `parse_overrides` reads, in a fixed order."""
+    """Return overrides as strings for `parse_overrides`, in a fixed order."""
     return tuple(f"{key}={type(value).__name__}:{value}" for key, value in sorted(given.items()))
 
 
@@ -84,7 +84,7 @@ def _parse(text: str) -> tuple[str, Value]:
     key, is_there, typed = text.partition("=")
     kind, has_kind, value = typed.partition(":")
     if not (is_there and has_kind and key) or kind not in _TYPES:
-        raise RequestError(f"metadata holds {text[:80]!r}; {_FORM}", field="metadata")
+        raise RequestError(f"metadata override is {text[:80]!r}; {_FORM}", field="metadata")
     if kind == "bool":
         if value.lower() not in _BOOLS:
             raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is not a bool", field="metadata")
@@ -99,7 +99,7 @@ def _parse(text: str) -> tuple[str, Value]:
 
 
 def _checked(key: str, value: Value, metadata: Metadata) -> Value:
-    """Return the value in the file's type: an integer is accepted for a float; otherwise types must match."""
+    """Return the value in the file's type. Integers are accepted for floats; otherwise the types must match."""
     if key not in metadata:
         return value
     old = metadata[key]

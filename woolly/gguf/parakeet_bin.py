@@ -1,7 +1,8 @@
 """Reader of whisper.cpp's Parakeet files (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), presented as GGUF.
 
-The files have the tensors of NeMo's checkpoint under NeMo's names, except for the LSTM: its two biases are summed, and
-its gates are in the order input, forget, output, cell. Tensors are renamed as in FastConformer projectors.
+The files have the tensors of NeMo's checkpoint under NeMo's names, except for the LSTM: its two biases are added, and
+its
+gates are in the order input, forget, output, cell. Tensors get the names of FastConformer projectors.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _SIZES = (
     *("subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers"),
     *("n_tdt_durations", "n_max_tokens"),
 )
-_MAX_SIZE = 1 << 16  # of any header field
+_MAX_SIZE = 1 << 16  # maximum of any header field
 _MAX_DURATION = 64  # frames
 _N_FFT, _SUBSAMPLING = 512, 8  # supported values
-BLANK = "<blank>"  # last token, not named in the file
+BLANK = "<blank>"  # last token; not in the file
 
 _BLOCK = {
     "norm_feed_forward1": "ffn_norm",
@@ -84,15 +85,15 @@ def is_parakeet_bin(file: FileMap) -> bool:
 
 
 def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
-    """Return metadata and tensors as GGUF has them, and the bytes before the tensors."""
+    """Return metadata and tensors as in a GGUF file, and the number of bytes before the tensors."""
     cursor = Cursor(file)
     cursor.skip(4, "the magic")
     sizes = {name: cursor.u32(name) for name in _SIZES}
     if not all(0 < sizes[name] <= _MAX_SIZE for name in _SIZES if name != "ftype"):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
-        raise UnsupportedError(f"{file.path}: this is not a Parakeet model of whisper.cpp (found: {found})")
+        raise UnsupportedError(f"{file.path}: the file is not a Parakeet model of whisper.cpp (found: {found})")
     if sizes["n_mels"] > MAX_MELS:
-        raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; up to {MAX_MELS} were expected")
+        raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; expected at most {MAX_MELS}")
     at = cursor.offset
     n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
     if (n, n_bins) != (sizes["n_mels"], _N_FFT // 2 + 1):
@@ -127,17 +128,17 @@ def _check_tensors(file: FileMap, sizes: dict[str, int], tensors: dict[str, Tens
     for name, tensor in tensors.items():
         size, n = ("n_conv_kernel", width) if name.endswith(".conv_dw.weight") else columns.get(name, ("", 0))
         if n and tensor.n_elements != n * sizes[size]:
-            raise UnsupportedError(f"{file.path}: {size} is {sizes[size]}, but {name} has the shape {tensor.shape}")
+            raise UnsupportedError(f"{file.path}: {size} is {sizes[size]}, but {name} has shape {tensor.shape}")
     joint, n = tensors.get("dec.joint.bias"), n_tokens + sizes["n_tdt_durations"]
     if joint is not None and (joint.type not in (GGMLType.F32, GGMLType.F16) or joint.shape != (n,)):
         raise UnsupportedError(
-            f"{file.path}: the joint network's bias is {joint.shape} of {joint.type.name}; {n} numbers of F32 or F16"
-            " were expected"
+            f"{file.path}: the joint network's bias is {joint.shape} of {joint.type.name}; expected {n} numbers of F32"
+            " or F16"
         )
 
 
 def _name(own: str) -> str | None:
-    """Return the GGUF name; unknown names stay and are rejected as unused."""
+    """Return the GGUF name. Unknown names are unchanged, and rejected later as unused."""
     if own.endswith(".num_batches_tracked"):
         return None
     if found := _IN_LAYER.fullmatch(own):
@@ -154,7 +155,7 @@ def _name(own: str) -> str | None:
 
 
 def _placed(tensor: Tensor) -> Tensor:
-    """Return the tensor aligned, biases as vectors."""
+    """Return the tensor with 4-byte alignment. Biases become vectors."""
     if tensor.type is GGMLType.F32 and tensor.name.endswith(".bias"):
         tensor = replace(tensor, shape=(tensor.n_elements,))
     return aligned(tensor)

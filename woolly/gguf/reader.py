@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from woolly.gguf.tensor import Tensor
 
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
-# The largest models have about 200 shards; each costs a map and its path.
+# The largest models have about 200 shards. Each shard costs a memory map and a path.
 _MAX_SHARDS = 1024
 _COUNTS = (
     *(ValueType.UINT8, ValueType.INT8, ValueType.UINT16, ValueType.INT16),
@@ -31,9 +31,9 @@ _COUNTS = (
 
 
 class GGUFFile:
-    """An open model: metadata of the first file, and tensors of all shards in file order.
+    """Open model: metadata of the first file, and tensors of all shards in file order.
 
-    Files are memory-mapped and read lazily. Closing drops the maps; arrays in use stay valid.
+    Files are memory-mapped and read lazily. Closing drops the maps, but arrays in use stay valid.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class GGUFFile:
         return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
 
     def overlay(self, given: Mapping[str, Value]) -> None:
-        """Override values of metadata keys; RequestError for a value of another type."""
+        """Override metadata values. Raise RequestError for a value whose type differs from the file's."""
         if given:
             self.metadata = Overlay(self.metadata, given)
 
@@ -83,7 +83,7 @@ class GGUFFile:
             file.check()
 
     def close(self) -> None:
-        """Drop the maps. Scalars of the metadata stay readable; arrays and tensors raise GGUFError."""
+        """Drop the maps. Scalar metadata stays readable; arrays and tensors raise GGUFError."""
         if not self._is_closed:
             self._is_closed = True
             self.metadata.detach()
@@ -92,10 +92,11 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file; given the first of several shards, open them all. Also opens models of whisper.cpp.
+    """Open a GGUF file, all shards of a split model (given the first), or a model of whisper.cpp.
 
     GGUFError names the file and the invalid byte. A file that opens can be read to its last byte. Opening allocates at
-    most the size of the files and 8 MB.
+    most
+    the size of the files plus 8 MB.
     """
     file = FileMap(Path(path))
     if is_ggml_bin(file):
@@ -143,7 +144,7 @@ def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
     if key not in header.metadata:
         return default
     type = header.metadata.get_type(key)
-    # The type first: a value that is not a number may be a very long string.
+    # Check the type first: a value that is not a number may be a very long string.
     value: int = header.metadata[key] if type in _COUNTS else -1
     if value < 0:
         found = f"the {type.name} {value}" if type in _COUNTS else type.name
@@ -152,7 +153,7 @@ def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
 
 
 def _check_first(file: FileMap, header: Header, count: int) -> str:
-    """Check that this is shard 1 under a name from which the other names follow; return the name's stem."""
+    """Check that this is shard 1 and its name determines the other names. Return the name's stem."""
     name = _SHARD_NAME.fullmatch(file.path.name)
     number = _split_number(file, header, "split.no", 0)
     if number:

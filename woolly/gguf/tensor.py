@@ -1,4 +1,4 @@
-"""One tensor of a GGUF file."""
+"""Tensor of a GGUF file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Tensor:
 
     name: str
     type: GGMLType
-    shape: tuple[int, ...]  # NumPy order, outermost first: the reverse of GGUF's dimensions
-    offset: int  # of its first byte, in its own file
+    shape: tuple[int, ...]  # NumPy order, outermost first (GGUF has the reverse order)
+    offset: int  # offset of the data in its file
     file: FileMap = field(repr=False, compare=False)
 
     @property
     def path(self) -> Path:
-        """File that contains it."""
+        """File that contains the tensor."""
         return self.file.path
 
     @property
@@ -46,7 +46,7 @@ class Tensor:
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """Bytes of the tensor, a read-only view into the file of shape (*shape[:-1], bytes per row)."""
+        """Data of the tensor: a read-only view into the file, of shape (*shape[:-1], bytes per row)."""
         flat = self.file.bytes[self.offset : self.offset + self.n_bytes]
         return flat.reshape(*self.shape[:-1], self.type.row_bytes(self.shape[-1] if self.shape else 1))
 
@@ -61,7 +61,7 @@ class Tensor:
         if rows is None:
             return dequantize(data, self.type).reshape(self.shape)
         if len(self.shape) < 2:
-            # The only axis is split into blocks, so rows cannot be selected before decoding.
+            # The only axis is split into blocks, so rows can only be selected after decoding.
             picked: NDArray[np.float32] = dequantize(data, self.type)[rows].copy()
             return picked
         return dequantize(data[rows], self.type)

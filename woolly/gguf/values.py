@@ -31,7 +31,7 @@ class ValueType(enum.IntEnum):
 
     @property
     def dtype(self) -> np.dtype[np.generic] | None:
-        """Little-endian NumPy type of a fixed-size value; None for STRING and ARRAY."""
+        """Little-endian NumPy type of a fixed-size value, or None for STRING and ARRAY."""
         return _DTYPES.get(self)
 
 
@@ -72,16 +72,16 @@ _BY_DTYPE = {type.dtype: type for type in ValueType if type.dtype is not None}
 
 
 def encode_string(text: str) -> bytes:
-    """Encode a length-prefixed string; surrogate escapes become the original bytes."""
+    """Encode a length-prefixed string. Surrogate escapes become the original bytes."""
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise GGUFError(f"expected text that UTF-8 can hold, found {text!r:.80} ({error.reason})") from None
+        raise GGUFError(f"expected a string that UTF-8 can encode, found {text!r:.80} ({error.reason})") from None
     return struct.pack("<Q", len(data)) + data
 
 
 def encode_value(value: Any, type: ValueType | None) -> bytes:
-    """Encode a value with its type tag. For a sequence, `type` is that of its elements."""
+    """Encode a value with its type tag. For a sequence, `type` is the element type."""
     if isinstance(value, np.ndarray) and value.ndim != 1:
         if value.ndim == 0:
             return encode_value(value[()], type)
@@ -116,9 +116,9 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _infer(items: Sequence[Any]) -> ValueType:
-    """Return the type that fits all items: strings, booleans, integers, or numbers."""
+    """Return the first of string, boolean, integer and float that fits all items."""
     if not items:
-        raise GGUFError("expected the element type of an empty array, which cannot be told from its elements")
+        raise GGUFError("expected an element type, because the array is empty")
     if all(isinstance(item, str) for item in items):
         return ValueType.STRING
     if all(isinstance(item, (bool, np.bool_)) for item in items):
@@ -133,7 +133,7 @@ def _infer(items: Sequence[Any]) -> ValueType:
         for type, first, end in _INTEGER_RANGES:
             if first <= low and high < end:
                 return type
-        raise GGUFError(f"expected whole numbers within 64 bits, found {low if low < 0 else high}")
+        raise GGUFError(f"expected integers within 64 bits, found {low if low < 0 else high}")
     raise GGUFError(f"expected a string, a boolean, a number, or a sequence of one of them, found {items[0]!r:.80}")
 
 
@@ -151,4 +151,4 @@ def _encode_scalar(value: Any, type: ValueType) -> bytes:
                 return struct.pack(_FORMATS[type], value)
             except (struct.error, OverflowError):
                 pass
-    raise GGUFError(f"expected a value that {type.name} can hold, found {value!r:.80}")
+    raise GGUFError(f"expected a value within the range of {type.name}, found {value!r:.80}")

@@ -1,7 +1,8 @@
 """Reader of whisper.cpp's Whisper files (`ggml-base.en.bin`), presented as GGUF.
 
-This is the common file format of Whisper models; no GGUF form is established. Tensors stay mapped, under the GGUF names
-of projectors and T5. The decoder's positions and unaligned f32 tensors are copied on first read.
+This is the common file format of Whisper models; there is no established GGUF form. Tensors stay mapped and get the
+GGUF
+names of projectors and T5. The decoder's positions and unaligned f32 tensors are copied on first read.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
 )
-_MAX_SIZE = 1 << 13  # of any header field but n_vocab: six times the largest
+_MAX_SIZE = 1 << 13  # maximum of header fields except n_vocab; six times the largest
 _N_SOURCE = 1500  # encoder rows
 _N_TIMES = _N_SOURCE + 1  # timestamp tokens, 20 ms each
 _CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
-_ENGLISH = 51864  # vocabulary size of English-only models; multilingual ones are larger
+_ENGLISH = 51864  # vocabulary size of English-only models; multilingual models are larger
 
-# In token order; the last is in large-v3 only.
+# In token order. Only large-v3 has the last one.
 _CODES = (
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml"
     " cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am"
@@ -87,7 +88,7 @@ _IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d{1,3})\.(.+)\.(weight|bia
 
 
 def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
-    """Return metadata and tensors as GGUF has them, and the bytes before the tensors."""
+    """Return metadata and tensors as in a GGUF file, and the number of bytes before the tensors."""
     cursor = Cursor(file)
     cursor.skip(4, "the magic")
     sizes = {name: cursor.u32(name) for name in _SIZES}
@@ -115,14 +116,14 @@ def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
     if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MAX_SIZE for n in _SIZES[1:-1]):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(
-            f"{cursor.map.path}: this old ggml file is not a Whisper model, which has {least} to {most} tokens"
-            f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
+            f"{cursor.map.path}: this old ggml file is not a Whisper model, which has {least} to {most} tokens (found:"
+            f" {found}); for other models, use the GGUF file"
         )
     if sizes["n_mels"] > MAX_MELS:
-        raise UnsupportedError(f"{cursor.map.path}: n_mels is {sizes['n_mels']}; up to {MAX_MELS} were expected")
+        raise UnsupportedError(f"{cursor.map.path}: n_mels is {sizes['n_mels']}; expected at most {MAX_MELS}")
     if sizes["n_audio_ctx"] != _N_SOURCE:
         raise UnsupportedError(
-            f"{cursor.map.path}: n_audio_ctx is {sizes['n_audio_ctx']}; Whisper's encoder has {_N_SOURCE} rows of 30 s"
+            f"{cursor.map.path}: n_audio_ctx is {sizes['n_audio_ctx']}; Whisper's encoder has {_N_SOURCE} rows per 30 s"
         )
     for one, other in (("n_audio_state", "n_text_state"), ("n_audio_head", "n_text_head")):
         if sizes[one] != sizes[other]:
@@ -142,7 +143,7 @@ def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
 
 
 def _read_tokens(cursor: Cursor, n_vocab: int) -> bytearray:
-    """Return the vocabulary as in GGUF. The file has the text tokens; special tokens are fixed."""
+    """Return the vocabulary as in GGUF. Text tokens are in the file; special tokens are fixed."""
     special = special_tokens(n_vocab)
     n_text = n_vocab - len(special)
     texts = read_texts(cursor, n_text, n_vocab)[:n_text]  # some files include <|endoftext|>
@@ -150,7 +151,7 @@ def _read_tokens(cursor: Cursor, n_vocab: int) -> bytearray:
 
 
 def _name(own: str) -> str:
-    """Return the GGUF name; unknown names stay and are rejected as unused."""
+    """Return the GGUF name. Unknown names are unchanged, and rejected later as unused."""
     found = _IN_BLOCK.fullmatch(own)
     if found is None or found[3] not in _BLOCK:
         return _ROOT.get(own, own)
@@ -158,7 +159,7 @@ def _name(own: str) -> str:
 
 
 def _placed(cursor: Cursor, positions: tuple[int, int], tensor: Tensor) -> Tensor:
-    """Return the tensor aligned to 4 bytes, mapped or copied on first read.
+    """Return the tensor with 4-byte alignment, mapped or copied on first read.
 
     The position table gets zero rows for the encoder. Filter biases become vectors.
     """

@@ -40,11 +40,11 @@ class _Tensor:
     type: GGMLType
     shape: tuple[int, ...]
     n_bytes: int
-    parts: Callable[[], Iterable[NDArray[np.uint8]]]  # its bytes, in order
+    parts: Callable[[], Iterable[NDArray[np.uint8]]]  # data of the tensor, in order
 
 
 class GGUFWriter:
-    """Collects metadata and tensors, in order, and writes them as one file."""
+    """Collects metadata and tensors in order, and writes them to one file."""
 
     def __init__(self, path: str | os.PathLike[str], *, version: int = 3, alignment: int = DEFAULT_ALIGNMENT) -> None:
         if version not in (2, 3):
@@ -58,9 +58,9 @@ class GGUFWriter:
     def add(self, key: str, value: Any, type: ValueType | None = None) -> None:
         """Add a metadata value.
 
-        Without a type, a whole number becomes the first of UINT32, INT32, UINT64 and INT64 that holds it,
-        and other numbers FLOAT32; NumPy values keep their own type. For a sequence, `type` is that of its
-        elements.
+        The default type of an integer is the first of UINT32, INT32, UINT64 and INT64 that can store it. Other numbers
+        are
+        FLOAT32, and NumPy values keep their type. For a sequence, `type` is the element type.
         """
         try:
             encoded = encode_value(value, type)
@@ -79,7 +79,7 @@ class GGUFWriter:
         self._values[key] = data.data if isinstance(data, np.ndarray) else data
 
     def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType | None = None) -> None:
-        """Add a tensor of numbers, stored as `type`: by default F16 for float16 and F32 for other floats."""
+        """Add a tensor of numbers, stored as `type`. The default is F16 for float16 arrays and F32 for other floats."""
         if array.dtype.kind != "f":
             raise GGUFError(f"{self.path}: tensor {name!r}: expected an array of floats, found {array.dtype}")
         if type is None:
@@ -91,7 +91,7 @@ class GGUFWriter:
         self.add_raw_tensor(name, type, array.shape, data)
 
     def add_raw_tensor(self, name: str, type: GGMLType, shape: Sequence[int], data: bytes | NDArray[np.uint8]) -> None:
-        """Add an encoded tensor. The array is referenced until `write`, not copied."""
+        """Add an encoded tensor. The array is not copied, but referenced until `write`."""
         flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
         tensor = self._describe(name, type, shape, lambda: (flat,))
         if flat.dtype != np.uint8 or flat.size != tensor.n_bytes:
@@ -104,7 +104,7 @@ class GGUFWriter:
     def add_streamed_tensor(
         self, name: str, type: GGMLType, shape: Sequence[int], parts: Callable[[], Iterable[NDArray[np.uint8]]]
     ) -> None:
-        """Add a tensor that is generated part by part while the file is written: `write` calls `parts`."""
+        """Add a tensor that is generated in parts while the file is written. `write` calls `parts`."""
         self._tensors[name] = self._describe(name, type, shape, parts)
 
     def n_bytes(self) -> int:
@@ -135,7 +135,7 @@ class GGUFWriter:
     def write(self, *, pad_end: bool | None = None) -> None:
         """Write to a temporary file, then rename it.
 
-        `pad_end` pads the end to the alignment; by default, if there are tensors.
+        `pad_end` pads the end of the file to the alignment. It is the default if there are tensors.
         """
         self._check_limits()
         temporary = self.path.with_name(f".woolly-{secrets.token_hex(8)}.part")
@@ -149,7 +149,7 @@ class GGUFWriter:
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = f": it takes {-(-self.n_bytes() // 10**6)} MB" if full else ""
-            raise GGUFError(f"{self.path}: the file cannot be written ({error.strerror or error}){advice}") from error
+            raise GGUFError(f"{self.path}: cannot write the file ({error.strerror or error}){advice}") from error
 
     def _all_values(self) -> dict[str, bytes | memoryview]:
         if self.alignment == DEFAULT_ALIGNMENT or ALIGNMENT_KEY in self._values:
@@ -157,7 +157,7 @@ class GGUFWriter:
         return {ALIGNMENT_KEY: encode_value(self.alignment, ValueType.UINT32), **self._values}
 
     def _check_limits(self) -> None:
-        """Reject content that `open_gguf` would reject."""
+        """Reject contents that `open_gguf` would reject."""
         values = self._all_values()
         n_name_bytes = sum(len(encode_string(name)) - 8 for name in (*values, *self._tensors))
         for what, found, most in (
@@ -181,7 +181,7 @@ class GGUFWriter:
             file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
             file.write(struct.pack("<IQ", tensor.type, offset))
             offset += tensor.n_bytes + -tensor.n_bytes % self.alignment
-        # Padded before a tensor, not after: padding of the end is optional.
+        # Pad before a tensor, not after it, because padding at the end is optional.
         for tensor in self._tensors.values():
             file.write(bytes(-file.tell() % self.alignment))
             start = file.tell()
@@ -197,9 +197,9 @@ class GGUFWriter:
 
 
 def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
-    """Write an open file again; shards become one file, without their `split.*` keys.
+    """Write an open file again. Shards become one file without `split.*` keys.
 
-    The copy of a single file is byte-identical if tensor data are in list order, without gaps other than zero padding.
+    The copy of a single file is byte-identical if its tensor data is in list order, without gaps except zero padding.
     """
     writer = GGUFWriter(path, version=source.version or 3, alignment=source.alignment)
     for key in source.metadata:
