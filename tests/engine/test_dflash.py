@@ -138,8 +138,8 @@ def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
     cases = {
         "far": (own, [1, 9], {}, "the head reads layer 9, but the llama model has 4"),
         "unmasked": (own, LAYERS, {"mask": None}, "mask_token_id is None, which is not a token of the vocabulary"),
-        "short": (own, LAYERS, {"block_size": 1}, "fills in blocks of 1; some layers, and blocks of 2 to 256"),
-        "narrow": (own, LAYERS, windowed(5), "blocks of 6 do not fit the head's window of 5"),
+        "short": (own, LAYERS, {"block_size": 1}, "predicts blocks of 1 tokens; expected at least"),
+        "narrow": (own, LAYERS, windowed(5), "blocks of 6 tokens do not fit the draft head's window of 5"),
         "spark": (own | {"markov_w1.weight": np.ones((320, 8), np.float32)}, LAYERS, {}, "DSpark.*not supported yet"),
     }
     for name, (weights, layers, keys, sentence) in cases.items():
@@ -150,7 +150,7 @@ def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
         plan, gpu = trace_head(file, trace(file), other), SimpleNamespace(level="none", name="none")
         with pytest.raises(UnsupportedError, match="fills in blocks of tokens guesses on the CPU alone"):
             GpuProgram(gpu, plan, file.tensors, Options())
-    with pytest.raises(UnsupportedError, match="dflash is a head that guesses tokens for another model; open that"):
+    with pytest.raises(UnsupportedError, match="dflash is a draft head for another model; open that model"):
         LLM(pair[1], ctx=64, threads=1)
     with pytest.raises(RequestError, match="this model's head fills in blocks alone"):
         LLM(pair[0], ctx=64, threads=1, speculation="mtp_lookup")

@@ -151,7 +151,7 @@ def test_draft_file_without_a_draft_is_reported(folder):
 
 def test_block_without_its_model_is_not_a_model(folder, monkeypatch):
     _, model, block = files("glm4moe", folder)
-    with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):
+    with pytest.raises(UnsupportedError, match="has only the draft block of a glm4moe model; open the"):
         LLM(block, ctx=64, threads=1)
     monkeypatch.setattr("woolly.store.inventory.models_folder", lambda: model.parent)
     assert [stored.path for stored in own_models()] == [model]

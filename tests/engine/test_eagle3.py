@@ -122,7 +122,7 @@ def test_incompatible_head_gives_a_one_line_error(folder, target):
     with pytest.raises(ModelError, match="the head reads layer 9, but the llama model has 5"):
         LLM(target, ctx=64, threads=1, speculation=far)
     two = write_eagle3(folder / "two.gguf", own, [1, 2])
-    with pytest.raises(ModelError, match="the head has 1 layers and reads 2; one that reads 3 was expected"):
+    with pytest.raises(ModelError, match="the draft head has 1 layers and reads 2 model layers; expected 1 and 3"):
         LLM(target, ctx=64, threads=1, speculation=two)
     outside = write_eagle3(folder / "outside.gguf", own | {"d2t": own["d2t"] + 260}, LAYERS)
     with pytest.raises(ModelError, match="d2t names tokens that the model does not have, of 320"):
@@ -137,7 +137,7 @@ def test_incompatible_head_gives_a_one_line_error(folder, target):
 
 def test_head_is_not_a_model_and_its_memory_is_counted(folder, target):
     head = write_eagle3(folder / "eagle3-alone.gguf", eagle3_tensors(), LAYERS)
-    with pytest.raises(UnsupportedError, match="eagle3 is a head that guesses tokens for another model; open that"):
+    with pytest.raises(UnsupportedError, match="eagle3 is a draft head for another model; open that model"):
         LLM(head, ctx=64, threads=1)
     needed, plain = (estimate(target, ModelOptions(speculation=one, ctx=64)) for one in (str(head), "none"))
     assert needed.weights - plain.weights == sum(

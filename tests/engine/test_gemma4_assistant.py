@@ -149,13 +149,13 @@ def test_random_assistant_changes_no_text(folder, name):
 def test_incompatible_assistant_gives_a_one_line_error(folder, target):
     llama = write_tiny(TINY["llama"], folder / "llama.gguf")
     head = write_assistant(folder / "fit.gguf", assistant_tensors(), WINDOW)
-    with pytest.raises(ModelError, match="looks at layers with a window and without one, which this model has not"):
+    with pytest.raises(ModelError, match="needs a model with both sliding-window and global layers"):
         LLM(llama, ctx=64, threads=1, speculation=head)
     wide = write_assistant(folder / "wide.gguf", assistant_tensors(), WINDOW, embedding_length_out=128)
     with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 128, but gemma4.gguf has 64"):
         LLM(target, ctx=64, threads=1, speculation=wide)
     far = write_assistant(folder / "far.gguf", assistant_tensors(), WINDOW + 200)
-    with pytest.raises(ModelError, match="looks at more positions than the windows of this model keep"):
+    with pytest.raises(ModelError, match="has a larger sliding window than the model"):
         LLM(target, ctx=64, threads=1, speculation=far)
     few = Mock(draft=Mock(width=9, borrows=True), width=256)
     with open_gguf(head) as file, pytest.raises(ModelError, match="guesses 9 tokens of 256, and no table says which"):

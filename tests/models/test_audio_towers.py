@@ -141,7 +141,12 @@ def test_unusable_files_are_rejected_by_name(tmp_path):
         (tensors(tiny), {"clip.audio.projector.stack_factor": 0}, ModelError, "stack_factor is 0; expected an integer"),
         (tensors(tiny), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
         (tensors(tiny), {"clip.has_audio_encoder": False}, UnsupportedError, "no image or audio encoder"),
-        (tensors(tiny) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
+        (
+            tensors(tiny) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)},
+            {},
+            ModelError,
+            "has 9 rows; expected 1500",
+        ),
         (
             tensors(AUDIO_TOWERS["qwen3a"]),
             {"clip.projector_type": "qwen3a", "clip.audio.num_mel_bins": 64},
@@ -163,9 +168,9 @@ def test_unusable_conformers_are_rejected_by_name(tmp_path):
     cases = [
         (granite, "a.proj_query", {}, ModelError, "tensor a.proj_query is missing"),
         (granite, "a.enc_ctc_out.weight", {}, ModelError, "tensor a.enc_ctc_out.weight is missing"),
-        (granite, "", {"clip.audio.chunk_size": 33}, ModelError, "blocks of 33 rows exceed 32"),
-        (granite, "", {"clip.audio.block_count": 1}, ModelError, "has 1 block; at least 2"),
-        (granite, "", several, UnsupportedError, "rows of several layers side by side"),
+        (granite, "", {"clip.audio.chunk_size": 33}, ModelError, "blocks have 33 rows; the maximum is 32"),
+        (granite, "", {"clip.audio.block_count": 1}, ModelError, "has 1 layer; expected at least 2"),
+        (granite, "", several, UnsupportedError, "features of several layers"),
         (granite, "", {"clip.audio.projector.downsample_rate": 16}, ModelError, "integer from 1 to 15"),
         (
             granite,
@@ -174,7 +179,7 @@ def test_unusable_conformers_are_rejected_by_name(tmp_path):
             ModelError,
             "a.proj_query has 3 rows, but 15 queries",
         ),
-        (granite, "", {"clip.audio.num_mel_bins": 159}, ModelError, "num_mel_bins is 159; an even number"),
+        (granite, "", {"clip.audio.num_mel_bins": 159}, ModelError, "num_mel_bins is 159; expected an even number"),
         (granite, "a.enc_ctc_out.bias", {}, ModelError, "tensor a.enc_ctc_out.bias is missing"),
         (gemma, "a.blk.1.attn_k_rel.weight", {}, ModelError, "a.blk.1.attn_k_rel.weight is missing"),
     ]
@@ -204,7 +209,7 @@ def test_unusable_conformers_are_rejected_by_name(tmp_path):
         (
             "qwen3a",
             {"a.position_embd.weight": (9, 32)},
-            "a.position_embd.weight has 9 places, and the piece needs more",
+            "a.position_embd.weight has 9 rows, but the input needs more",
         ),
     ],
 )
@@ -221,7 +226,7 @@ def test_mismatched_piece_is_rejected(tmp_path):
     tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
         tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).inputs[0], "audio")
-    with pytest.raises(RequestError, match="3001 frames; the encoder takes up to 3000"):
+    with pytest.raises(RequestError, match="3001 frames; the maximum is 3000"):
         tower.check(EncoderInput(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
     with pytest.raises(RequestError, match="this model does not support images"):
         tower.check(EncoderInput(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")

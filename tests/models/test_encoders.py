@@ -91,20 +91,20 @@ def test_scores_are_named_by_the_file(opened):
     assert trace(opened(ENCODERS["bert-rank"])).labels == ()
     assert trace(opened(ENCODERS["bert-rank"], pooling_type=None)).result == "scores"  # the head says it
     assert trace(opened(ENCODERS["bert-rank"]), pooling="cls").result == "embeddings"
-    with pytest.raises(ModelError, match="names 2 labels, but its head gives 1 scores"):
+    with pytest.raises(ModelError, match="has 2 labels, but its head returns 1 scores"):
         trace(opened(ENCODERS["bert-rank"], **{"classifier.output_labels": ["a", "b"]}))
 
 
 def test_unsupported_outputs_are_rejected(opened):
-    with pytest.raises(UnsupportedError, match="gives embeddings, not logits"):
+    with pytest.raises(UnsupportedError, match="returns embeddings, not logits"):
         trace(opened(ENCODERS["bert-mean"]), "logits")
-    with pytest.raises(UnsupportedError, match="no head that scores texts"):
+    with pytest.raises(UnsupportedError, match="has no reranking head"):
         trace(opened(ENCODERS["bert-mean"]), "scores")
-    with pytest.raises(UnsupportedError, match="no head that scores texts"):
+    with pytest.raises(UnsupportedError, match="has no reranking head"):
         trace(opened(FAMILIES["llama"]), pooling="rank")
     with pytest.raises(UnsupportedError, match="pooling_type is 9"):
         trace(opened(ENCODERS["bert-mean"], pooling_type=9))
-    with pytest.raises(RequestError, match="names no pooling; choose one of: none, mean, cls, last"):
+    with pytest.raises(RequestError, match="does not specify a pooling; choose one of: none, mean, cls, last"):
         trace(opened(FAMILIES["llama"]), "embeddings")
     with pytest.raises(UnsupportedError, match="embeddings are not supported"):
         trace(opened(FAMILIES["starcoder2"]), pooling="mean")
@@ -128,9 +128,9 @@ def test_only_generative_models_are_timed_and_scored(tmp_path):
     path = write_tiny(ENCODERS["bert-mean"], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
         program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
-        with pytest.raises(RequestError, match="computes embeddings; only generative models can be benchmarked"):
+        with pytest.raises(RequestError, match="returns embeddings; only generative models can be benchmarked"):
             Bench(program, [])
-    with pytest.raises(UnsupportedError, match="gives embeddings, not logits"):
+    with pytest.raises(UnsupportedError, match="returns embeddings, not logits"):
         Scorer(str(path), 32, threads=1, kv_type=None, backend="auto")
 
 

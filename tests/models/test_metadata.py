@@ -55,15 +55,15 @@ def test_missing_key_is_named(key, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"llama__block_count": "two"}, "llama.block_count is 'two', but a whole number was expected"),
-        ({"llama__block_count": 0}, "a positive whole number"),
-        ({"llama__block_count": 2**31}, "claims 2147483648 blocks; at most 16384"),
+        ({"llama__block_count": "two"}, "llama.block_count is 'two'; expected an integer"),
+        ({"llama__block_count": 0}, "a positive integer"),
+        ({"llama__block_count": 2**31}, "has 2147483648 blocks; the maximum is 16384"),
         ({"llama__block_count": [1, 2]}, "llama.block_count is an array"),
-        ({"llama__attention__head_count_kv": 3}, "4 attention heads cannot share 3"),
+        ({"llama__attention__head_count_kv": 3}, "4 attention heads are not divisible by 3"),
         ({"llama__rope__freq_base": 0.5}, "a base above 1"),
         ({"llama__rope__freq_base": float("nan")}, "a finite number"),
-        ({"llama__attention__sliding_window": -1}, "neither may be negative"),
-        ({"llama__attention__layer_norm_rms_epsilon": -1.0}, "neither may be negative"),
+        ({"llama__attention__sliding_window": -1}, "both must be 0 or more"),
+        ({"llama__attention__layer_norm_rms_epsilon": -1.0}, "both must be 0 or more"),
         ({"llama__rope__scaling__type": "yarn", "llama__rope__scaling__yarn_beta_fast": 0.0}, "must be positive"),
     ],
 )
@@ -82,10 +82,10 @@ def test_wrong_value_is_named(changes, message, tmp_path):
         ({"llama__attn_logit_softcapping": 50.0}, "attn_logit_softcapping is set"),
         ({"llama__attention__sliding_window_pattern": [True, False]}, "sliding_window_pattern is set"),
         ({"llama__residual_scale": 0.22}, "residual_scale is set"),
-        ({"general__type": "adapter"}, "of type 'adapter'"),
+        ({"general__type": "adapter"}, "file type is 'adapter'"),
         (
             {"general__architecture": "wavtokenizer-dec"},
-            "architecture 'wavtokenizer-dec' is not supported yet; `woolly list --architectures`",
+            "architecture 'wavtokenizer-dec' is not supported yet; see `woolly list --architectures`",
         ),
     ],
 )

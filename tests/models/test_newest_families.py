@@ -37,7 +37,7 @@ def test_scalar_in_a_file_applies_to_all_layers(tmp_path):
 def test_ling_3_without_a_decay_bound_is_rejected(tmp_path):
     tiny = LATENTS["bailingmoe3"]
     for wrong in ({"kda.safe_gate": False}, {"kda.gate_lower_bound": 0.5}):
-        with pytest.raises(UnsupportedError, match="negative bound"):
+        with pytest.raises(UnsupportedError, match="negative lower bound"):
             traced(replace(tiny, extra=tiny.extra | wrong), tmp_path)
 
 
@@ -54,13 +54,13 @@ def test_ling_3_mtp_block_has_attention(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"ple.layers": [1, 2]}, "one layer with runs of tokens"),
-        ({"ple.layer_multipliers": [3, 5]}, "2 of 3 numbers"),
+        ({"ple.layers": [1, 2]}, "one n-gram layer"),
+        ({"ple.layer_multipliers": [3, 5]}, "has 2 numbers; expected 3"),
         ({"ple.head_offsets": [0, 41, 84, 231]}, "53 rows from 231 on of per_layer_token_embd.weight, which has 256"),
         ({"hyper_connection.count": 1}, "2 to 16 streams"),
-        ({"attention.compress_ratios": [0, 0, 4]}, "a whole number or 4 of them"),
+        ({"attention.compress_ratios": [0, 0, 4]}, "an integer or 4 integers"),
         ({"attention.compress_ratios": [0, 0, 0, 99]}, "for each layer"),
-        ({"attention.indexer.top_k": 10}, "whole blocks"),
+        ({"attention.indexer.top_k": 10}, "a multiple of the block size"),
     ],
 )
 def test_invalid_flash_next_file_gives_a_one_line_error(wrong, sentence, tmp_path):

@@ -243,9 +243,9 @@ def test_missing_tensor_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape", "sentence"),
     [
-        ("v.sam.neck.2", (16, 16, 3, 5), "neck.2.weight is missing, or no filter of 16 x 3 x 3"),
-        ("v.sam.net_3", (32, 24, 1, 1), "net_3.weight is missing, or no filter of"),
-        ("v.sam.net_3", (40, 24, 3, 3), "filters give 40 columns, and CLIP reads 32"),
+        ("v.sam.neck.2", (16, 16, 3, 5), "neck.2.weight is missing, or not a filter of 16 x 3 x 3"),
+        ("v.sam.net_3", (32, 24, 1, 1), "net_3.weight is missing, or not a filter of"),
+        ("v.sam.net_3", (40, 24, 3, 3), "the convolutions output 40 columns, but CLIP reads 32"),
     ],
 )
 def test_mismatched_filters_are_rejected(name, shape, sentence, tmp_path):
@@ -279,7 +279,7 @@ def test_feature_layers_outside_the_tower_are_rejected(tmp_path):
         tower = replace(TOWERS["llava"], extra={"vision.feature_layer": layers})
         with (
             open_gguf(write_tower(tower, tmp_path / "tower.gguf")) as file,
-            pytest.raises(ModelError, match=rf"feature_layer is {found}; 1 to 3, each once, was expected"),
+            pytest.raises(ModelError, match=rf"feature_layer is {found}; expected different numbers from 1 to 3"),
         ):
             trace_towers(file)
 
@@ -288,7 +288,7 @@ def test_tower_with_absurd_image_size_is_rejected(tmp_path):
     large = replace(TOWERS["gemma4"], extra={**TOWERS["gemma4"].extra, "vision.projector.scale_factor": 10**6})
     with (
         open_gguf(write_tower(large, tmp_path / "large.gguf")) as file,
-        pytest.raises(ModelError, match=r"large.gguf: the largest image would have \d+ rows of the tower; at most"),
+        pytest.raises(ModelError, match=r"large.gguf: the largest image would have \d+ encoder rows; the maximum is"),
     ):
         trace_towers(file)
 
@@ -302,6 +302,6 @@ def test_impossible_sizes_give_a_one_line_error(tmp_path):
 def test_too_small_position_table_is_reported_at_the_piece(tmp_path):
     odd = replace(TOWERS["qwen3vl"], extra={**TOWERS["qwen3vl"].extra, "vision.image_size": 8 * PATCH * SIDE})
     tower = open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
-    with pytest.raises(RequestError, match=r"position_embd.weight has 64 places, and the piece needs more"):
+    with pytest.raises(RequestError, match=r"position_embd.weight has 64 rows, but the input needs more"):
         tower.check(encoder_input((1, 4, 6)))
     tower.close()

@@ -47,11 +47,11 @@ def test_wrong_number_gives_a_one_line_error(name, tmp_path):
         ("gemma4-e", "attention.shared_kv_layers", 6, "6 of 6 layers cannot share"),
         ("gemma4-e", "attention.shared_kv_layers", 5, "5 of 6 layers cannot share"),
         ("gemma4-e", "attention.shared_kv_layers", -1, "-1 of 6 layers cannot share"),
-        ("gemma4-e", "embedding_length_per_layer_input", -8, "own input is -8 wide"),
+        ("gemma4-e", "embedding_length_per_layer_input", -8, "width of per-layer embeddings is -8"),
         ("hunyuan-dense", "rope.scaling.alpha", -4.0, "alpha is -4"),
         ("cohere2", "attention.sliding_window", MISSING, r"cohere2\.attention\.sliding_window is missing"),
-        ("cohere2", "attention.sliding_window", 0, "sliding_window is 0, but a positive"),
-        ("exaone4-window", "attention.sliding_window", 0, "sliding_window is 0, but a positive"),
+        ("cohere2", "attention.sliding_window", 0, "sliding_window is 0; expected a positive"),
+        ("exaone4-window", "attention.sliding_window", 0, "sliding_window is 0; expected a positive"),
         ("deci", "attention.head_count", [0, 0, 0, 0], "no layer has attention heads"),
     ],
 )
@@ -72,7 +72,7 @@ def test_error_inside_a_model_file_names_the_architecture(error, tmp_path, monke
     monkeypatch.setattr("woolly.models.llama.read", read)
     with (
         open_gguf(write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf")) as file,
-        pytest.raises(ModelError, match="the llama model cannot be built from these keys: by chance"),
+        pytest.raises(ModelError, match="cannot build the llama model from the metadata: by chance"),
     ):
         trace(file)
 

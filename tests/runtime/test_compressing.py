@@ -111,10 +111,10 @@ def test_mismatched_shapes_are_rejected_at_the_model_line():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("hyper_connection.count", 17, "at most 16 and 1000 are"),
-        ("attention.compress_rope_freq_base", 1.0, "rope needs a base above 1"),
-        ("attention.head_count_kv", 2, "one head of keys that are values"),
-        ("swiglu_clamp_shexp", [0.0] * 4, "bound the gates of all experts or of none"),
+        ("hyper_connection.count", 17, "at most 16 streams and 1000 Sinkhorn iterations"),
+        ("attention.compress_rope_freq_base", 1.0, "rope base of compressed keys is 1; it must be above 1"),
+        ("attention.head_count_kv", 2, "one KV head with K and V of equal size"),
+        ("swiglu_clamp_shexp", [0.0] * 4, "limit the gates of all experts or of no expert"),
     ],
 )
 def test_file_of_another_family_is_rejected(key, value, message, tmp_path):

@@ -14,7 +14,7 @@ def read(keys: Keys) -> RwkvParams:
     """Read the parameters."""
     hp, head = read_recurrent(keys), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 1) != 1:
-        raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an ARWKV-7 model of one token shift")
+        raise ModelError(f"embedding width {hp.width} and head size {head} do not match ARWKV-7")
     return RwkvParams(hp, head)
 
 

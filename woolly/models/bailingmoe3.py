@@ -40,10 +40,10 @@ def read(keys: Keys) -> BailingMoe3Params:
     floor = keys.number("kda.gate_lower_bound")
     if not keys.flag("kda.safe_gate", True) or floor >= 0:
         raise UnsupportedError(
-            f"{keys.architecture} models fade within a negative bound; the file gives {floor:g}, or none"
+            f"{keys.architecture} models need a negative lower bound of the gate; the file has {floor:g} or no bound"
         )
     if hp.recurrent.count(False) == 0:
-        raise ModelError("no layer has heads of K and V")
+        raise ModelError("no layer has KV heads")
     kernel = keys.positive("ssm.conv_kernel")
     hp = replace(
         hp,
@@ -63,7 +63,7 @@ def _with_rope(layer: Layer, latent: parts.Latent) -> Layer:
 def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
     limits = keys.numbers(name, n) if keys.has(name) else (0.0,) * n
     if not all(limit >= 0 for limit in limits):
-        raise ModelError(f"metadata key {keys.architecture}.{name} has a bound that is not positive")
+        raise ModelError(f"metadata key {keys.architecture}.{name} has a negative limit")
     return tuple(limit if limit > 1e-6 else 0.0 for limit in limits)
 
 

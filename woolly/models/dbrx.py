@@ -20,7 +20,7 @@ def read(keys: Keys) -> TransformerParams:
 def build(p: Tracer, hp: TransformerParams) -> None:
     """Build the model."""
     if hp.experts is None:
-        raise ModelError("a dbrx file without experts is not complete")
+        raise ModelError("the dbrx file has no experts, so it is incomplete")
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

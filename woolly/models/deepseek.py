@@ -22,6 +22,6 @@ def read(keys: Keys) -> TransformerParams:
         # Files have MLA keys although the model has no MLA: rope rotates complete heads.
         keys = keys.without("rope.dimension_count")
         if keys.is_set("attention.sliding_window"):
-            raise UnsupportedError("a deepseek2-ocr model with a window of attention is not supported yet")
+            raise UnsupportedError("deepseek2-ocr models with sliding-window attention are not supported yet")
     hp = read_transformer(keys, "neox" if is_ocr else "adjacent", knows=EXPERT_KEYS)
     return replace(hp, experts=read_experts(keys, normalize=False))

@@ -42,12 +42,12 @@ def read(keys: Keys) -> Deepseek4Params:
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sqrt_softplus"))
     every = keys.whole_numbers("attention.compress_ratios")[: hp.n_layers]
     if len(every) < hp.n_layers or not all(n == 0 or n > 1 for n in every):
-        raise ModelError(f"metadata key {keys.architecture}.attention.compress_ratios has no number for each layer")
+        raise ModelError(f"metadata key {keys.architecture}.attention.compress_ratios needs a number for each layer")
     first = hp.layers[0]
     if first.kv_heads != 1 or first.v_dim != first.head_dim or not first.window or hp.mask:
         raise UnsupportedError(
-            f"{keys.architecture} models have one head of keys that are values, and a window; the file has"
-            f" {first.kv_heads} heads of {first.head_dim} and {first.v_dim}, and a window of {first.window}"
+            f"{keys.architecture} models need one KV head with K and V of equal size, and a sliding window; the file"
+            f" has {first.kv_heads} heads of {first.head_dim} and {first.v_dim}, and a window of {first.window}"
         )
     rope = first.rope
     assert rope is not None
@@ -55,20 +55,20 @@ def read(keys: Keys) -> Deepseek4Params:
     near = replace(rope, yarn=False, factor=1.0)
     far = replace(rope, base=keys.number("attention.compress_rope_freq_base"))
     if far.base <= 1:
-        raise ModelError(f"rope needs a base above 1; the file gives {far.base:g} for compressed keys")
+        raise ModelError(f"the rope base of compressed keys is {far.base:g}; it must be above 1")
     hp = replace(hp, layers=tuple(replace(x, rope=far if n else near) for x, n in zip(hp.layers, every, strict=True)))
     limits = [_limits(keys, name, hp.n_layers) for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp")]
     limits[1] = limits[1] or limits[0]
     if any(min(pair) < 0 or (pair[0] > 0) != (pair[1] > 0) for pair in zip(*limits, strict=True)):
         raise UnsupportedError(
-            f"{keys.architecture} models bound the gates of all experts or of none; the file gives {limits[0][0]:g} and"
-            f" {limits[1][0]:g}"
+            f"{keys.architecture} models limit the gates of all experts or of no expert; the file has limits"
+            f" {limits[0][0]:g} and {limits[1][0]:g}"
         )
     streams, iterations = (keys.positive(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
     if streams > _MAX_STREAMS or iterations > _MAX_ITERATIONS:
         raise UnsupportedError(
-            f"{keys.architecture} models with {streams} streams and {iterations} iterations over them are not"
-            f" supported; at most {_MAX_STREAMS} and {_MAX_ITERATIONS} are"
+            f"{keys.architecture} models support at most {_MAX_STREAMS} streams and {_MAX_ITERATIONS} Sinkhorn"
+            f" iterations; the file has {streams} and {iterations}"
         )
     return Deepseek4Params(
         common=hp,

@@ -32,12 +32,12 @@ def read(keys: Keys) -> DFlashParams:
     block = keys.integer("block_size", 16)
     if not layers or not 2 <= block <= _MAX_BLOCK_TOKENS:
         raise ModelError(
-            f"the head reads {len(layers)} layers and fills in blocks of {block}; some layers, and blocks of 2 to"
-            f" {_MAX_BLOCK_TOKENS} were expected"
+            f"the draft head reads {len(layers)} layers and predicts blocks of {block} tokens; expected at least one"
+            f" layer and blocks of 2 to {_MAX_BLOCK_TOKENS}"
         )
     narrowest = min((layer.window for layer in common.layers if layer.window), default=block)
     if narrowest < block:
-        raise ModelError(f"blocks of {block} do not fit the head's window of {narrowest}: their rows see each other")
+        raise ModelError(f"blocks of {block} tokens do not fit the draft head's window of {narrowest}")
     return DFlashParams(common, layers, block)
 
 
@@ -50,7 +50,7 @@ def build_features(p: Tracer, hp: DFlashParams) -> None:
 def build_draft(p: Tracer, hp: DFlashParams) -> None:
     """Build K and V of the model's rows. After `embed`: a block of draft tokens with bidirectional attention."""
     if p.has("markov_w1"):
-        raise UnsupportedError("the head has a Markov chain over its block (DSpark), which is not supported yet")
+        raise UnsupportedError("draft heads with a Markov chain over the block (DSpark) are not supported yet")
     p.skip("fc", "d2t", "enc.output_norm")
     common, eps = hp.common, hp.common.eps
     g = p.hidden(width=common.width)

@@ -27,7 +27,7 @@ def read(keys: Keys) -> Eagle3Params:
     common, layers = read_transformer(keys, "adjacent"), keys.whole_numbers("target_layers")
     if common.n_layers != 1 or len(layers) != 3:
         raise ModelError(
-            f"the head has {common.n_layers} layers and reads {len(layers)}; one that reads 3 was expected"
+            f"the draft head has {common.n_layers} layers and reads {len(layers)} model layers; expected 1 and 3"
         )
     flags = (keys.flag(f"norm_before_{what}", False) for what in ("residual", "fc"))
     return Eagle3Params(common, layers, keys.positive("target_hidden_size"), *flags)

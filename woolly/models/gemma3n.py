@@ -29,7 +29,7 @@ def read(keys: Keys) -> Gemma3nParams:
     """Read the parameters. Attention scores are not scaled."""
     hp = read_transformer(keys, "neox", knows=_KNOWN, period=5, local_base=10000.0)
     if keys.integer("altup.num_inputs", _STREAMS) != _STREAMS or keys.integer("altup.active_idx", 0) != 0:
-        raise UnsupportedError(f"gemma3n models of other streams than {_STREAMS}, the first active, are not supported")
+        raise UnsupportedError(f"gemma3n models must have {_STREAMS} streams, and the first must be active")
     n = hp.n_layers
     usual = [_DEVIATIONS if i < _SPARSE else -math.inf for i in range(n)]
     peaks = keys.numbers("activation_sparsity_scale", n) if keys.has("activation_sparsity_scale") else usual

@@ -29,7 +29,7 @@ def read(keys: Keys) -> Gemma4Params:
     common = replace(hp, layers=layers, logit_softcap=softcap, experts=read_experts(keys, normalize=True))
     extra = keys.integer("embedding_length_per_layer_input", 0)
     if extra < 0:
-        raise ModelError(f"each layer's own input is {extra} wide; a width cannot be negative")
+        raise ModelError(f"the width of per-layer embeddings is {extra}; it must be 0 or more")
     return Gemma4Params(common.sharing(keys.integer("attention.shared_kv_layers", 0)), extra)
 
 

@@ -38,7 +38,7 @@ def read(keys: Keys) -> GrokParams:
         )
     experts = read_experts(keys, normalize=True, ffn=hp.ffn)
     if experts is None:
-        raise ModelError("a grok file without experts is not complete")
+        raise ModelError("the grok file has no experts, so it is incomplete")
     scale = keys.number("attention.output_scale", 0.08838834764831845)
     layers = tuple(replace(layer, scale=scale) for layer in hp.layers)
     if not keys.has("rope.scaling.yarn_beta_fast"):

@@ -27,7 +27,7 @@ def read(keys: Keys) -> GroveParams:
     hp = read_transformer(keys, "neox", knows=EXPERT_KEYS)
     experts, each = read_experts(keys, normalize=True), keys.positive("experts_per_group")
     if experts is None or experts.count % each:
-        raise ModelError(f"a grovemoe file needs experts in groups of {each}")
+        raise ModelError(f"the number of experts must be a multiple of the group size {each}")
     ffn = keys.positive("expert_chunk_feed_forward_length", hp.layers[0].head_dim)
     return GroveParams(replace(hp, experts=experts), experts, each, ffn, keys.number("expert_group_scale"))
 

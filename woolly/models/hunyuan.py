@@ -24,7 +24,7 @@ def read(keys: Keys) -> TransformerParams:
         d = hp.layers[0].head_dim
         if alpha < 0 or d <= 2:
             raise ModelError(
-                f"the rope's alpha is {alpha:g} for heads of {d}; a positive one and longer heads are needed"
+                f"rope alpha is {alpha:g} and the head size is {d}; expected a positive alpha and larger heads"
             )
         ropes = [x.rope and replace(x.rope, base=x.rope.base * exact_power(alpha, d / (d - 2))) for x in hp.layers]
         hp = replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))

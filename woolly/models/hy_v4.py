@@ -42,8 +42,8 @@ def read(keys: Keys) -> HyV4Params:
     eps = keys.number("hyper_connection.epsilon")
     if not 1 < streams <= _MAX_STREAMS or not magnitude > 0 or not eps >= 0:
         raise UnsupportedError(
-            f"{keys.architecture} models have 2 to {_MAX_STREAMS} streams and what leads to them is above 0; the file"
-            f" has {streams}, a magnitude of {magnitude:g} and an epsilon of {eps:g}"
+            f"{keys.architecture} models need 2 to {_MAX_STREAMS} streams, and a positive magnitude and epsilon; the"
+            f" file has {streams}, {magnitude:g} and {eps:g}"
         )
     limits = keys.numbers("swiglu_clamp_exp", hp.n_layers) if keys.has("swiglu_clamp_exp") else (0.0,) * hp.n_layers
     limits = tuple(limit if limit > 1e-6 else 0.0 for limit in limits)

@@ -39,16 +39,14 @@ class Keys:
         """Return a non-negative integer. The key is required if there is no default."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(name, "a whole number", value)
+            raise self._wrong(name, "an integer", value)
         return value
 
     def positive(self, name: str, default: int | None = None, *, most: int | None = None) -> int:
         """Return a positive integer up to `most`."""
         value = self.integer(name, default)
         if value <= 0 or (most is not None and value > most):
-            raise self._wrong(
-                name, "a positive whole number" if most is None else f"a whole number from 1 to {most}", value
-            )
+            raise self._wrong(name, "a positive integer" if most is None else f"an integer from 1 to {most}", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -86,7 +84,7 @@ class Keys:
         value: Any = self._get(name, None)
         values = [value] if _is_whole(value) else _listed(value)
         if not values or not all(_is_whole(one) for one in values):
-            raise self._wrong(name, "a whole number or an array of them", value)
+            raise self._wrong(name, "an integer or an array of integers", value)
         return tuple(int(one) for one in values)
 
     def listed(self, name: str) -> tuple[Any, ...]:
@@ -108,7 +106,7 @@ class Keys:
         value: Any = self._get(name, default)
         values = [value] * n if _is_whole(value) else _listed(value)
         if len(values) < n or not all(_is_whole(one) and one >= 0 for one in values):
-            raise self._wrong(name, f"a whole number or {n} of them", value)
+            raise self._wrong(name, f"an integer or {n} integers", value)
         return tuple(int(one) for one in values[:n])
 
     def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
@@ -121,7 +119,7 @@ class Keys:
         if not _is_whole(value):
             flags = [bool(one) for one in _listed(value)]
             if len(flags) < n:
-                raise self._wrong(name, f"a whole number or {n} flags", value)
+                raise self._wrong(name, f"an integer or {n} flags", value)
             return tuple(flags[:n])
         if dense_first:
             return tuple(value == 0 or i % value != 0 for i in range(n))
@@ -131,7 +129,7 @@ class Keys:
         """Return the id of a special token. This key has no architecture prefix."""
         value = self._metadata.get(f"tokenizer.ggml.{name}", default)
         if not _is_whole(value) or value < 0:
-            raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}, but a token id was expected")
+            raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}; expected a token id")
         return int(value)
 
     def numbers(self, name: str, n: int) -> tuple[float, ...]:
@@ -152,12 +150,12 @@ class Keys:
         if key in self._metadata:
             return self._metadata[key]
         if default is None:
-            raise ModelError(f"metadata key {key} is missing, which the {self.architecture} model needs")
+            raise ModelError(f"metadata key {key} is missing; the {self.architecture} model needs it")
         return default
 
     def _wrong(self, name: str, expected: str, value: object) -> ModelError:
         found = f"{value!r:.60}" if isinstance(value, (bool, int, float, str)) else "an array"
-        return ModelError(f"metadata key {self.architecture}.{name} is {found}, but {expected} was expected")
+        return ModelError(f"metadata key {self.architecture}.{name} is {found}; expected {expected}")
 
 
 def _is_whole(value: Any) -> bool:

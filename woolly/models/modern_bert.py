@@ -27,7 +27,7 @@ def read(keys: Keys) -> ModernBertParams:
     """Read the parameters."""
     act = keys.string("hidden_activation", "gelu")
     if act not in _ACTS:
-        raise UnsupportedError(f"the activation {act!r} is not supported yet for {keys.architecture} models")
+        raise UnsupportedError(f"activation {act!r} is not supported yet for {keys.architecture} models")
     common = read_transformer(keys, "neox", norm="layer", causal=False, period=3, dense_first=True, local_base=10000.0)
     return ModernBertParams(common, _ACTS[act])
 

@@ -53,7 +53,7 @@ def build_draft(p: Tracer, params: NemotronParams) -> None:
     hp = params.common
     i = max((i for i, layer in enumerate(hp.layers) if layer.kv_heads and not layer.ffn), default=-1)
     if i < 0:
-        raise UnsupportedError("the block that guesses tokens attends, and no layer says with how many heads")
+        raise UnsupportedError("the draft block has attention, but no layer gives its number of heads")
 
     def layer(x: Handle) -> Handle:
         x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)

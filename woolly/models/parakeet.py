@@ -67,7 +67,7 @@ def read(keys: Keys) -> ParakeetParams:
     if kind not in get_args(DecoderType):
         raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; expected ctc, rnnt or tdt")
     if width % (2 * heads) or n_layers > _MAX_LAYERS or not eps >= 0:
-        raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} do not form a Parakeet model")
+        raise ModelError(f"{n_layers} layers of width {width} with {heads} heads are not a Parakeet model")
     durations = keys.whole_numbers("durations") if kind == "tdt" else ()
     if kind == "tdt" and not (durations and all(0 <= one <= _MAX_DURATION for one in durations)):
         raise ModelError(
@@ -76,7 +76,7 @@ def read(keys: Keys) -> ParakeetParams:
     n_predictor = 0 if kind == "ctc" else keys.positive("decoder_block_count")
     symbols = keys.positive("max_symbols", 10)
     if n_predictor > 16 or symbols > 1000:
-        raise ModelError(f"{n_predictor} layers of the prediction network and {symbols} tokens of a frame are too many")
+        raise ModelError(f"{n_predictor} layers of the prediction network, or {symbols} tokens per frame, are too many")
     n_mels, decoder_type = keys.positive("num_mel_bins", most=MAX_MELS), cast(DecoderType, kind)
     return ParakeetParams(
         width, heads, n_layers, n_mels, eps, scale, decoder_type, n_predictor, durations, symbols, keys
@@ -126,4 +126,4 @@ def _check_mel(tensors: Mapping[str, Tensor], n_mels: int) -> None:
             continue
         given, array = tensors[name].dequantize(), make()
         if given.shape != array.shape or not np.abs(given - array).max() <= 1e-4 * array.max():
-            raise UnsupportedError(f"the file has {name.partition('_')[2]} of a spectrogram other than Parakeet's")
+            raise UnsupportedError(f"the spectrogram {name.partition('_')[2]} in the file differs from Parakeet's")

@@ -146,7 +146,8 @@ class TransformerParams:
         kinds = {layer.window > 0 for layer in self.layers}
         if not 0 <= n < self.n_layers or {layer.window > 0 for layer in self.layers[: self.n_layers - n]} != kinds:
             raise ModelError(
-                f"{n} of {self.n_layers} layers cannot share K and V: each kind needs a layer that has them"
+                f"{n} of {self.n_layers} layers cannot share K and V: windowed and global layers each need a layer"
+                " with K and V"
             )
         return replace(self, n_shared=n)
 
@@ -193,21 +194,20 @@ def read_transformer(
     for name in _ARITHMETIC:
         if name not in knows and keys.is_set(name):
             raise UnsupportedError(
-                f"metadata key {keys.architecture}.{name} is set, which Woolly's {keys.architecture} model"
-                " does not support yet"
+                f"metadata key {keys.architecture}.{name} is set, but not supported for {keys.architecture} models yet"
             )
     if keys.string("rope.scaling.type", "none") == "longrope" and "longrope" not in knows:
         raise UnsupportedError(f"rope scaling 'longrope' is not supported yet for {keys.architecture} models")
     n_blocks, n_drafts = keys.positive("block_count"), keys.integer("nextn_predict_layers", 0)
     if n_blocks > _MAX_BLOCKS:
-        raise ModelError(f"the file claims {n_blocks} blocks; at most {_MAX_BLOCKS} are possible")
+        raise ModelError(f"the file has {n_blocks} blocks; the maximum is {_MAX_BLOCKS}")
     if not 0 <= n_drafts < n_blocks:
-        raise ModelError(f"{n_drafts} of {n_blocks} blocks cannot be those that guess further tokens")
+        raise ModelError(f"{n_drafts} of {n_blocks} blocks cannot be draft blocks")
     n = n_blocks - n_drafts
     width, eps = keys.positive("embedding_length"), keys.number(_EPSILON[norm])
     window = min(keys.integer("attention.sliding_window", window), MAX_POSITION)
     if eps < 0 or window < 0:
-        raise ModelError(f"the norms' epsilon is {eps:g} and the attention window {window}; neither may be negative")
+        raise ModelError(f"the norm epsilon is {eps:g} and the attention window is {window}; both must be 0 or more")
     if period is None:
         windows = (window > 0,) * n
     else:
@@ -222,10 +222,13 @@ def read_transformer(
     layers: list[Layer] = []
     for n_heads, n_kv, ffn, has_window in zip(heads, kv_heads, ffns, windows, strict=True):
         if not optional_heads and not (n_heads and n_kv and ffn):
-            raise ModelError(f"a layer has {n_heads} heads, {n_kv} key-value heads and a feed-forward width of {ffn}")
+            raise ModelError(
+                f"a layer has {n_heads} heads, {n_kv} key-value heads and a feed-forward width of {ffn}; all must be"
+                " positive"
+            )
         head_dim, v_dim = _head_dims(keys, width, next(one for one in heads if one), has_window)
         if n_kv and n_heads % n_kv != 0:
-            raise ModelError(f"{n_heads} attention heads cannot share {n_kv} key-value heads evenly")
+            raise ModelError(f"{n_heads} attention heads are not divisible by {n_kv} key-value heads")
         rope = read_rope(keys, head_dim, style, local_base if has_window else None)
         scale = keys.number("attention.scale", 0.0) or head_dim**-0.5
         seen = window if has_window else 0
@@ -250,7 +253,7 @@ _KV = "attention.head_count_kv"
 def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[int, int]:
     """Return the head sizes of K and V. Sliding-window layers may have other sizes."""
     if width % n_heads != 0 and not keys.has("attention.key_length"):
-        raise ModelError(f"an embedding of {width} cannot be split into {n_heads} heads evenly")
+        raise ModelError(f"embedding width {width} is not divisible by {n_heads} heads")
     key, value = (keys.positive(f"attention.{x}_length", width // n_heads) for x in ("key", "value"))
     if not keys.has("attention.value_length"):
         value = key
@@ -267,7 +270,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
     scaling = keys.string("rope.scaling.type", "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
-            f"rope scaling {scaling!r} is not supported yet; supported are none, linear, yarn and longrope"
+            f"rope scaling {scaling!r} is not supported yet; expected none, linear, yarn or longrope"
         )
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0
     base = keys.number("rope.freq_base", 10000.0)
@@ -317,14 +320,14 @@ def read_recurrence(keys: Keys) -> Recurrence:
         groups=keys.integer("ssm.group_count", 0) or 1,
     )
     if out.heads % out.groups != 0 and keys.has("ssm.group_count"):
-        raise ModelError(f"{out.heads} recurrent heads cannot share {out.groups} groups evenly")
+        raise ModelError(f"{out.heads} recurrent heads are not divisible by {out.groups} groups")
     return out
 
 
 def check_causal(keys: Keys) -> None:
     """Raise UnsupportedError for bidirectional attention, because recurrent layers are causal."""
     if not keys.flag("attention.causal", True):
-        raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
+        raise UnsupportedError(f"{keys.architecture} models with bidirectional attention are not supported yet")
 
 
 def read_recurrent(
@@ -333,7 +336,10 @@ def read_recurrent(
     """Read the parameters of a model without attention."""
     n, width, eps = keys.positive("block_count"), keys.positive("embedding_length"), keys.number(_EPSILON[norm])
     if n > _MAX_BLOCKS or eps < 0:
-        raise ModelError(f"the file claims {n} blocks, of at most {_MAX_BLOCKS}, and a norms' epsilon of {eps:g}")
+        raise ModelError(
+            f"the file has {n} blocks and a norm epsilon of {eps:g}; expected at most {_MAX_BLOCKS} blocks and an"
+            " epsilon of 0 or more"
+        )
     ffns = keys.per_layer("feed_forward_length", n, 0)
     layers = tuple(
         Layer(heads=0, kv_heads=0, head_dim=0, v_dim=0, ffn=ffn, scale=1.0, window=0, rope=None) for ffn in ffns
@@ -353,8 +359,8 @@ def read_experts(
     gating = keys.integer("expert_gating_func", 0)
     if gating not in (0, *_SCORING) and not (gating == _ROOT and scoring == "sqrt_softplus"):
         raise UnsupportedError(
-            f"metadata key {keys.architecture}.expert_gating_func is {gating}, which is not supported yet;"
-            " supported are 1 (softmax) and 2 (sigmoid)"
+            f"metadata key {keys.architecture}.expert_gating_func is {gating}, which is not supported yet; expected 1"
+            " (softmax) or 2 (sigmoid)"
         )
     groups = keys.integer("expert_group_count", 0)
     return Experts(

@@ -61,7 +61,7 @@ def _read_every(keys: Keys, n: int) -> tuple[int, ...]:
     name = "attention.compress_ratios"
     every = keys.per_layer(name, n, 0)
     if not all(x == 0 or 1 < x <= _MAX_PERIOD for x in every):
-        raise ModelError(f"metadata key {keys.architecture}.{name} has no number up to {_MAX_PERIOD} for each layer")
+        raise ModelError(f"metadata key {keys.architecture}.{name} needs a number up to {_MAX_PERIOD} for each layer")
     return every
 
 
@@ -73,7 +73,10 @@ def _read_index(keys: Keys, hp: TransformerParams, every: tuple[int, ...]) -> pa
     n, heads = keys.positive("attention.indexer.top_k"), keys.positive("attention.indexer.head_count")
     head_dim = keys.positive("attention.indexer.key_length")
     if len(sizes) > 1 or n % min(sizes) != 0:
-        raise UnsupportedError(f"{keys.architecture} models choose {n} positions in whole blocks of {sorted(sizes)}")
+        raise UnsupportedError(
+            f"{keys.architecture} models need a multiple of the block size as number of positions; the file has {n}"
+            f" and {sorted(sizes)}"
+        )
     if keys.context <= n:
         keys.positions = n
         return None
@@ -87,9 +90,9 @@ def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
         return None
     n, each = keys.positive("ple.ngram_size"), keys.positive("ple.heads_per_ngram")
     if len(layers) != 1 or not 0 <= layers[0] < n_layers:
-        raise UnsupportedError(f"{keys.architecture} models have one layer with runs of tokens; the file has {layers}")
+        raise UnsupportedError(f"{keys.architecture} models have one n-gram layer; the file has {layers}")
     if not 2 <= n <= _MAX_NGRAMS or each * (n - 1) > _MAX_HEADS:
-        raise UnsupportedError(f"runs of {n} tokens with {each} rows each are not supported")
+        raise UnsupportedError(f"n-grams of {n} tokens with {each} rows each are not supported")
     lists = {}
     for name, least in (
         ("layer_multipliers", n),
@@ -98,7 +101,9 @@ def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
     ):
         lists[name] = keys.whole_numbers(f"ple.{name}")[:least]
         if len(lists[name]) < least:
-            raise ModelError(f"metadata key {keys.architecture}.ple.{name} has {len(lists[name])} of {least} numbers")
+            raise ModelError(
+                f"metadata key {keys.architecture}.ple.{name} has {len(lists[name])} numbers; expected {least}"
+            )
     end, kernel = keys.integer("ple.eos_token_id"), keys.positive("ple.conv_kernel")
     return Ngrams(layers[0], end, kernel, lists["layer_multipliers"], lists["head_vocab_sizes"], lists["head_offsets"])
 

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 # Missing features of known unsupported architectures.
 _NEEDS = {
-    "residuals that attend to those of earlier layers, and experts with the activation SiTU": "kimi-k3",
-    "a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after the other": (
-        "dream llada llada-moe rnd1"
-    ),
+    "attention over residuals of earlier layers, and experts with the activation SiTU": "kimi-k3",
+    "diffusion decoding, which fills in masked tokens in any order": ("dream llada llada-moe rnd1"),
     "images or audio": "clip",
 }
 
@@ -56,24 +54,24 @@ def trace(
     """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
-        raise ModelError(f"{file.path}: metadata key general.architecture is missing, so this is no model")
+        raise ModelError(f"{file.path}: metadata key general.architecture is missing, so the file is not a model")
     kind = file.metadata.get("general.type", "model")
     if kind != "model":
-        raise UnsupportedError(f"{file.path}: the file is of type {kind!r}, not a model, and cannot be run by itself")
+        raise UnsupportedError(f"{file.path}: the file type is {kind!r}; only files of type 'model' can be run")
     module = _module(name)
     if module is None and is_head(file):
         raise UnsupportedError(
-            f"{file.path}: {name} is a head that guesses tokens for another model; open that, and give this file as"
-            " speculation (-md)"
+            f"{file.path}: {name} is a draft head for another model; open that model and pass this file as the draft"
+            " model (-md)"
         )
     if module is None:
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet{_why(name)}")
     if not file.tensors:
-        raise ModelError(f"{file.path}: the file holds a vocabulary but no weights, so it cannot be run")
+        raise ModelError(f"{file.path}: the file has a vocabulary but no weights, so it cannot be run")
     if is_block(file):
         raise UnsupportedError(
-            f"{file.path}: the file holds the block that guesses tokens of a {name} model, and not the model; open the"
-            " model, and give this file as speculation (-md)"
+            f"{file.path}: the file has only the draft block of a {name} model; open the model and pass this file as"
+            " the draft model (-md)"
         )
     try:
         keys = Keys(file.metadata, name, ctx)
@@ -86,9 +84,9 @@ def trace(
         if hasattr(module, "injection"):
             plan = replace(plan, injection=module.injection(params))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{file.path}: the {name} model cannot be built from these keys: {error}") from error
+        raise ModelError(f"{file.path}: cannot build the {name} model from the metadata: {error}") from error
     if result not in (None, plan.result):
-        raise UnsupportedError(f"{file.path}: the model gives {plan.result}, not {result}")
+        raise UnsupportedError(f"{file.path}: the model returns {plan.result}, not {result}")
     return plan
 
 
@@ -131,14 +129,12 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
             return None
         module = _module(name)
         if not hasattr(module, "build_draft"):
-            raise UnsupportedError(
-                f"{source.path}: Woolly's {name} model cannot use the blocks of the file that guess tokens yet"
-            )
+            raise UnsupportedError(f"{source.path}: draft blocks of {name} models are not supported yet")
         tracer = Tracer(name, {**file.tensors, **draft_tensors(other)})
         module.build_draft(tracer, module.read(keys))
         return tracer.plan(block)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{source.path}: the draft of {name} cannot be built from these keys: {error}") from error
+        raise ModelError(f"{source.path}: cannot build the draft of {name} from the metadata: {error}") from error
 
 
 def is_head(file: ModelDescription) -> bool:
@@ -166,7 +162,7 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
             draft = replace(draft, mask=_mask(other, draft.n_tokens), n_masks=params.block - 1)
         return replace(tap_hidden(plan, features, params.layers), draft=draft)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{other.path}: the head {name} cannot be built from these keys: {error}") from error
+        raise ModelError(f"{other.path}: cannot build the draft head {name} from the metadata: {error}") from error
 
 
 def _mask(other: GGUFFile, n_tokens: int) -> int:
@@ -181,13 +177,13 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
     """Trace a draft head that attends to K and V of the plan's last sliding-window and last global layer."""
     entries = {s.integer("window") > 0: s.integer("entry") for s in plan.steps if s.op == "attention"}
     if len(entries) != 2:
-        raise ModelError(f"the head {name} looks at layers with a window and without one, which this model has not")
+        raise ModelError(f"draft head {name} needs a model with both sliding-window and global layers")
     tracer = Tracer(name, tensors, state=plan.state)
     with tracer.scope("head"):
         following = module.build_draft(tracer, params, entries)
     draft = tracer.plan("head")
     if draft.state != plan.state:  # pages before the model's window may already belong to other requests
-        raise ModelError(f"the head {name} looks at more positions than the windows of this model keep")
+        raise ModelError(f"draft head {name} has a larger sliding window than the model")
     return replace(draft, borrows=True, features=following.value.id)
 
 
@@ -237,7 +233,7 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
         module.build_encoder(tracer, params)
         encoder = tracer.plan()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{file.path}: the encoder of {name} cannot be built from these keys: {error}") from error
+        raise ModelError(f"{file.path}: cannot build the encoder of {name} from the metadata: {error}") from error
     if not 0 <= params.start < plan.n_tokens:
         raise ModelError(
             f"{file.path}: decoder_start_token_id is {params.start}, which is not a token of the vocabulary"
@@ -258,7 +254,7 @@ def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pool
         return "rank"
     if kind == 0 and result == "embeddings":
         raise RequestError(
-            f"the file names no pooling; choose one of: {', '.join(get_args(Pooling)[:4])}", field="pooling"
+            f"the file does not specify a pooling; choose one of: {', '.join(get_args(Pooling)[:4])}", field="pooling"
         )
     return _POOLINGS[kind] if kind else None
 
@@ -266,19 +262,17 @@ def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pool
 def _labels(keys: Keys, n: int) -> tuple[str, ...]:
     labels = keys.strings("classifier.output_labels")
     if labels and len(labels) != n:
-        raise ModelError(f"the file names {len(labels)} labels, but its head gives {n} scores")
+        raise ModelError(f"the file has {len(labels)} labels, but its head returns {n} scores")
     return labels
 
 
 def _why(name: str) -> str:
-    """Return the end of an error about an architecture: missing features, or supported architectures with a similar
-    name.
-    """
+    """Return the end of an error: features that the architecture needs, or similar supported architectures."""
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
     # A similar spelling helps with mistyped names only.
     near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
-    runs = f"near it, {near} run; " if near else ""
-    return f"{needs}; {runs}`woolly list --architectures` lists all that run"
+    runs = f"similar supported architectures: {near}; " if near else ""
+    return f"{needs}; {runs}see `woolly list --architectures`"
 
 
 def _modules(first: str = "") -> Iterator[ModuleType]:

@@ -16,7 +16,7 @@ def read(keys: Keys) -> RwkvParams:
     """Read the parameters."""
     hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
-        raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an RWKV-6 model of two token shifts")
+        raise ModelError(f"embedding width {hp.width} and head size {head} do not match RWKV-6")
     return RwkvParams(hp, head, keys.integer("rescale_every_n_layers", 0))
 
 

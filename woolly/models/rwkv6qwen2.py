@@ -27,9 +27,9 @@ def read(keys: Keys) -> DistilledParams:
     heads, kv_heads = hp.width // head, keys.integer("attention.head_count_kv", 0)
     kv_heads = kv_heads or heads
     if hp.width % head != 0 or keys.integer("token_shift_count", 1) != 1:
-        raise ModelError(f"an embedding of {hp.width} with heads of {head} is not a QRWKV-6 model of one token shift")
+        raise ModelError(f"embedding width {hp.width} and head size {head} do not match QRWKV-6")
     if kv_heads < 1 or heads % kv_heads != 0:
-        raise ModelError(f"{heads} heads of states cannot share {kv_heads} keys evenly")
+        raise ModelError(f"{heads} state heads are not divisible by {kv_heads} key heads")
     return DistilledParams(hp, head, heads // kv_heads)
 
 

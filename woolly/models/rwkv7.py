@@ -24,7 +24,7 @@ def read(keys: Keys) -> RwkvParams:
     """Read the parameters."""
     hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
     if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
-        raise ModelError(f"an embedding of {hp.width} with heads of {head} is not an RWKV-7 model of two token shifts")
+        raise ModelError(f"embedding width {hp.width} and head size {head} do not match RWKV-7")
     return RwkvParams(hp, head)
 
 

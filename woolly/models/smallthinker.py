@@ -22,7 +22,7 @@ def read(keys: Keys) -> TransformerParams:
 def build(p: Tracer, hp: TransformerParams) -> None:
     """Build the model."""
     if hp.experts is None:
-        raise ModelError("a smallthinker file without experts is not complete")
+        raise ModelError("the smallthinker file has no experts, so it is incomplete")
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

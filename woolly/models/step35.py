@@ -49,7 +49,7 @@ def _half_rope(layer: Layer) -> Layer:
 def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
     limits = keys.numbers(name, n) if keys.has(name) else (0.0,) * n
     if not all(limit >= 0 for limit in limits):
-        raise ModelError(f"metadata key {keys.architecture}.{name} has a bound that is not positive")
+        raise ModelError(f"metadata key {keys.architecture}.{name} has a negative limit")
     return tuple(limit if limit > 1e-6 else 0.0 for limit in limits)
 
 

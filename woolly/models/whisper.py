@@ -52,8 +52,7 @@ def read(keys: Keys) -> WhisperParams:
     n_source, eps = keys.positive("encoder.context_length"), keys.number("attention.layer_norm_epsilon")
     if width % heads or n_source != _FRAMES // 2 or not eps >= 0:
         raise ModelError(
-            f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} do not form a"
-            " Whisper model"
+            f"width {width}, {heads} heads, {n_source} rows per 30 s and epsilon {eps:g} do not match a Whisper model"
         )
     layers = keys.positive("block_count"), keys.positive("decoder_block_count")
     n_mels, start = keys.positive("num_mel_bins", most=MAX_MELS), keys.integer("decoder_start_token_id")
@@ -66,7 +65,7 @@ def build(p: Tracer, hp: WhisperParams) -> None:
         raise UnsupportedError("a Whisper model transcribes audio and produces no embeddings")
     n_places = hp.n_source + hp.keys.positive("context_length")
     if p.rows("dec.position_embd") < n_places:
-        raise ModelError(f"dec.position_embd has {p.rows('dec.position_embd')} rows; {n_places} were expected")
+        raise ModelError(f"dec.position_embd has {p.rows('dec.position_embd')} rows; expected {n_places}")
     source = p.embed("token_embd", width=hp.width)
     x = p.embed_position(source, "dec.position_embd")
     for i in range(hp.n_decoder):
@@ -85,7 +84,7 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
         if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
-            raise UnsupportedError("the mel filters of the file are not Whisper's")
+            raise UnsupportedError("the mel filters in the file differ from Whisper's")
     settings = AudioSettings("audio", "ultravox", hp.n_mels)
     params = AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
     return trace_audio_tower(own, params, stages(params)[:2], lambda grid: patch_layout(params, grid)[:2])

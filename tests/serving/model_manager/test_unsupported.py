@@ -22,7 +22,7 @@ def client(app_with, tiny_folder, tmp_path):
 
 
 def test_lists_say_why_a_model_is_unsupported(client):
-    reason = "architecture 'nobody' is not supported yet; `woolly list --architectures` lists all that run"
+    reason = "architecture 'nobody' is not supported yet; see `woolly list --architectures`"
     listed = {model["id"]: model["meta"]["unsupported"] for model in client.get("/v1/models").json()["data"]}
     assert listed == {"gemma": reason, "tiny": None}
     ole = {model["name"]: model for model in client.get("/api/v1/models").json()}

@@ -47,7 +47,7 @@ def embeddings(p: Tracer, x: Handle, *, rank: Pooling = "cls", act: Act = "tanh"
         p.output(y, "embeddings", pooling)
         return
     if not _has_head(p):
-        raise UnsupportedError("the file has no head that scores texts (cls or cls.output), so it cannot rank")
+        raise UnsupportedError("the file has no reranking head (cls or cls.output)")
     if p.has("cls"):
         y = p.unary(p.linear(y, "cls", width=p.rows("cls")), act)
     if p.has("cls.norm"):

@@ -49,12 +49,12 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
         for name, value, usual in ((size, block, 1), (latest, local, 0)):
             if value != usual:
                 raise UnsupportedError(
-                    f"metadata key {keys.architecture}.{name} is {value}, but the index of {keys.architecture} chooses"
+                    f"metadata key {keys.architecture}.{name} is {value}, but the index of {keys.architecture} selects"
                     " single positions"
                 )
     least = int(block > 1)  # the current block, which is incomplete
     if not least <= local <= n:
-        raise ModelError(f"metadata key {keys.architecture}.{latest} is {local}, but {least} to {n} was expected")
+        raise ModelError(f"metadata key {keys.architecture}.{latest} is {local}; expected {least} to {n}")
     return block, local
 
 

@@ -31,8 +31,8 @@ def _sam(hp: TowerParams) -> Sam:
     tile, patch = hp.settings.tile_size, hp.settings.patch_size
     if hp.side % 4 or tile % (4 * patch) or not 0 < tile < hp.settings.image_size:
         raise ModelError(
-            f"a tower for images of {hp.settings.image_size} pixels and tiles of {tile} cannot make one row of 4 x 4"
-            f" patches of {patch}"
+            f"an encoder for images of {hp.settings.image_size} pixels and tiles of {tile} cannot form rows of 4 x 4"
+            f" patches of {patch} pixels"
         )
     return read_sam(hp, (tile // patch,))
 
@@ -89,15 +89,15 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     for one, side in _FILTERS.items():
         name = f"{one}.weight"
         if name not in hp.tensors or hp.tensors[name].shape[1:] != (n_before, side, side):
-            raise ModelError(f"tensor {name} is missing, or no filter of {n_before} x {side} x {side}")
+            raise ModelError(f"tensor {name} is missing, or not a filter of {n_before} x {side} x {side}")
         n_before = hp.tensors[name].shape[0]
         array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
         out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if n_before != hp.width:
-        raise ModelError(f"filters give {n_before} columns, and CLIP reads {hp.width}")
+        raise ModelError(f"the convolutions output {n_before} columns, but CLIP reads {hp.width}")
     n = hp.side // 4
     if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
-        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of {n} x {n} rows after one")
+        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of 1 + {n} x {n} rows")
     table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
     square = table[1:].reshape(n, n, hp.width)
     tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
@@ -109,7 +109,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the layouts: patches by windows, convolution inputs, and CLIP's rows after the class row."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
-        raise ValueError(f"the tower reads square images, not {grid[1]} x {grid[2]} patches")
+        raise ValueError(f"the encoder reads square images, not {grid[1]} x {grid[2]} patches")
     n_rows = (side // 4) ** 2
     order = np.arange(-1, n_rows, dtype=np.int32)
     first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0

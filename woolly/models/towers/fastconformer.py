@@ -127,7 +127,7 @@ def _check_heads(hp: AudioParams, name: str) -> None:
     """Raise ModelError for a wrong shape. With a single head, the tensor may be a vector."""
     tensor, want = hp.tensors.get(name), (hp.heads, hp.head_dim)
     if tensor is not None and (1, *tensor.shape)[-2:] != want:
-        raise ModelError(f"tensor {name} has shape {tensor.shape}; {want} was expected")
+        raise ModelError(f"tensor {name} has shape {tensor.shape}; expected {want}")
 
 
 def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
@@ -143,10 +143,10 @@ def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], n
 def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArray[np.float32]:
     """Return a tensor of the file and check its number of columns."""
     if name not in hp.tensors:
-        raise ModelError(f"tensor {name} is missing, which the {hp.settings.projector} model needs")
+        raise ModelError(f"tensor {name} is missing; the {hp.settings.projector} model needs it")
     shape = hp.tensors[name].shape
     if columns is not None and shape[-1] != columns:
-        raise ModelError(f"tensor {name} has shape {shape}; {columns} columns were expected")
+        raise ModelError(f"tensor {name} has shape {shape}; expected {columns} columns")
     return hp.tensors[name].dequantize().reshape(shape)
 
 
@@ -154,7 +154,7 @@ def arrange_subsampled(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices: (time, frequency) positions of the convolutions, then frames."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
-        raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {times} frames; the maximum is {hp.settings.family.max_frames}")
     out = []
     for number in range(3):
         taps = subsampling_filters(times, n_freqs)

@@ -94,7 +94,7 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
             out[name] = as_matrix(hp.tensors[name])
         trained = hp.tensors.get(f"{begin}.per_dim_scale", hp.tensors.get(f"{begin}.per_dim_scale.weight"))
         if trained is None or trained.n_elements != hp.head_dim:
-            raise ModelError(f"tensor {begin}.per_dim_scale is missing, or has not {hp.head_dim} numbers")
+            raise ModelError(f"tensor {begin}.per_dim_scale is missing, or does not have {hp.head_dim} numbers")
         scale = [exact_softplus(float(one)) for one in trained.dequantize().reshape(-1)]
         out[f"{begin}.q_scale.weight"] = f32_tensor(f"{begin}.q_scale.weight", np.array(scale))
     return out
@@ -131,7 +131,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of convolutions and norms. Attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
-        raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {times} frames; the maximum is {hp.settings.family.max_frames}")
     out = []
     for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers per filter input
         taps = subsampling_filters(times, n_freqs, ahead=1)

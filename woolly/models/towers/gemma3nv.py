@@ -39,7 +39,7 @@ def _blocks(hp: TowerParams, group: int) -> list[str]:
     while any(name.startswith(f"v.blk.{group}.{len(out)}.") for name in hp.tensors):
         out.append(f"v.blk.{group}.{len(out)}")
     if not out:
-        raise ModelError(f"the tower has no blocks v.blk.{group}")
+        raise ModelError(f"the encoder has no blocks v.blk.{group}")
     return out
 
 
@@ -52,7 +52,7 @@ def _around(p: Tracer, x: Handle, name: str, stride: int = 1, *, is_wanted: bool
     """Build a depthwise convolution."""
     side = math.isqrt(p.columns_of(name))
     if (side, stride) not in _FIRST:
-        raise ModelError(f"tensor {name}.weight is a filter of {side} x {side}; 3 x 3 or 5 x 5 was expected")
+        raise ModelError(f"tensor {name}.weight is a filter of {side} x {side}; expected 3 x 3 or 5 x 5")
     return p.gather_conv1d(x, name, first=_FIRST[side, stride], taps=side**2, is_wanted=is_wanted)
 
 
@@ -84,7 +84,7 @@ def _inverted(p: Tracer, x: Handle, name: str) -> Handle:
             y = _around(p, y, "dw_mid.conv", 1 + fewer, is_wanted=fewer)
             y = p.unary(p.rms_norm(y, "dw_mid.bn", eps=_EPS), "gelu")
         elif fewer:
-            raise ModelError(f"tensor {name}.dw_mid.conv.weight is missing: no other filter strides")
+            raise ModelError(f"tensor {name}.dw_mid.conv.weight is missing; it is the only convolution with a stride")
         y = _scaled(p, _conv(p, y, "pw_proj.conv", "pw_proj.bn"))
         return y if fewer else x + y
 
@@ -162,7 +162,7 @@ def _pooled(hp: TowerParams) -> int:
     """Return the number of 16-pixel positions per side that one prompt row covers."""
     if hp.settings.image_size % (16 * _SIDE):
         raise ModelError(
-            f"metadata key clip.vision.image_size is {hp.settings.image_size}; a multiple of {16 * _SIDE} was expected"
+            f"metadata key clip.vision.image_size is {hp.settings.image_size}; expected a multiple of {16 * _SIDE}"
         )
     return hp.settings.image_size // 16 // _SIDE
 
@@ -224,7 +224,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the positions of each resolution in raster order, and the positions with keys and values."""
     size = hp.settings.image_size
     if grid != (1, _SIDE, _SIDE):
-        raise ValueError(f"the tower reads images of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
+        raise ValueError(f"the encoder reads images of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
     edges = len(_blocks(hp, 0))
     filters = [_taps(size // 2, 3, 2), *[_taps(size // 4, 3, 1)] * (edges - 1)]
     return (

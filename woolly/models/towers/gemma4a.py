@@ -118,7 +118,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of the convolutions. Attention covers the latest rows."""
     times, n_freqs = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.max_frames:
-        raise ValueError(f"a chunk has {times} frames; the encoder takes up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {times} frames; the maximum is {hp.settings.family.max_frames}")
     out = []
     for number in range(2):
         taps = subsampling_filters(times, n_freqs)

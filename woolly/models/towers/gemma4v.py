@@ -87,7 +87,9 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     lines, columns = position_ids(grid, order)
     n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
     if max(grid[1:]) > n_places:
-        raise ValueError(f"the tower knows {n_places} lines and columns, not {grid[1]} x {grid[2]}")
+        raise ValueError(
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} lines and columns"
+        )
     gather_rows = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     gather_weights = np.ones(gather_rows.shape, np.float32)

@@ -112,14 +112,14 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 def remake(hp: AudioParams) -> dict[str, Tensor]:
     """Convert relative positions to rope coefficients, fold batch norm, add CTC rows and masks."""
     if hp.n_layers < 2:
-        raise ModelError(f"the tower has {hp.n_layers} block; at least 2 were expected")
+        raise ModelError(f"the encoder has {hp.n_layers} layer; expected at least 2")
     if hp.keys.has("audio.feature_layer"):
-        raise UnsupportedError("rows of several layers side by side (clip.audio.feature_layer) are not supported yet")
+        raise UnsupportedError("features of several layers (clip.audio.feature_layer) are not supported yet")
     if hp.settings.n_mels % 2:
-        raise ModelError(f"metadata key clip.audio.num_mel_bins is {hp.settings.n_mels}; an even number was expected")
+        raise ModelError(f"metadata key clip.audio.num_mel_bins is {hp.settings.n_mels}; expected an even number")
     block, most = _block(hp), hp.keys.positive("audio.max_pos_emb")
     if block > min(most, _MAX_BLOCK):
-        raise ModelError(f"blocks of {block} rows exceed {min(most, _MAX_BLOCK)}, the largest distance")
+        raise ModelError(f"attention blocks have {block} rows; the maximum is {min(most, _MAX_BLOCK)}")
     out = rotation_tensors("a.rotations0", block) | rotation_tensors(f"a.rotations{hp.n_layers // 2}", block)
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
@@ -132,7 +132,7 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
     n_ctc_tokens, query = _n_ctc_tokens(hp), _array(hp, "a.proj_query")
     query = query.reshape(-1, query.shape[-1])
     if len(query) != hp.settings.n_queries:
-        raise ModelError(f"a.proj_query has {len(query)} rows, but {hp.settings.n_queries} queries look at a window")
+        raise ModelError(f"a.proj_query has {len(query)} rows, but {hp.settings.n_queries} queries read a window")
     letters = _array(hp, "a.enc_ctc_out_mid.weight").T
     return out | {
         "a.enc_ctc_out_mid.weight": f32_tensor("a.enc_ctc_out_mid.weight", letters),
@@ -156,7 +156,7 @@ def _n_ctc_tokens(hp: AudioParams) -> int:
 
 def _shape(hp: AudioParams, name: str) -> tuple[int, ...]:
     if name not in hp.tensors:
-        raise ModelError(f"tensor {name} is missing, which the granite_speech model needs")
+        raise ModelError(f"tensor {name} is missing; the granite_speech model needs it")
     return hp.tensors[name].shape
 
 
@@ -177,7 +177,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of blocks, of rows with CTC rows, of blocks, and of windows with queries."""
     n, block, settings = grid[2], _block(hp), hp.settings
     if not 0 < n <= settings.family.max_frames:
-        raise ValueError(f"a chunk has {n} frames; the encoder takes up to {settings.family.max_frames}")
+        raise ValueError(f"a chunk has {n} frames; the maximum is {settings.family.max_frames}")
     rows = np.arange(n, dtype=np.int32)
     blocks = np.stack([rows // block * block, np.minimum(rows // block * block + block, n)], axis=1).astype(np.int32)
     layers = PatchLayout(rows, rows, attn_ranges=blocks)

@@ -29,7 +29,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(max(chosen)):
         seen[i + 1] = layer(p, seen[i], hp, i, act=hp.act or "gelu_quick")
     if p.has("mm.3"):
-        raise UnsupportedError("projectors of llava with norms (Yi-VL) are not supported yet")
+        raise UnsupportedError("LLaVA projectors with norms (Yi-VL) are not supported yet")
     p.skip("v.image_newline")
     y, *others = (p.output_rows(seen[i]) for i in chosen)
     for one in others:
@@ -57,7 +57,7 @@ def _chosen(hp: TowerParams) -> tuple[int, ...]:
     is_known = all(0 <= one <= hp.n_layers for one in chosen) and max(chosen) > 0
     if not is_known or len(set(chosen)) < len(chosen):
         raise ModelError(
-            f"metadata key clip.vision.feature_layer is {list(chosen)!r:.60}; 1 to {hp.n_layers}, each once, was"
-            " expected"
+            f"metadata key clip.vision.feature_layer is {list(chosen)!r:.60}; expected different numbers from 1 to"
+            f" {hp.n_layers}"
         )
     return chosen

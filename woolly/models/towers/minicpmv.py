@@ -56,7 +56,9 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Return the patches in raster order, then the queries, which are the outputs. All rows attend to the patches."""
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
     if max(grid[1:]) > _MAX_SIDE:
-        raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
+        raise ValueError(
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {_MAX_SIDE} lines and columns"
+        )
     order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
     lines, columns = position_ids(grid, order[:n])
     gather_rows = np.full((len(order), 4), -1, np.int32)

@@ -24,7 +24,7 @@ _BLOCK = 4  # patches per merged row, at each merger
 def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """Build the stages before and after the inner merger, or one stage without it."""
     if hp.merge not in (2, 4):
-        raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; 2 or 4 was expected")
+        raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; expected 2 or 4")
     if hp.merge == 2:
         return (StageBuilder(partial(_last, first=0), ("",)),)
     after = _inserted(hp) + 1
@@ -65,8 +65,8 @@ def _inserted(hp: TowerParams) -> int:
     found = hp.keys.whole_numbers("vision.wa_layer_indexes")
     if len(found) != 1 or not 0 <= found[0] < hp.n_layers - 1:
         raise ModelError(
-            f"metadata key clip.vision.wa_layer_indexes is {list(found)!r:.60}; one layer from 0 to"
-            f" {hp.n_layers - 2} was expected"
+            f"metadata key clip.vision.wa_layer_indexes is {list(found)!r:.60}; expected one layer from 0 to"
+            f" {hp.n_layers - 2}"
         )
     return found[0]
 

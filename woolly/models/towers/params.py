@@ -125,7 +125,8 @@ def _sizes(keys: Keys, kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, i
     n_layers = keys.positive(f"{kind}.block_count")
     if n_layers > _MAX_BLOCKS or width % heads != 0:
         raise ModelError(
-            f"the tower claims {n_layers} blocks, of at most {_MAX_BLOCKS}, and {heads} heads in a width of {width}"
+            f"the encoder has {n_layers} layers of width {width} with {heads} heads; expected at most {_MAX_BLOCKS}"
+            " layers and a width divisible by the heads"
         )
     if all(width not in tensor.shape for tensor in tensors.values()):
         raise ModelError(
@@ -134,5 +135,5 @@ def _sizes(keys: Keys, kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, i
         )
     eps = keys.number(f"{kind}.attention.layer_norm_epsilon")
     if not eps >= 0:
-        raise ModelError(f"metadata key clip.{kind}.attention.layer_norm_epsilon is {eps:g}; at least 0 was expected")
+        raise ModelError(f"metadata key clip.{kind}.attention.layer_norm_epsilon is {eps:g}; expected 0 or more")
     return width, n_layers, heads, eps

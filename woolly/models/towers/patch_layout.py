@@ -91,7 +91,9 @@ def interpolate_pos_embed(
     (down, down_share), (along, along_share) = (_axis(length, side, kernel, margin) for length in grid[1:])
     n = down.shape[1] * along.shape[1]
     if n > taps:
-        raise ValueError(f"a grid of {grid[1]} x {grid[2]} patches takes {n} places of a table, of at most {taps}")
+        raise ValueError(
+            f"a grid of {grid[1]} x {grid[2]} patches needs {n} table entries per patch; the maximum is {taps}"
+        )
     gather_rows[:, :n] = (down[lines][:, :, None] * side + along[columns][:, None, :]).reshape(-1, n)
     gather_weights[:, :n] = (down_share[lines][:, :, None] * along_share[columns][:, None, :]).reshape(-1, n)
     return gather_rows, gather_weights

@@ -75,7 +75,7 @@ def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
     frames, height, width = grid
     depth = hp.settings.family.temporal_patch_size
     if frames > depth:
-        raise ValueError(f"a piece has {frames} frames, and a patch shows {depth}")
+        raise ValueError(f"the input has {frames} frames, but a patch has {depth}")
     if depth == 1:
         return order
     return np.stack([order, order + (frames - 1) * height * width], axis=1)

@@ -66,7 +66,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices per chunk. The last chunk is zero-padded, and its padded frames are dropped."""
     n, n_mels = grid[2], hp.settings.n_mels
     if not 0 < n <= hp.settings.family.max_frames:
-        raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {n} frames; the maximum is {hp.settings.family.max_frames}")
     n_chunks, times, n_freqs = -(-n // _CHUNK), _CHUNK, n_mels
     out = []
     for number in range(3):

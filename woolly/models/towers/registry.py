@@ -73,7 +73,7 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
     except (ModelError, PlanError, UnsupportedError) as error:
         raise type(error)(f"{file.path}: {error}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{file.path}: the tower cannot be built from these keys: {error}") from error
+        raise ModelError(f"{file.path}: cannot build the encoder from the metadata: {error}") from error
 
 
 def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> TracedTower:
@@ -86,9 +86,7 @@ def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> Trace
     builders = (StageBuilder(module.build, ("",)),) if one else module.vision_stages(params)
     n_rows = _max_patches(module, params) + 1 + settings.n_queries
     if n_rows > _MAX_IMAGE_ROWS:
-        raise ModelError(
-            f"the largest image would have {n_rows} rows of the tower; at most {_MAX_IMAGE_ROWS} are taken"
-        )
+        raise ModelError(f"the largest image would have {n_rows} encoder rows; the maximum is {_MAX_IMAGE_ROWS}")
     left, stages = dict(tensors), list[TowerStage]()
     for builder in builders:
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
@@ -123,7 +121,7 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
         for step in (one for one in plan.steps if one.op == "embedding_bag"):
             first, n_places = step.integer("first"), step.weights[0].shape[0]
             if (highest[first : first + step.integer("taps")] >= n_places).any():
-                raise ValueError(f"{step.weights[0].tensor} has {n_places} places, and the piece needs more")
+                raise ValueError(f"{step.weights[0].tensor} has {n_places} rows, but the input needs more")
     return arranged
 
 
@@ -140,7 +138,7 @@ def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArra
     found = [file.tensors[name].dequantize().reshape(-1) for name in names if name in file.tensors]
     for row in found:
         if len(row) != width:
-            raise ModelError(f"a row of {len(row)} numbers is to come into prompts, but the tower makes {width}")
+            raise ModelError(f"a constant prompt row has {len(row)} numbers, but the encoder returns {width}")
     return np.stack(found).astype(np.float32) if found else None
 
 
@@ -186,7 +184,7 @@ def _staged(
         _within_tables(plan, arranged)  # shorter clips use no other indices
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
-            raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
+            raise ModelError(f"a stage reads rows of {reads} numbers, but the previous stage returns {brought}")
         stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MAX_ROWS)))
     return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
 

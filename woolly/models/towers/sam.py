@@ -101,7 +101,9 @@ class Sam:
         """Reshape convolutions to matrices, resize the position table to each size, and compute rotary coefficients."""
         n, table = self.sides[0], _array(tensors, "v.sam.pos_embd.weight")
         if table.size != n**2 * self.width or "v.sam.patch_embd.weight" not in tensors:
-            raise ModelError(f"the tower has no patches, or v.sam.pos_embd.weight is not a table of {n} x {n} places")
+            raise ModelError(
+                f"the encoder has no patches, or v.sam.pos_embd.weight is not a table of {n} x {n} positions"
+            )
         table = table.reshape(n, n, self.width)
         tables = [resized(table, side).reshape(-1, self.width) for side in self.sides]
         out = {
@@ -158,7 +160,7 @@ class Sam:
         """Return the positions by windows, including padding. Results are in raster order."""
         if side not in self.sides:
             known = " or ".join(f"{one} x {one}" for one in self.sides)
-            raise ValueError(f"the tower reads images of {known} patches, not {side} x {side}")
+            raise ValueError(f"the encoder reads images of {known} patches, not {side} x {side}")
         window, n = self.window, self.padded(side) // self.window
         lines, columns = (
             one.reshape(n, window, n, window).transpose(0, 2, 1, 3).reshape(-1)
@@ -192,8 +194,8 @@ def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
     if width % heads or n_layers > _MAX_LAYERS or window > hp.side:
         raise ModelError(
-            f"the tower claims {n_layers} blocks of SAM, of at most {_MAX_LAYERS}, {heads} heads in a width of"
-            f" {width}, and windows of {window} in images of {hp.side} places"
+            f"SAM cannot have {n_layers} layers (at most {_MAX_LAYERS}) of width {width} with {heads} heads, and"
+            f" windows of {window} in images of {hp.side} patches per side"
         )
     return Sam(width, n_layers, heads, window, (hp.side, *others))
 

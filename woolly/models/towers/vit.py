@@ -57,7 +57,7 @@ def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
     if not p.has("ffn_gate"):
         return p.linear(p.unary(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
     if act not in ("silu", "gelu_erf"):
-        raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
+        raise UnsupportedError(f"gates with activation {act} are not supported yet in vision encoders")
     # The gate comes first, so one step computes both products and the activation.
     gate, y = p.linear(h, "ffn_gate", width=p.rows(up)), p.linear(h, up, width=p.rows(up))
     return p.linear(p.glu(gate, y, act), down, width=hp.width)
@@ -88,7 +88,7 @@ def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayo
     for the class row.
     """
     if grid != (1, hp.side, hp.side):
-        raise ValueError(f"the tower reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
+        raise ValueError(f"the encoder reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
     order = merge_order(grid, hp.merge)
     n_patches = len(order)
     if has_class:

@@ -33,7 +33,7 @@ def _encoder(p: Tracer, hp: AudioParams) -> None:
     kind = hp.settings.projector
     n_places = conv_length(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
     if p.rows("a.position_embd") < n_places:
-        raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; {n_places} were expected")
+        raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; expected {n_places}")
     x = p.unary(p.linear(p.input(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
     x = p.embedding_bag(x, "a.position_embd")
     for i in range(hp.n_layers):
@@ -73,7 +73,7 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     """Return the gather indices of each stage, per chunk. Only Qwen 2.5 Omni uses several chunks."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
     if not 0 < n <= hp.settings.family.max_frames:
-        raise ValueError(f"a chunk has {n} frames; the encoder takes up to {hp.settings.family.max_frames}")
+        raise ValueError(f"a chunk has {n} frames; the maximum is {hp.settings.family.max_frames}")
     size = _CHUNK if kind == "qwen2.5o" else n
     filters, halved, gather_rows, attn_ranges = [], [], [], []
     n_filtered = n_rows = 0
