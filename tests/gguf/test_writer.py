@@ -245,7 +245,7 @@ def test_file_is_replaced_atomically(tmp_path):
 
 
 def test_unwritable_path_is_named(tmp_path):
-    with pytest.raises(GGUFError, match=r"nowhere.*cannot be written \(No such file or directory\)"):
+    with pytest.raises(GGUFError, match=r"nowhere.*cannot write the file \(No such file or directory\)"):
         GGUFWriter(tmp_path / "nowhere" / "x.gguf").write()
     (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(GGUFError, match=r"folder\.gguf: cannot write the file"):

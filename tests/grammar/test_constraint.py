@@ -193,7 +193,7 @@ def test_forced_tokens_match_the_tokenizer():
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
-        ("poem", "", "'poem' is not a kind of grammar"),
+        ("poem", "", "unknown kind of grammar 'poem'"),
         ("regex", "", "the regex is empty"),
         ("regex", "(", "the regex cannot be used: unclosed group"),
         ("regex", "(?=a)b", "the regex cannot be used: look-around"),

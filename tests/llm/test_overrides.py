@@ -67,7 +67,7 @@ def test_rope_scaled_model_takes_more_positions_without_a_warning(folder, recwar
         ({"metadata": ["llama.rope.freq_base:5"]}, "expected KEY=TYPE:VALUE"),
         ({"metadata": ["llama.rope.freq_base=float:x"]}, "which is not a float"),
         ({"metadata": ["a=bool:maybe"]}, "which is not a bool"),
-        ({"metadata": {"a": [1]}}, "a number, a bool or a text"),
+        ({"metadata": {"a": [1]}}, "a number, a bool or a string"),
         ({"rope_scaling": "ntk"}, "choose one of: none, linear, yarn"),
         ({"rope_scale": 0}, "a number above 0"),
         ({"rope_scaling": "none", "rope_scale": 2}, "but rope_scaling is 'none'"),

@@ -85,7 +85,7 @@ def test_non_finite_number_names_its_place_and_leaves_nothing(tmp_path):
     values[5, 7] = np.inf
     writer.add_raw_tensor("blk.0.attn_q.weight", GGMLType.F32, values.shape, values.view(np.uint8))
     writer.write()
-    with pytest.raises(GGUFError, match=r"tensor 'blk\.0\.attn_q\.weight': row 5 holds a number that is infinite"):
+    with pytest.raises(GGUFError, match=r"tensor 'blk\.0\.attn_q\.weight': row 5 has a number that is infinite"):
         convert(tmp_path / "bad.gguf", tmp_path / "out.gguf", "Q4_K_S")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.gguf"]
 
@@ -111,7 +111,7 @@ def test_disk_that_fills_up_gives_a_one_line_error_and_leaves_nothing(source, tm
         return real(full, "r+b", buffering=0)
 
     monkeypatch.setattr(Path, "open", on_full_disk)
-    with pytest.raises(GGUFError, match=r"cannot be written \(No space left on device\): it takes \d+ MB"):
+    with pytest.raises(GGUFError, match=r"cannot write the file \(No space left on device\): it takes \d+ MB"):
         convert(source, tmp_path / "out.gguf", "Q4_0")
     assert list(tmp_path.iterdir()) == []
 
