@@ -131,9 +131,7 @@ def test_pure_and_given_types_override_the_mix(plain):
 
 def test_given_type_that_does_not_fit_is_rejected(tmp_path):
     file = write(tmp_path / "narrow.gguf", width=96)
-    with pytest.raises(
-        RequestError, match=r"token_embd\.weight cannot be Q4_K: its row length 96 is not a"
-    ):
+    with pytest.raises(RequestError, match=r"token_embd\.weight cannot be Q4_K: its row length 96 is not a"):
         make_recipe(file, find_mix("Q8_0"), embedding_type=GGMLType.Q4_K)
 
 
