@@ -32,30 +32,29 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MARK = b"woollyv1"
 OUT = HERE.parent.parent / "woolly" / "runtime" / "vulkan" / "kernels.bin"
-_FORM = 2  # raised if `Slang.compile` or `exact` makes something else of the same source
+_FORM = 2  # incremented when `Slang.compile` or `exact` changes its output for the same source
 VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",), "metal": ()}
-# Variants that are packed together, so that what they share takes no room: 0.66 MB in place of 0.87. The first one is
-# opened without those behind it.
+# Variants that are compressed together, which saves 0.21 MB of 0.87. The first can be opened without the others.
 PACKS = (("plain", "double"), ("metal",))
-# Said in front of every kernel of Metal: without it Apple's compiler may make one fma of a product and a sum.
+# Prepended to every Metal kernel: otherwise Apple's compiler may contract a product and a sum into an fma.
 _EXACT = "#pragma METAL fp contract(off)\n"
 
-ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
-# Weights of which a thread takes two runs of columns that share bytes; it takes 32 columns in a row of the others.
+ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights with one integer factor per 32 columns
+# Weights of which a thread takes two runs of 16 columns that share bytes, instead of 32 consecutive columns.
 STRANDED = ("Q4_K", "Q5_K", "Q6_K")
-# Products of few rows with weights in super-blocks: rows of x and of weights of a group.
+# Small-batch products with weights in super-blocks: rows of x and of weights per group.
 SUPERS = {"one": (1, 8), "two": (2, 8), "four": (4, 4)}
-# What matrix units compute: weights in super-blocks that most files have, each with the base of its planes of bytes. 0:
-# as they are, since 32 columns have one factor.
+# Weights computed with matrix units: common super-block types, each with the base of its byte planes. 0: bytes are used
+# unchanged, because 32 columns have one factor.
 TILED = {"Q2_K": 1, "Q3_K": -1, "Q4_K": 0, "Q5_K": 0, "Q6_K": 256, "IQ4_XS": 0}
-# Rows of weights and of x of a group, tiles of a subgroup down and across, columns between two barriers.
+# Weight rows and x rows per group, tiles of a subgroup down and across, columns between two barriers.
 FORMS = {
     "tiles": ("OUTS=64", "ROWS=128", "HIGH=2", "WIDE=4", "COLUMNS=128"),
     "squares": ("OUTS=64", "ROWS=64", "HIGH=1", "WIDE=4", "COLUMNS=128"),
     "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
     "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=128"),
 }
-HADAMARD, HADAMARD_DEFINES = ("Q4",), ("HADAMARD_K=1", "HADAMARD_V=1")  # caches whose heads are rotated
+HADAMARD, HADAMARD_DEFINES = ("Q4",), ("HADAMARD_K=1", "HADAMARD_V=1")  # caches with rotated heads
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "mul_weight", "add_weight", "slice", "concat", "output_rows", "softcap", "unary", "glu"),
@@ -68,14 +67,14 @@ NORMS = ("rms_norm", "layer_norm", "gaussian_topk", "match_rms", "vecdot")
 
 
 def found(folder: str, interface: str) -> dict[str, dict[str, int]]:
-    """The structs of an interface in the sources of a folder, by name, with their constants that are numbers."""
+    """Return the structs of an interface in the sources of a folder, by name, with their integer constants."""
     text = "\n".join(path.read_text() for path in sorted((HERE / folder).glob("*.slang")))
     structs = re.findall(rf"struct (\w+) : {interface} \{{\s*static const int ([^;]*);", text)
     return {name: {key: int(n) for key, n in re.findall(r"(\w+) = (\d+)", constants)} for name, constants in structs}
 
 
 def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, source and definitions of every kernel of a variant."""
+    """Yield name, source and definitions of every kernel of a variant."""
     yield from (("probe", "primitives/probe", ()), ("pack", "weights/pack", ()))
     for name in ("route", "order", "combine"):
         yield f"experts_{name}", f"experts/{name}", ()
@@ -104,7 +103,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)
-    # A device that needs f64 has no matrix units, and those of Metal were not tried.
+    # Devices that need f64 have no matrix units, and those of Metal are untested.
     for struct_name in TILED if variant == "plain" else ():
         for name, form in FORMS.items():
             yield f"linear_{name}_{struct_name.lower()}", "linears/tiles", (*tiled(struct_name), *form)
@@ -124,7 +123,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"attend_tile_plain_{name}", "attention/tile", (*cache, "PLAIN=1")
         yield from row_kernels(name, cache, 4)
     yield "attend_staged_f16", "attention/staged", ("KV=F16", "PARTS=3")
-    # Caches with rotated heads share kernels of little time. One kernel of tiles for all models keeps them small.
+    # Caches with rotated heads share the fast kernels, and all models one tile kernel, to save space.
     yield "index_topk", "attention/index_topk", ("ANY",)
     yield "store_any", "attention/store", ("ANY", *HADAMARD_DEFINES)
     yield "hadamard_any", "attention/hadamard", ("ANY", *HADAMARD_DEFINES)
@@ -133,24 +132,24 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
 
 
 def row_kernels(name: str, cache: tuple[str, ...], n: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The first n kinds of kernels of attention of rows over a type of cache, which definitions say."""
+    """Yield the first n stages of row attention for a cache type, which `cache` defines."""
     for each in (1, 2, 5):
         for parts, what in enumerate(("attend", "attend_parts", "attend_merge", "attend_row")[:n]):
             yield f"{what}_{name}_{128 * each}", "attention/attend", (*cache, f"EACH={each}", f"PARTS={parts}")
 
 
 def strand_of(struct_name: str) -> str:
-    """The definition of what a thread takes of a super-block."""
+    """Return the definition of a thread's part of a super-block."""
     return f"STRAND={f'{struct_name}_' if struct_name in STRANDED else 'Any'}Strand"
 
 
 def tiled(struct_name: str) -> tuple[str, ...]:
-    """Definitions of weights for matrix units."""
+    """Return the definitions of a weight type for matrix units."""
     return f"WEIGHT={struct_name}", f"BASE={TILED[struct_name]}", strand_of(struct_name)
 
 
 def sources_digest() -> str:
-    """The digest of all sources and of this file, which an archive carries."""
+    """Return the digest of all sources and of this file, stored in the archive."""
     digest = hashlib.sha256()
     for path in (Path(__file__), *sorted(HERE.rglob("*.slang"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -158,7 +157,7 @@ def sources_digest() -> str:
 
 
 def kernel_digest(source: str, words: tuple[str, ...]) -> str:
-    """The digest of what a kernel is compiled from: its source, all that it includes, definitions, and the compiler."""
+    """Return the digest of a kernel: its source, transitive includes, definitions and the compiler version."""
     digest = hashlib.sha256(f"{_FORM} {_slang_version()} {' '.join(words)}".encode())
     for path in _included(f"{source}.slang"):
         digest.update(path.encode() + b"\0" + (HERE / path).read_bytes() + b"\0")
@@ -215,9 +214,9 @@ class Slang:
         request = c.c_void_p(library.spCreateCompileRequest(self._session))
         words = [str(source), *(word for target in targets for word in ("-target", target))]
         words += ["-entry", "main", "-stage", "compute", "-fp-mode", "precise"]
-        # Not optimized here: the optimizer would take (x + a) - a for x before `exact` can forbid it. Drivers optimize.
+        # Not optimized: the optimizer would simplify (x + a) - a to x before `exact` forbids it. Drivers optimize.
         words += ["-O0", "-I", str(HERE), "-line-directive-mode", "none", *options]
-        words += ["-o", "-"] if len(targets) == 1 else []  # without it Slang 0.43 crashes if there are matrices
+        words += ["-o", "-"] if len(targets) == 1 else []  # needed because Slang 0.43 crashes on matrices
         array = (c.c_char_p * len(words))(*(word.encode() for word in words))
         failed = library.spProcessCommandLineArguments(request, array, len(words)) < 0 or library.spCompile(request) < 0
         text, made = (library.spGetDiagnosticOutput(request) or b"").decode(), list[bytes]()
@@ -243,20 +242,20 @@ def _bytes_of(blob: c.c_void_p) -> bytes:
 # OpFNegate, OpFAdd, OpFSub, OpFMul, OpFDiv, OpFRem, OpFMod, OpVectorTimesScalar, OpDot
 _FLOAT_OPS = {127, 129, 131, 133, 136, 140, 141, 142, 148}
 _EXT_INST, _FMA, _DECORATE, _NO_CONTRACTION = 12, 50, 71, 42
-_TYPES = range(19, 40)  # the first of them ends the decorations
+_TYPES = range(19, 40)  # the first type ends the decorations
 _DEBUG = {3, 5, 6, 7, 8, 317}  # sources, names, lines
 _INT, _FLOAT, _VECTOR, _LOAD, _ALIGNED = 21, 22, 23, 61, 2
 
 
 def exact(code: bytes) -> bytes:
-    """SPIR-V whose float operations no driver may fuse with others: each is decorated NoContraction. Without names.
+    """Decorate all float operations with NoContraction, so that drivers do not fuse them, and remove names.
 
-    Vectors in memory lie at multiples of their size, as `(uint4*)` means here. Slang promises drivers no more than that
-    of one number, and they would load each by itself.
+    Also align vector loads to the size of the vector, as `(uint4*)` implies. Slang only guarantees the alignment of one
+    element, so drivers would load each separately.
     """
     words = list(struct.unpack(f"<{len(code) // 4}I", code))
     at, marked, place, out = 5, list[int](), None, list(words[:5])
-    sizes = dict[int, int]()  # bytes of numbers and vectors, by type
+    sizes = dict[int, int]()  # bytes of number and vector types
     while at < len(words):
         n, op = words[at] >> 16, words[at] & 0xFFFF
         if op in (_INT, _FLOAT):
@@ -281,10 +280,10 @@ _LOCAL_SIZE = 17
 
 
 def n_threads(code: bytes) -> int:
-    """Threads of a group, as SPIR-V has them: along one axis."""
+    """Return the threads per group of a SPIR-V kernel, which has one axis."""
     words = struct.unpack(f"<{len(code) // 4}I", code)
     at = 5
-    while words[at] & 0xFFFF != 16 or words[at + 2] != _LOCAL_SIZE:  # the execution modes
+    while words[at] & 0xFFFF != 16 or words[at + 2] != _LOCAL_SIZE:  # until the execution mode LocalSize
         at += words[at] >> 16
     x, y, z = words[at + 3 : at + 6]
     assert (y, z) == (1, 1), "a group has threads along one axis"
@@ -292,22 +291,22 @@ def n_threads(code: bytes) -> int:
 
 
 def as_metal(text: bytes, threads: int) -> bytes:
-    """Metal's text with what it must say besides: no contraction, and how many threads a group has."""
+    """Return Metal source with contraction disabled and the number of threads declared."""
     kernel = f"[[kernel, max_total_threads_per_threadgroup({threads})]]"
     return (_EXACT + text.decode().replace("[[kernel]]", kernel)).encode()
 
 
-_Job = tuple[str, tuple[str, ...]]  # a source and the words of its command line
+_Job = tuple[str, tuple[str, ...]]  # source and command-line options
 
 
 @functools.cache
 def _slang() -> Slang:
-    """The compiler of this process."""
+    """Return the compiler of this process."""
     return Slang()
 
 
 def _compiled(job: tuple[_Job, bool]) -> tuple[bytes, bytes]:
-    """SPIR-V, and Metal's text if it is wanted."""
+    """Return SPIR-V, and the Metal source if requested."""
     (source, words), has_metal = job
     targets = ("spirv", "metal") if has_metal else ("spirv",)
     code, *texts = _slang().compile(HERE / f"{source}.slang", *words, targets=targets)
@@ -316,14 +315,14 @@ def _compiled(job: tuple[_Job, bool]) -> tuple[bytes, bytes]:
 
 def _compile_all(jobs: list[tuple[_Job, bool]]) -> list[tuple[bytes, bytes]]:
     """Compile all jobs, with one process per core."""
-    _slang()  # fails here if it cannot be opened, not in each process
+    _slang()  # fails here if Slang cannot be opened, not in every process
     n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if n < 2:
         return [_compiled(job) for job in jobs]
     try:
         with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
             return list(pool.map(_compiled, jobs, chunksize=4))
-    except BrokenProcessPool:  # a pool of multiprocessing would wait for it for ever
+    except BrokenProcessPool:  # multiprocessing.Pool would wait forever
         raise SystemExit(f"Slang crashed while it compiled kernels (slangpy {_slang_version()})") from None
 
 
@@ -345,8 +344,8 @@ def _kept(out: Path) -> dict[str, bytes]:
 
 
 def build(out: Path) -> int:
-    """Writes the archive of all kernels. How many were compiled."""
-    _slang_folder()  # before digests ask for its version
+    """Write the archive of all kernels, and return the number of compiled ones."""
+    _slang_folder()  # checked before digests need the version
     codes, jobs, wanted = _kept(out), dict[_Job, dict[bool, str]](), dict[str, dict[str, str]]()
     for variant, options in VARIANTS.items():
         wanted[variant], is_metal = {}, variant == "metal"
@@ -384,7 +383,7 @@ def build(out: Path) -> int:
 
 
 def main() -> None:
-    """Writes the archive; says where and how large it is."""
+    """Write the archive, and print where it is and its size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", nargs="?", type=Path, default=OUT)
     parser.add_argument("--missing", action="store_true", help="only if the archive is not that of these sources")

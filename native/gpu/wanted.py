@@ -1,4 +1,4 @@
-"""Checks if this machine has a GPU that an installed Woolly would use by default, but lacks compiled kernels for.
+"""Checks for a GPU that an installed Woolly would use by default if its kernels were compiled.
 
 python native/gpu/wanted.py     # yes or no
 """

@@ -1,5 +1,5 @@
-// Subset of Metal's standard library that lets the host's C++ compiler build the kernels that Slang generates for
-// Metal, so that tests run the exact source on any machine: native/cuda/emulated runs threads as fibers and checks
+// Subset of Metal's standard library with which the host's C++ compiler builds the kernels that Slang generates for
+// Metal, so that tests run the exact source on any machine. native/cuda/emulated runs threads as fibers and checks
 // barriers and memory accesses. Address spaces are dropped; threadgroup memory is static, because groups run one after
 // another (tests/runtime/metal/text.py).
 #pragma once
