@@ -285,8 +285,8 @@ def test_silent_stage_is_lost(model, tmp_path, monkeypatch):
     ("options", "sentence"),
     [
         ({"stages": ["nowhere"]}, "stages has 'nowhere'; HOST:PORT was expected"),
-        ({"stages": "127.0.0.1:1"}, "a list of HOST:PORT was expected"),
-        ({"stage_token_file": None}, "stages are given without stage_token_file"),
+        ({"stages": "127.0.0.1:1"}, "stages must be a non-empty list of HOST:PORT"),
+        ({"stage_token_file": None}, "stages need stage_token_file"),
         ({"stage_token_file": "absent"}, "absent, which cannot be read"),
         ({"cache_disk": "1GB"}, "cache_disk is given with stages"),
         ({"adapters": ["a.gguf"]}, "adapters is given with stages"),

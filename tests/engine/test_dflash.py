@@ -148,7 +148,7 @@ def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
             LLM(target, ctx=64, threads=1, speculation=head)
     with open_gguf(pair[0]) as file, open_gguf(pair[1]) as other:
         plan, gpu = trace_head(file, trace(file), other), SimpleNamespace(level="none", name="none")
-        with pytest.raises(UnsupportedError, match="fills in blocks of tokens guesses on the CPU alone"):
+        with pytest.raises(UnsupportedError, match="block-diffusion drafts run only on the CPU"):
             GpuProgram(gpu, plan, file.tensors, Options())
     with pytest.raises(UnsupportedError, match="dflash is a draft head for another model; open that model"):
         LLM(pair[1], ctx=64, threads=1)

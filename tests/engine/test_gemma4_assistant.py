@@ -173,7 +173,7 @@ def test_model_split_over_devices_does_without_assistant(target):
     with open_gguf(target) as file:
         plan = replace(trace(file), draft=replace(trace(file), borrows=True))
     split = SplitBackend(Mock(), insists=False)
-    with pytest.raises(UnsupportedError, match="guesses on one device alone, and this model takes several"):
+    with pytest.raises(UnsupportedError, match="run only on one device, but this model uses several"):
         split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))
     backend = Mock()
     backend.compile.side_effect = lambda plan, *_: split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))

@@ -318,7 +318,7 @@ def test_backend_and_device_reach_the_model_unless_contradictory():
         ({"device": "cuda:1", "backend": "cpu"}, "device is 'cuda:1', but backend is 'cpu'"),
         ({"device": "cuda", "optimized_inference": False}, "device is 'cuda', but backend is 'reference'"),
         ({"backend": "cuda", "optimized_inference": False}, "backend is cuda, but without optimized_inference"),
-        ({"backend": "reference", "cache_type_k": "q8_0"}, "the reference backend keeps f32"),
+        ({"backend": "reference", "cache_type_k": "q8_0"}, "the reference backend supports only f32"),
     ):
         with pytest.raises(RequestError, match=says):
             Settings(**given)

@@ -68,8 +68,8 @@ class Fallback:
         if len(self._backends) == 1 and options.wants_gpu:
             # Placement changes no results, so a command line shared by several machines works here, too.
             log.warning(
-                "gpu_layers=%s (-ngl %s) has no effect: no GPU can be used here, and the CPU has all layers;"
-                " `woolly show MODEL` says why",
+                "gpu_layers=%s (-ngl %s) has no effect: no GPU is usable, so the CPU runs all layers;"
+                " `woolly show MODEL` shows the reason",
                 options.gpu_layers,
                 options.gpu_layers,
             )

@@ -138,12 +138,12 @@ class Batch:
     def check_slots(self, n_slots: int) -> None:
         """Raise ValueError unless the slots fit the sequences and a state of `n_slots`."""
         if len(self.slots_in) != self.n_sequences or len(self.slots_out) != self.n_sequences:
-            raise ValueError(f"the plan keeps slots; {self.n_sequences} slots to read and to write were expected")
+            raise ValueError(f"the plan has recurrent state: expected {self.n_sequences} slots to read and to write")
         written = [*self.slots_out.tolist(), *self.snapshots[:, 1].tolist()]
         if any(not 0 <= slot < n_slots for slot in (*written, *(self.slots_in[self.slots_in != -1]).tolist())):
             raise ValueError(f"a slot is outside the state, which has {n_slots}")
         if len(set(written)) != len(written) or set(written) & set(self.slots_in.tolist()):
-            raise ValueError("a run cannot write a slot twice, nor one that it reads")
+            raise ValueError("a run cannot write a slot twice or write a slot that it reads")
         if any(not 0 <= row < self.n_rows for row in self.snapshots[:, 0].tolist()):
             raise ValueError("a slot is to be kept of a row outside the batch")
         if ((self.slots_in < 0) != (self.positions[self.offsets[:-1]] == 0)).any():

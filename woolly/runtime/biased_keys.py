@@ -30,6 +30,6 @@ def warn_of_biased_keys(plan: Plan, tensors: Mapping[str, Tensor], kv_type: str,
 @functools.cache
 def _warn(path: Path) -> None:
     log.warning(
-        "keys of %s have biases, which take most of 4 bits here: answers change much with kv_type q4; take q8_0/q4",
+        "the keys of %s have biases and lose precision in 4 bits: kv_type q4 changes answers noticeably; use q8_0/q4",
         path.name,
     )

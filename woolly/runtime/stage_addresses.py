@@ -30,10 +30,10 @@ class Stages:
     def parse(cls, names: Sequence[str], token_file: str | os.PathLike[str] | None) -> Stages:
         """Parse "HOST:PORT" of each stage; "HOST:PORT|HOST:PORT" adds a replacement."""
         if isinstance(names, str) or not names:
-            raise RequestError("stages is empty or one text; a list of HOST:PORT was expected", field="stages")
+            raise RequestError("stages must be a non-empty list of HOST:PORT", field="stages")
         if token_file is None:
             raise RequestError(
-                "stages are given without stage_token_file: a file with the token that the stages were started with",
+                "stages need stage_token_file, a file with the token that the stages were started with",
                 field="stage_token_file",
                 names=("stages", "stage_token_file"),
             )
@@ -60,9 +60,9 @@ def read_token(path: str | os.PathLike[str]) -> bytes:
         ) from None
     if len(token) < _MIN_LENGTH:
         raise RequestError(
-            f"the token in {os.fspath(path)} is short enough to guess; at least {_MIN_LENGTH} characters were expected",
+            f"the token in {os.fspath(path)} is too short; it needs at least {_MIN_LENGTH} characters",
             field="stage_token_file",
         )
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
-        warnings.warn(f"others can read the token in {os.fspath(path)}; chmod 600 would prevent it", stacklevel=3)
+        warnings.warn(f"the token file {os.fspath(path)} is readable by other users; run chmod 600 on it", stacklevel=3)
     return token

@@ -67,7 +67,7 @@ def test_forked_child_gets_an_error_about_its_parents_driver(library, monkeypatc
     assert libcuda.open_driver() is libcuda.open_driver()
     calls = library.calls.copy()
     monkeypatch.setattr(libcuda.os, "getpid", lambda: -1)
-    with pytest.raises(DeviceError, match="by the process that this one was forked from; start processes by spawn"):
+    with pytest.raises(DeviceError, match="by the parent process, which forked this one; start processes with spawn"):
         libcuda.open_driver()
     assert library.calls == calls
 
@@ -88,7 +88,7 @@ def test_driver_without_a_gpu_says_so(library):
 
 
 def test_missing_gpu_index_is_a_request_error(library, kernels):
-    with pytest.raises(RequestError, match=r"this machine has 1 NVIDIA GPU: numbers count from 0$") as caught:
+    with pytest.raises(RequestError, match=r"this machine has 1 NVIDIA GPU: numbers start at 0$") as caught:
         open_device(1, Driver(library))
     assert caught.value.field == "device"
 
@@ -324,7 +324,7 @@ def test_forked_child_makes_no_driver_call_when_dropping_inherited_objects(devic
     device.wait()
     device._shared.leave()
     calls = library.calls.copy()
-    with pytest.raises(DeviceError, match="belongs to the process that this one was forked from"):
+    with pytest.raises(DeviceError, match="belongs to the parent process, which forked this one"):
         device.allocate(10)
     device.free(place)
     del seen

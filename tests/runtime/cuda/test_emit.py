@@ -129,5 +129,7 @@ def test_index_positions_beyond_the_limit_are_rejected_with_a_working_context(na
     with open_gguf(write_tiny((CHOSEN | NEWEST)[name], tmp_path / "tiny.gguf")) as file:
         emitter = emitter_of(file, left_out)
         emitter.device.ask_for({step.op for step in emitter.plan.steps}, lambda emitter, step: None)
-        with pytest.raises(UnsupportedError, match=rf"the cuda backend has no .* with a ctx of at most {n}, where"):
+        with pytest.raises(
+            UnsupportedError, match=rf"the cuda backend does not support .* with a ctx of at most {n}, where"
+        ):
             emitter.emit()

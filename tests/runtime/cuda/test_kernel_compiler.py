@@ -190,7 +190,9 @@ def test_unwritable_cache_warns_once(kernel_compiler, tmp_path, caplog):
 
 def test_compiler_error_is_one_line(kernel_compiler, monkeypatch):
     monkeypatch.setattr(FakeCompiler, "refused", "rows")
-    with pytest.raises(DeviceError, match=r"NVRTC refuses a kernel of Woolly: rows.cu\(1\): error: wrong") as caught:
+    with pytest.raises(
+        DeviceError, match=r"NVRTC cannot compile a kernel of Woolly: rows.cu\(1\): error: wrong"
+    ) as caught:
         kernel_compiler.kernels_of("sm_90a").precompile(["add"])
     assert caught.value.code == "no_kernels"
 

@@ -133,7 +133,7 @@ def test_weight_memory_limits_the_gpu_and_the_cpu_has_the_rest(machine):
 def test_unsplittable_model_is_rejected_by_name_and_left_to_the_cpu(machine, caplog):
     one = machine(FAMILIES["gemma3n"])
     one.sizes = [one.room_for(lambda atom: True)]
-    with pytest.raises(RequestError, match="this gemma3n model can be cut only after 0, 22 layers"):
+    with pytest.raises(RequestError, match="this gemma3n model can be split only after 0, 22 layers"):
         one.compile(gpu_layers=5)
     one.sizes = [one.sizes[0] // 2]
     with caplog.at_level(logging.WARNING):

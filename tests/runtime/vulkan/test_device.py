@@ -265,7 +265,7 @@ def test_forked_child_leaves_the_gpu_alone(own):
 
 def test_forked_child_gets_an_error_about_its_parents_vulkan(monkeypatch):
     monkeypatch.setattr(libvulkan, "_opened", lambda: (os.getpid() + 1, None))
-    with pytest.raises(DeviceError, match="by the process that this one was forked from; start processes by spawn"):
+    with pytest.raises(DeviceError, match="by the parent process, which forked this one; start processes with spawn"):
         open_driver()
 
 

@@ -184,7 +184,7 @@ def test_4_bit_keys_without_bias_match_the_cpu_backend(vulkan, tmp_path):
 def test_archive_without_a_cache_type_rejects_it_by_name(vulkan, tmp_path, monkeypatch):
     names = [name for name in attention.open_archive().names() if name != "store_any"]
     monkeypatch.setattr(attention, "open_archive", lambda: SimpleNamespace(names=lambda: names))
-    with pytest.raises(UnsupportedError, match="Vulkan and Metal have no cache of q4"):
+    with pytest.raises(UnsupportedError, match="Vulkan and Metal do not support kv_type q4"):
         both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4")
 
 

@@ -98,7 +98,7 @@ def test_gpu_lost_while_opening_can_be_opened_again(opened, monkeypatch, tmp_pat
         monkeypatch.setattr(driving, "_lost_units", Forgetful())  # an opening that is the first again
     else:
         driver._codes = lost
-    sentence = "failed while its arithmetic was tried: the GPU was lost in vkWaitSemaphores: the driver reset it; try"
+    sentence = "failed while its arithmetic was tested: the GPU was lost in vkWaitSemaphores: the driver reset it; try"
     with pytest.raises(DeviceError, match=sentence) as caught:
         driving.open_device(driver=driver)
     assert caught.value.code == "refused" and driver.alive == 0

@@ -61,8 +61,8 @@ def kernel_level(wanted: str | None = None) -> str:
 @functools.cache  # once per process
 def _warn_of_scalar() -> None:
     log.warning(
-        "this CPU runs the portable kernels, which are several times slower than its own, because Woolly was built on"
-        " another machine: install it again here, by pip from a wheel or a clone"
+        "this CPU runs the portable kernels, which are several times slower than native ones, because Woolly was"
+        " built on another machine: reinstall Woolly here with pip, from a wheel or a checkout"
     )
 
 
@@ -93,7 +93,7 @@ class CpuProgram:
         except MemoryError:
             raise RequestError(
                 f"max_rows is {self.max_rows}; that many rows need {layout.n_bytes / 1e9:,.2f} GB,"
-                " more than the system gives: lower it, or leave this process more memory"
+                " more than is available: lower it, or free memory"
             ) from None
         views = Views(tensors)
         check_weights(self._all, views)
@@ -137,7 +137,7 @@ class CpuProgram:
     ) -> Float32:
         """Run steps. Steps after those of the plan belong to its draft. `part`: rows to compute; None: all."""
         if not isinstance(state, CpuState):
-            raise PlanError("the state is not one of this program; new_state makes one")
+            raise PlanError("the state belongs to another program; create one with new_state")
         with self._lock:
             cosines, sines, rope_rows = self._tables(batch)
             try:

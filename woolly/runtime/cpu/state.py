@@ -50,7 +50,7 @@ class CpuState:
             n_bytes = plan.bytes_per_token(_native.kv_value_bytes(kv_type)) * n_tokens + n_slots * self.slot_bytes
             gigabytes = n_bytes / 1e9
             raise RequestError(
-                f"a cache of {n_tokens} tokens takes {gigabytes:,.1f} GB, more than the system gives;"
+                f"a cache of {n_tokens} tokens takes {gigabytes:,.1f} GB, more than is available;"
                 " lower ctx or kv_tokens",
                 field="kv_tokens",
                 names=("ctx", "kv_tokens"),
@@ -88,6 +88,6 @@ def check_heads(plan: Plan) -> None:
         widest = max(entry.k_dim, entry.v_dim)
         if widest > _MAX_HEAD_DIM:
             raise UnsupportedError(
-                f"heads of {widest} do not fit the cache of the cpu backend, which takes heads of up to"
+                f"heads of {widest} columns do not fit the cache of the CPU backend, which supports up to"
                 f" {_MAX_HEAD_DIM}; use backend='reference'"
             )

@@ -95,14 +95,14 @@ class Context:
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
         """Record an error that makes the context unusable, and return the error to raise."""
         if isinstance(error, DeviceError) and error.code == "lost":
-            self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
+            self.lost = DeviceError(str(error), code="lost", remedy="restart the process")
             self._life.is_over = True
             return self.lost
         return error
 
     def leave(self) -> None:
         """Mark the context as lost in a forked child, which must not call the driver."""
-        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+        self.lost = DeviceError("the GPU belongs to the parent process, which forked this one", code="lost")
         self._life.is_over = True
 
     def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
@@ -187,7 +187,7 @@ def check_number(index: int, n_devices: int) -> None:
     if not 0 <= index < n_devices:
         raise RequestError(
             f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}:"
-            " numbers count from 0",
+            " numbers start at 0",
             field="device",
         )
 

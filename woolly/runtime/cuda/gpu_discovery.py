@@ -27,7 +27,9 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     except RequestError:
         name = driver.device_name(number)
         raise DeviceError(
-            f"{name} has no memory left", code="device_memory", remedy="end other programs on it, or use backend='cpu'"
+            f"{name} is out of memory",
+            code="device_memory",
+            remedy="end other programs that use it, or use backend='cpu'",
         ) from None
     try:
         driver.call("cuCtxSetCurrent", context)

@@ -79,7 +79,7 @@ class KernelCompiler:
         """Return the target for an architecture. DeviceError if NVRTC is missing or the driver is too old."""
         if self._compile_module.find_nvrtc() is None:
             raise DeviceError(
-                "this build of Woolly compiles CUDA kernels at their first use, by NVRTC, which was not found:"
+                "this build of Woolly compiles CUDA kernels on first use, but NVRTC was not found:"
                 " `pip install nvidia-cuda-nvrtc-cu12`, set CUDA_NVRTC to the library, or use backend='cpu'",
                 code="no_kernels",
             )
@@ -100,14 +100,14 @@ class KernelCompiler:
             version = compiler.version
         except (OSError, AttributeError, self._compile_module.CompileError) as error:
             raise DeviceError(
-                f"{path} cannot be used as NVRTC, which compiles CUDA kernels: {error}; set CUDA_NVRTC to the library"
-                " of CUDA 12.9, unset it to take that of nvidia-cuda-nvrtc-cu12, or use backend='cpu'",
+                f"{path} cannot be used as NVRTC to compile CUDA kernels: {error}; set CUDA_NVRTC to the library"
+                " of CUDA 12.9, unset it to use the package nvidia-cuda-nvrtc-cu12, or use backend='cpu'",
                 code="no_kernels",
             ) from None
         try:
             cache = self._cache or models_folder().parent / "kernels"
         except StoreError as error:
-            log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
+            log.warning("CUDA kernels cannot be cached and will be compiled again at the next start: %s", error)
             return JitKernels(self._compile_module, compiler, target, None)
         folder = cache / self._digest(version)
         _evict_old(folder)
@@ -153,7 +153,7 @@ class JitKernels:
             "compiling CUDA kernels of this model for %s: %d units%s",
             self._target,
             len(missing),
-            "" if self._folder is None else f", which are kept in {self._folder} for the next time",
+            "" if self._folder is None else f", cached in {self._folder} for the next start",
         )
         from concurrent.futures import (
             ThreadPoolExecutor,
@@ -167,10 +167,10 @@ class JitKernels:
                 future.result()
                 if time.monotonic() - reported > _PROGRESS_SECONDS:
                     reported = time.monotonic()
-                    log.warning("%d of %d units of CUDA kernels are compiled", n, len(missing))
+                    log.warning("compiled %d of %d units of CUDA kernels", n, len(missing))
         finally:
             pool.shutdown(cancel_futures=True)
-        log.warning("CUDA kernels are compiled, in %.0f s", time.monotonic() - began)
+        log.warning("compiled the CUDA kernels in %.0f s", time.monotonic() - began)
 
     def _unit(self, key: tuple[Path, str]) -> Unit:
         with self._lock:
@@ -187,7 +187,7 @@ class JitKernels:
         try:
             image, kernels, _ = self._compiler.compile(source, self._target, kind)  # type: ignore[attr-defined]
         except self._compile_module.CompileError as error:
-            text = f"NVRTC refuses a kernel of Woolly: {error}; install Woolly again, or use backend='cpu'"
+            text = f"NVRTC cannot compile a kernel of Woolly: {error}; reinstall Woolly, or use backend='cpu'"
             raise DeviceError(text, code="no_kernels") from None
         return Unit(tuple(kernels), image)
 
@@ -222,7 +222,7 @@ class JitKernels:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
+                log.warning("CUDA kernels cannot be cached and will be compiled again at the next start: %s", error)
 
 
 def _evict_old(folder: Path) -> None:

@@ -176,9 +176,9 @@ def open_driver() -> Driver:
         raise copy(found)  # each caller may modify its copy
     if process != os.getpid():
         raise DeviceError(
-            "the NVIDIA driver was started by the process that this one was forked from",
+            "the NVIDIA driver was initialized by the parent process, which forked this one",
             code="refused",
-            remedy="start processes by spawn, or use backend='cpu'",
+            remedy="start processes with spawn, or use backend='cpu'",
         )
     return found
 

@@ -118,7 +118,9 @@ def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> T
     kind = kind_of(weight.type)
     *experts, rows, columns = weight.shape
     if other is not None and (other.type, other.shape) != (weight.type, weight.shape):
-        raise UnsupportedError(f"{weight.name} and {other.name} are not alike, so their rows cannot be paired")
+        raise UnsupportedError(
+            f"{weight.name} and {other.name} differ in shape or type, so their rows cannot be paired"
+        )
     n_rows = rows if other is None else 2 * rows
     # Allocated last: the codebook must exist before packing.
     points = points_of(emitter, weight.type)

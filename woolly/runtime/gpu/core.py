@@ -204,7 +204,7 @@ class Core:
     def _begin(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> None:
         """Check a batch and wait for the weights of its steps."""
         if not isinstance(state, GpuState):
-            raise PlanError("the state is not one of this program; new_state makes one")
+            raise PlanError("the state belongs to another program; create one with new_state")
         hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
         check_batch(batch, plan, state, self.max_rows, hidden_width, self._multimodal_checks)
         self.loader.wait(self._needs[last], lambda: self._is_cancelled)

@@ -170,8 +170,8 @@ class Emitter:
             self.uses.append([])
             if not kernels.chooses and (n := _chosen(step)):
                 raise UnsupportedError(
-                    f"{step.source}: the {kernels.backend} backend has no attention to positions that an index chooses;"
-                    f" open the model with a ctx of at most {n}, where rows see all positions"
+                    f"{step.source}: the {kernels.backend} backend does not support sparse attention;"
+                    f" open the model with a ctx of at most {n}, where attention is not sparse"
                 )
             if step.op not in kernels.emitters:
                 raise UnsupportedError(f"{step.source}: the {kernels.backend} backend has no kernel for {step.op} yet")

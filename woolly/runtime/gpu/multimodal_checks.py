@@ -35,7 +35,7 @@ class MultimodalChecks:
         if not (self._is_any or batch.is_multimodal):
             return
         if not self._is_supported:
-            raise ValueError("this backend computes no batch with rows of images yet")
+            raise ValueError("this backend does not support batches with images yet")
         if self._folded and len(batch.output_rows) and int(batch.output_rows.max()) + self._folded > batch.n_rows:
             raise ValueError("rows are folded beyond the batch")
         if batch.rope_positions is not None and (
@@ -62,7 +62,7 @@ class MultimodalChecks:
         if rows is None or embeds is None or len(rows) != len(embeds):
             raise ValueError("the batch has another number of embeddings than of rows for them")
         if len(rows) and (rows[0] < 0 or rows[-1] >= batch.n_rows or (np.diff(rows) < 1).any()):
-            raise ValueError("embeddings are for rows outside of the batch")
+            raise ValueError("embeddings refer to rows outside the batch")
         if embeds.shape[1] < self._embeds_width:
             raise ValueError(f"the batch has embeddings of {embeds.shape[1]} columns, fewer than the plan reads")
 
@@ -121,9 +121,9 @@ class MultimodalChecks:
         if is_bad.any():
             raise ValueError("a row sees positions that do not fit its batch")
         if self._window and (batch.positions - first >= self._window).any():
-            raise ValueError(f"rows that see each other are more than a window of {self._window}")
+            raise ValueError(f"rows that attend to each other exceed the window of {self._window}")
         if self._is_chunked and (end > batch.positions + 1).any():
-            raise ValueError("rows of an image see each other, which attention in chunks does not")
+            raise ValueError("rows of an image attend to each other, which chunked attention does not support")
 
 
 def _end(plan: Plan, step: Step) -> int:

@@ -29,7 +29,7 @@ def differences(device: Device) -> list[str]:
 def refusal(device: Device, wrong: list[str]) -> DeviceError:
     """Return the error for operations that differ."""
     return DeviceError(
-        f"{device.name} computes {' and '.join(wrong)} in another way than the CPU: its answers would differ",
+        f"{device.name} computes {' and '.join(wrong)} differently from the CPU, so answers would differ",
         code="old_device",
         remedy="use backend='cpu'",
     )
@@ -37,8 +37,8 @@ def refusal(device: Device, wrong: list[str]) -> DeviceError:
 
 def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
     """Return the error for a device lost during the probe. Opening it again may succeed."""
-    text = f"{name} failed while its arithmetic was tried: {error.fault}"
-    return DeviceError(text, code="refused", remedy="try it again, or use backend='cpu'")
+    text = f"{name} failed while its arithmetic was tested: {error.fault}"
+    return DeviceError(text, code="refused", remedy="try again, or use backend='cpu'")
 
 
 def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDArray[np.uint32]]]:

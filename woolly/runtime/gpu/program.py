@@ -37,9 +37,7 @@ class GpuProgram:
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {device.level}")
         check_heads(plan)
         if plan.draft is not None and plan.draft.mask is not None:
-            raise UnsupportedError(
-                "a head that fills in blocks of tokens guesses on the CPU alone: give speculation 'none', or device cpu"
-            )
+            raise UnsupportedError("block-diffusion drafts run only on the CPU: use speculation 'none' or device cpu")
         if plan.draft is not None:
             check_heads(plan.draft)
         passes = device.kernels.fusions(options.kv_type)

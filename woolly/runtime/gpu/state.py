@@ -161,7 +161,7 @@ class GpuState:
         _check(parts, index)
         data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         if len(data) != sum(part.n_bytes for part in parts):
-            raise ValueError(f"{len(data)} bytes are not what a page or slot of this state has")
+            raise ValueError(f"{len(data)} bytes are not the size of a page or slot of this state")
         for part in parts:
             self._device.upload(part.address + index * part.n_bytes, data[: part.n_bytes])
             data = data[part.n_bytes :]
@@ -173,7 +173,7 @@ def check_heads(plan: Plan) -> None:
         widest = max(entry.k_dim, entry.v_dim)
         if widest > _MAX_HEAD_DIM:
             raise UnsupportedError(
-                f"heads of {widest} do not fit the cache of GPUs, which takes heads of up to {_MAX_HEAD_DIM};"
+                f"heads of {widest} columns do not fit the cache of GPUs, which supports up to {_MAX_HEAD_DIM};"
                 " use backend='reference'"
             )
 

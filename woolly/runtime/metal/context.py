@@ -47,7 +47,7 @@ class MetalContext:
             self._check()
             self.queue = driver.send(device, "newCommandQueue")
             if not self.queue:
-                raise DeviceError(f"{self.name} gives no queue for work", code="driver")
+                raise DeviceError(f"{self.name} provides no command queue", code="driver")
         except BaseException:
             self.close()  # the context owns the device from the start
             raise
@@ -71,12 +71,12 @@ class MetalContext:
 
     def fail(self, text: str) -> DeviceError:
         """Mark the device as lost, and return the error to raise."""
-        self.lost = self.lost or DeviceError(text, code="lost", remedy="start the process anew")
+        self.lost = self.lost or DeviceError(text, code="lost", remedy="restart the process")
         return self.lost
 
     def leave(self) -> None:
         """Disable the context in a forked child, which must not call the driver."""
-        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+        self.lost = DeviceError("the GPU belongs to the parent process, which forked this one", code="lost")
 
     def commit(self, commands: int) -> None:
         """Commit a command buffer; the queue executes them in this order."""

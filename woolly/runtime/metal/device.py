@@ -150,8 +150,8 @@ def find_device(driver: ObjectiveC, index: int) -> int:
         if i != index:
             driver.send(one, "release", result=None)
     if not found:
-        raise DeviceError("Metal knows no GPU here", code="no_driver")
+        raise DeviceError("Metal found no GPU", code="no_driver")
     if index >= len(found):
         known = f"Metal knows {len(found)} GPU{'s' * (len(found) != 1)} here"
-        raise RequestError(f"device is 'metal:{index}', and {known}: numbers count from 0", field="device")
+        raise RequestError(f"device is 'metal:{index}', and {known}: numbers start at 0", field="device")
     return found[index]

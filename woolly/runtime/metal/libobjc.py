@@ -118,7 +118,7 @@ def open_driver() -> ObjectiveC:
     """Return the Objective-C runtime of this process. DeviceError on other systems, or after a fork."""
     owner, driver = _opened()
     if owner != os.getpid():
-        raise DeviceError("Metal is in use by the process that this one was forked from; start processes by spawn")
+        raise DeviceError("Metal is in use by the parent process, which forked this one; start processes with spawn")
     return driver
 
 
@@ -126,9 +126,9 @@ def open_driver() -> ObjectiveC:
 def _opened() -> tuple[int, ObjectiveC]:
     if sys.platform != "darwin":
         raise DeviceError(
-            "Metal is a part of macOS, and this is another system",
+            "Metal is only available on macOS",
             code="other_system",
-            remedy="device='vulkan' is for GPUs here, or use backend='cpu'",
+            remedy="use device='vulkan' for a GPU, or backend='cpu'",
         )
     try:
         return os.getpid(), ObjectiveC()

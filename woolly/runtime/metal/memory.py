@@ -26,7 +26,7 @@ class MetalMemory(BlockMemory):
         options = c.c_uint64(size), c.c_uint64(_SHARED)
         buffer = self._driver.send(self._device, "newBufferWithLength:options:", *options)
         if not buffer:
-            raise RequestError("the GPU has no memory left", code="device_memory")
+            raise RequestError("the GPU is out of memory", code="device_memory")
         address = self._driver.send(buffer, "gpuAddress", result=c.c_uint64)
         return Block(buffer, None, address, size, self._driver.send(buffer, "contents"))
 

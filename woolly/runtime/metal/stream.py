@@ -92,7 +92,7 @@ class MetalStream:
                 kind = c.c_uint64(_SIDE_BY_SIDE)
                 encoder = driver.send(self._commands, "computeCommandEncoderWithDispatchType:", kind)
             if not encoder:
-                raise self._shared.fail("the driver of the GPU takes no more work")
+                raise self._shared.fail("the GPU driver accepts no more work")
             self._encoder, self._is_copying, self._n_changes = driver.send(encoder, "retain"), copies, -1
         if not copies and self._n_changes != self._shared.memory.n_changes:
             self._show_memory()

@@ -188,7 +188,7 @@ class PipelineProgram:
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
         """Run steps in their stages. LostState if a stage lost the contents of the state."""
         if not isinstance(state, PipelineState) or state.number not in self._states:
-            raise PlanError("the state is not one of this program; new_state makes one")
+            raise PlanError("the state belongs to another program; create one with new_state")
         first, last = checked_range(first, last, len(self.running_plan.steps))
         with self._lock:
             self._cancelled.clear()
@@ -259,7 +259,7 @@ class PipelineProgram:
         begin, at, until = steps
         if begin and at == begin:
             if value is None:
-                raise PlanError(f"step {at} needs what no earlier run left; start further ahead")
+                raise PlanError(f"step {at} needs values that no earlier run computed; start at an earlier step")
             # The part has one more step at its beginning, which reads the hidden states.
             batch, local = replace(batch, hidden=value, is_hidden_normed=True), 0
         else:
@@ -296,7 +296,7 @@ class PipelineProgram:
         if state.generation != self._generation:
             state.generation = self._generation
             self._carried = None
-            raise LostState("a stage was lost with the pages that it held")
+            raise LostState("a stage was lost, together with its pages")
 
     def _restore(self) -> None:
         """Reconnect lost stages, recreate their states, and free the states that were garbage-collected."""
@@ -339,7 +339,7 @@ class PipelineProgram:
                 if time.monotonic() > end or (error.code == "refused" and not is_lost):
                     raise
             if self._cancelled.wait(_AGAIN) and is_lost:
-                raise CancelledRun("the computation was cancelled while a stage was waited for")
+                raise CancelledRun("the computation was cancelled while it waited for a stage")
 
     def _go_on(self) -> None:
         """Continue waiting for a reply. Timeouts of stages are detected elsewhere."""
@@ -371,7 +371,7 @@ class PipelineBackend:
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:
         """Connect to all stages. `tensors` are not read: each stage has a copy of the file."""
         if options.gpu_layers is not None:
-            raise RequestError("stages place layers on GPUs by themselves; leave gpu_layers out", field="gpu_layers")
+            raise RequestError("stages place their layers on GPUs themselves; remove gpu_layers", field="gpu_layers")
         if plan.result != "logits":
             raise RequestError(
                 f"only text-generation models can be split over stages; this one computes {plan.result}", field="stages"

@@ -80,7 +80,7 @@ class Place:
         if self._probe not in (None, probe):
             self.drop()
             raise StageError(
-                f"{self} computes other bits than the stage whose place it would take; give it the same kernel level",
+                f"{self} computes other bits than the stage that it replaces; start it with the same kernel level",
                 code="refused",
             )
         self._probe = probe
@@ -128,14 +128,14 @@ class Place:
 
         def wait(silence: float) -> None:
             if silence > SILENCE:
-                raise LostConnection(f"it said nothing for {SILENCE:g} seconds")
+                raise LostConnection(f"no message for {SILENCE:g} seconds")
             go_on()
 
         try:
             while (reply := self._connection.receive(wait)).kind == "alive":
                 go_on()
             if reply.kind not in (kind, "error"):
-                raise LostConnection(f"it replied {reply.kind!r} in place of {kind!r}")
+                raise LostConnection(f"it replied {reply.kind!r} instead of {kind!r}")
         except BaseException:  # a late reply would be taken for the reply to the next message
             self.drop()
             raise

@@ -72,7 +72,7 @@ class ReferenceProgram:
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
         """Run steps `first` to `last` (exclusive) and return the value of the last one."""
         if not isinstance(state, ReferenceState):
-            raise PlanError("the state is not one of this program; new_state makes one")
+            raise PlanError("the state belongs to another program; create one with new_state")
         first, last = checked_range(first, last, len(self.plan.steps))
         if self.plan.slots:
             batch.check_slots(state.n_slots)
@@ -86,7 +86,9 @@ class ReferenceProgram:
                     raise CancelledRun("the computation was cancelled")
                 start, step = time.perf_counter_ns(), self.plan.steps[index]
                 if missing := [f"v{value}" for value in step.inputs if value not in self._values]:
-                    raise PlanError(f"step {index} needs {missing[0]}, which no earlier run left; start further ahead")
+                    raise PlanError(
+                        f"step {index} needs {missing[0]}, which no earlier run computed; start at an earlier step"
+                    )
                 inputs = [self._values[value] for value in step.inputs]
                 outputs = REFERENCE_OPS[step.op](context, step, *inputs)
                 self._values |= zip(step.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
@@ -119,9 +121,9 @@ class ReferenceBackend:
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> ReferenceProgram:
         """Compile the plan. Weights are read when a step needs them."""
         if options.kv_type not in (None, "f32"):
-            raise RequestError(f"kv_type is {options.kv_type!r}, but the reference backend keeps f32")
+            raise RequestError(f"kv_type is {options.kv_type!r}, but the reference backend supports only f32")
         if options.level is not None:
-            raise RequestError(f"kernel level {options.level!r} was asked for, but the reference backend has none")
+            raise RequestError(f"kernel level {options.level!r} is not supported: the reference backend has no levels")
         drafted = {} if plan.draft is None else plan.draft.weights
         for weight in (*plan.weights.values(), *drafted.values()):
             if not can_dequantize(weight.type):

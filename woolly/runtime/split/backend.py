@@ -134,13 +134,13 @@ class SplitBackend:
         is_alone = len(placement.shares) == 1
         if not is_alone and plan.draft is not None and plan.draft.borrows:
             raise UnsupportedError(
-                "a head that looks at the model's own keys guesses on one device alone, and this model takes several:"
-                " give speculation 'none'"
+                "drafts that read the model's keys run only on one device, but this model uses several:"
+                " use speculation 'none'"
             )
         if not is_alone and plan.draft is not None and plan.draft.mask is not None:
             raise UnsupportedError(
-                "a head that fills in blocks of tokens guesses on the CPU alone, and this model takes several devices:"
-                " give speculation 'none'"
+                "block-diffusion drafts run only on the CPU, but this model uses several devices:"
+                " use speculation 'none'"
             )
         options = replace(options, kv_type=kv_type_of(plan, options))
         used = [cards[i] for i in placement.cards]

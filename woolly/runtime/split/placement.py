@@ -145,7 +145,7 @@ class _Placer:
         if counted != n:
             possible = sorted({0, *(sum(self.layers[:i]) for i in range(1, len(self.layers)))})
             raise RequestError(
-                f"gpu_layers is {n}, but this {self.plan.architecture} model can be cut only after"
+                f"gpu_layers is {n}, but this {self.plan.architecture} model can be split only after"
                 f" {', '.join(map(str, possible))} layers: others share more than one value",
                 field="gpu_layers",
             )

@@ -154,7 +154,7 @@ class SplitProgram:
         if not run.has_entrance or at > 0:
             return batch, run.first + run.has_entrance + at
         if value is None:
-            raise PlanError("a run begins with steps whose rows no earlier run left; begin further ahead")
+            raise PlanError("a run needs values that no earlier run computed; start at an earlier step")
         return replace(batch, hidden=value, is_hidden_normed=True), run.first
 
     def _check_cancelled(self) -> None:
@@ -163,7 +163,7 @@ class SplitProgram:
 
     def _own(self, state: State) -> SplitState:
         if not isinstance(state, SplitState) or len(state.parts) != len(self._parts):
-            raise PlanError("the state is not one of this program; new_state makes one")
+            raise PlanError("the state belongs to another program; create one with new_state")
         return state
 
     def cancel(self) -> None:

@@ -21,7 +21,7 @@ def find_level(index: int = 0) -> str:
 
     physical = find_physical(driver, index)
     if physical.is_software:
-        raise DeviceError(f"Vulkan has no GPU here, only {physical.name}, which is the CPU", code="no_driver")
+        raise DeviceError(f"Vulkan found no GPU, only the CPU driver {physical.name}", code="no_driver")
     if physical.kind == "integrated":
         text = f"{physical.name} shares the memory of the CPU, and is taken by name alone: device='vulkan'"
         raise DeviceError(text, code="no_driver")

@@ -27,7 +27,7 @@ def _open(number: int = 0) -> Device:
 
 @functools.cache
 def _warn(name: str) -> None:
-    log.warning("%s is the CPU in place of a GPU, and slow: device='cpu' (--device cpu) is faster", name)
+    log.warning("%s runs on the CPU instead of a GPU and is slow: device='cpu' (--device cpu) is faster", name)
 
 
 class VulkanBackend(GpuBackend):

@@ -95,13 +95,13 @@ class VulkanContext:
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
         """Record device loss, and return the error to raise."""
         if isinstance(error, DeviceError) and error.code == "lost":
-            self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
+            self.lost = DeviceError(str(error), code="lost", remedy="restart the process")
             return self.lost
         return error
 
     def leave(self) -> None:
         """Disable the context in a forked child, which must not call the driver."""
-        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+        self.lost = DeviceError("the GPU belongs to the parent process, which forked this one", code="lost")
 
     def pipeline(self, kernel: str) -> Any:
         """Return the pipeline of a kernel, compiled by the driver on first use."""

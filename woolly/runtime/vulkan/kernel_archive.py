@@ -125,7 +125,7 @@ def _opened(packed: bytes, end: tuple[int, int] | None) -> bytes:
             return lzma.decompress(packed)
         found = lzma.LZMADecompressor().decompress(packed, end[0])
         if zlib.crc32(found) != end[1]:
-            raise ValueError("the checksum does not fit")
+            raise ValueError("the checksum is wrong")
         return found
     except lzma.LZMAError as error:
         raise ValueError(str(error)) from None

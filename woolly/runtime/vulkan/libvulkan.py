@@ -24,7 +24,7 @@ _LOST = -4
 _OUT_OF_MEMORY = (-1, -2)
 _RESULTS = {
     -1: "the host has no memory left",
-    -2: "the GPU has no memory left",
+    -2: "the GPU is out of memory",
     -3: "the driver could not start",
     -7: "an extension is missing",
     -8: "a feature is missing",
@@ -62,7 +62,7 @@ class VulkanLibrary:
         if found is None:
             place = self._get(self._instance, name.encode())
             if not place:
-                raise DeviceError(f"the Vulkan driver has no {name}: it is too old", code="old_driver")
+                raise DeviceError(f"the Vulkan driver does not support {name}: it is too old", code="old_driver")
             kind = c.c_uint64 if name == "vkGetBufferDeviceAddress" else c.c_int
             found = self._found[name] = c.CFUNCTYPE(kind)(place)
         return int(found(*arguments))
@@ -95,9 +95,9 @@ def open_driver() -> VulkanLibrary:
     process, driver = _opened()
     if process != os.getpid():
         raise DeviceError(
-            "Vulkan was started by the process that this one was forked from",
+            "Vulkan was initialized by the parent process, which forked this one",
             code="refused",
-            remedy="start processes by spawn, or use backend='cpu'",
+            remedy="start processes with spawn, or use backend='cpu'",
         )
     return driver
 

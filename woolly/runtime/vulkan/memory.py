@@ -65,7 +65,7 @@ class Memory(BlockMemory):
             return best[0][0]
         seen = [kind for kind in kinds if kind[1] & _VISIBLE and kind[1] & _COHERENT]
         if not seen:
-            raise RequestError("the GPU has no memory that the host sees", code="device_memory")
+            raise RequestError("the GPU has no host-visible memory", code="device_memory")
         return min(seen, key=lambda kind: (bool(kind[1] & _CACHED) != is_read, bool(kind[1] & _OWN)))[0]
 
     def drop(self, block: Block) -> None:

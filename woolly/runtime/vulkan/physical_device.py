@@ -157,8 +157,8 @@ def find_physical(driver: VulkanLibrary, number: int) -> Physical:
     found = list_physical(driver)
     if not 0 <= number < len(found):
         raise RequestError(
-            f"device is 'vulkan:{number}', and Vulkan knows {len(found)} GPU{'s' * (len(found) != 1)} here:"
-            " numbers count from 0",
+            f"device is 'vulkan:{number}', and Vulkan has {len(found)} GPU{'s' * (len(found) != 1)} here:"
+            " numbers start at 0",
             field="device",
         )
     found[number].check()

@@ -44,7 +44,7 @@ def blocks_of(e: Emitter, weight: Weight) -> Blocks:
         return Blocks(e.raw(weight), Address(0), 0, 0, name)
     form = open_archive().weights.get(name)
     if form is None:
-        raise UnsupportedError(f"Vulkan and Metal have no kernels for weights of {kind.name}")
+        raise UnsupportedError(f"Vulkan and Metal do not support {kind.name} weights")
     points = points_of(e, kind)
     n_blocks = columns // kind.block_size
     pack = partial(_pack, n_blocks, kind.type_size, form.words, form.head)

@@ -72,7 +72,7 @@ def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
 @emits("store")
 def _store(e: Emitter, step: Step) -> None:
     if e.kv_type not in kv_types_of("cuda"):
-        raise UnsupportedError(f"the cuda backend has no cache of {e.kv_type}")
+        raise UnsupportedError(f"the cuda backend does not support kv_type {e.kv_type}")
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // step.integer("head_dim")
     arguments, n_heads = store_arguments(e, step), heads + entry.heads
@@ -291,7 +291,7 @@ def _arguments(
 def _mask(step: Step) -> int:
     """Return the mask number in the kernels; UnsupportedError for other masks."""
     if (mask := step.text("mask")) not in _MASKS:
-        raise UnsupportedError(f"the cuda backend has no attention with the mask {mask}")
+        raise UnsupportedError(f"the cuda backend does not support the attention mask {mask}")
     return _MASKS[mask]
 
 

@@ -60,7 +60,7 @@ class _ProductOutput:
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
     if any(name.startswith("factor") for name, _ in step.attributes):
-        raise UnsupportedError("the cuda backend has no adapters of experts yet")
+        raise UnsupportedError("the cuda backend does not support adapters of experts yet")
     weights = dict(zip(step.roles, step.weights, strict=True))
     n_experts, n_used, max_rows = weights["router"].shape[0], step.integer("n_used"), e.max_rows
     n_entries, is_wgmma = max_rows * n_used, e.device.kernels_for == 90

@@ -42,7 +42,7 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 
 def _table(e: Emitter, weight: Weight) -> tuple[str, Address, Address]:
     """Return a table's type name, data address and codebook address."""
     if weight.type is not GGMLType.F32 and not can_pack(weight.type):
-        raise UnsupportedError(f"the cuda backend has no tables of {weight.type.name}")
+        raise UnsupportedError(f"the cuda backend does not support {weight.type.name} lookup tables")
     return weight.type.name.lower(), e.raw(weight.name), points_of(e, weight.type)
 
 
@@ -83,7 +83,7 @@ def _numbers(e: Emitter, step: Step) -> None:
 @emits("unary")
 def _unary(e: Emitter, step: Step) -> None:
     if step.text("kind") not in ACTIVATIONS:
-        raise UnsupportedError(f"the cuda backend has no activation {step.text('kind')}")
+        raise UnsupportedError(f"the cuda backend does not support the activation {step.text('kind')}")
     _elements(e, "unary", step, ACTIVATIONS.index(step.text("kind")), each=4)
 
 

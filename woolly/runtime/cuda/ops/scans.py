@@ -21,7 +21,7 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
     """Launch a scan with a state [n_keys][n_columns] per head: inputs, weights, output, entry, then `args`."""
     most = _LANES * (_EACH[-2] if step.op in _LONG else _EACH[-1])
     if n_keys > most:
-        raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend takes up to {most}")
+        raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend supports up to {most}")
     each = next(each for each in _EACH if _LANES * each >= n_keys)
     inputs = [e.value(v) for v in step.inputs]
     weights = [e.vector(w.name) for w in step.weights]
@@ -71,7 +71,7 @@ def _heads(e: Emitter, step: Step) -> None:
 @emits("causal_conv1d")
 def _causal_conv1d(e: Emitter, step: Step) -> None:
     if step.integer("gap"):
-        raise UnsupportedError("the cuda backend has no convolution that leaves out rows")
+        raise UnsupportedError("the cuda backend does not support dilated convolutions")
     width = e.width(step.output)
     weight, bias = [*(e.vector(w.name) for w in step.weights), Address(0)][:2]
     threads = threads_for(width)

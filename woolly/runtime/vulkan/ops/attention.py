@@ -128,7 +128,8 @@ def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
     half, name = rope.n_rot // 2, found[0].name
     if half > _MAX_PAIRS:
         raise UnsupportedError(
-            f"Vulkan and Metal have no keys of 4 bits with a bias in heads of over {2 * _MAX_PAIRS}; take q8_0/q4"
+            f"Vulkan and Metal do not support 4-bit keys with a bias in heads of more than {2 * _MAX_PAIRS} columns;"
+            " use q8_0/q4"
         )
     pair = np.arange(half)
     left, right = (2 * pair, 2 * pair + 1) if rope.style == "adjacent" else (pair, pair + half)
@@ -205,7 +206,7 @@ def _store(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     cache = _Cache.of(e, entry)
     if f"store_{cache.other}" not in open_archive().names():
-        raise UnsupportedError(f"Vulkan and Metal have no cache of {e.kv_type}")
+        raise UnsupportedError(f"Vulkan and Metal do not support kv_type {e.kv_type}")
     heads = e.width(step.inputs[0]) // step.integer("head_dim") + entry.heads
     more = (*_centers(e, step)[:1], *cache.kinds) if cache.kinds else ()
     launch = partial(e.launch, f"store_{cache.other}", (GridRows(0), heads), 64, *store_arguments(e, step), *more)
@@ -221,7 +222,7 @@ def _store(e: Emitter, step: Step) -> None:
 def _attend(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     if (mask := step.text("mask")) not in _MASKS:
-        raise UnsupportedError(f"Vulkan and Metal have no attention with the mask {mask}")
+        raise UnsupportedError(f"Vulkan and Metal do not support the attention mask {mask}")
     x = step.inputs[0]
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
@@ -327,7 +328,7 @@ def _cache_rows(e: Emitter, step: Step) -> None:
     width, place = e.width(x), e.value(x)
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
     if width > _MAX_COLUMNS:
-        raise UnsupportedError(f"Vulkan and Metal have no rows of over {_MAX_COLUMNS} columns that are kept")
+        raise UnsupportedError(f"Vulkan and Metal do not support cached rows of more than {_MAX_COLUMNS} columns")
     args = (place, place, _NONE, e.value(step.output), _NONE, _NONE, index, 1, 1, width, width, columns, columns)
     more = (_NONE, *cache.kinds) if cache.kinds else ()
     e.launch(f"store_{cache.other}", (GridRows(0), 2), 64, *args, 0, 0, 0, 0.0, *more)

@@ -24,7 +24,7 @@ def _index_topk(e: Emitter, step: Step) -> None:
     q, *weights = step.inputs
     head_dim, block, every = (step.integer(name) for name in ("head_dim", "block", "every"))
     if head_dim > _MAX_COLUMNS:
-        raise UnsupportedError(f"Vulkan and Metal have no index with heads of over {_MAX_COLUMNS}")
+        raise UnsupportedError(f"Vulkan and Metal do not support indexer heads of more than {_MAX_COLUMNS}")
     heads = e.width(q) // head_dim
     choices = 1 if weights else heads
     n_scores = max(_SCORES, MAX_SPLIT_ROWS * choices * -(-MAX_CONTEXT // max(block, every)))

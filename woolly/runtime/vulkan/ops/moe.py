@@ -20,7 +20,7 @@ _THREADS, _ORDER_THREADS = 64, 256
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
     if any(name.startswith("factor") for name, _ in step.attributes):
-        raise UnsupportedError("Vulkan and Metal have no adapters of experts yet")
+        raise UnsupportedError("Vulkan and Metal do not support adapters of experts yet")
     weights = dict(zip(step.text("roles").split(), step.weights, strict=True))
     vectors = {role: e.vector(w) for role, w in weights.items() if role.endswith(("bias", "scale", "select"))}
     n_experts, n_used = weights["router"].shape[0], step.integer("n_used")

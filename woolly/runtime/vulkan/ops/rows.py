@@ -29,7 +29,7 @@ _NONE = Address(0)
 def activation(name: str) -> int:
     """Return the id of an activation in the kernels."""
     if name not in _ACTIVATIONS:
-        raise UnsupportedError(f"Vulkan and Metal have no activation {name}")
+        raise UnsupportedError(f"Vulkan and Metal do not support the activation {name}")
     return _ACTIVATIONS.index(name)
 
 
@@ -101,7 +101,7 @@ def _hyper_connections(e: Emitter, step: Step) -> None:
     scale, base = (e.vector(weight) for weight in step.weights)
     numbers = (e.width(x), kind, step.integer("streams"), step.integer("iterations"), step.number("eps"))
     if step.integer("streams") > _MAX_STREAMS:
-        raise UnsupportedError(f"Vulkan and Metal have no mixing of over {_MAX_STREAMS} streams")
+        raise UnsupportedError(f"Vulkan and Metal do not support more than {_MAX_STREAMS} streams")
     e.launch(
         "hyper_connections",
         (GridRows(kind),),
