@@ -121,7 +121,7 @@ def test_minimum_isa_matches_native_code():
 
 
 def test_heads_that_a_cache_cannot_hold_are_rejected(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"heads of 578 do not fit the cache.*heads of up to 576"):
+    with pytest.raises(UnsupportedError, match=r"heads of 578 columns do not fit the cache.*up to 576"):
         compiled(replace(TINY["llama"], head_dim=578), tmp_path)
     compiled(replace(TINY["llama"], head_dim=576), tmp_path, kv_type="q8_0")
 

@@ -44,7 +44,7 @@ def backend_for(device: str | None, backend: str = "auto") -> str:
     wanted = device.strip().lower().partition(":")[0] if parse_devices(device) else "cpu"
     if backend not in ("auto", wanted):
         raise RequestError(
-            f"device is {device!r}, but backend is {backend!r}; remove one of them",
+            f"device is {device!r}, but backend is {backend!r}; leave one of them out",
             field="device",
             names=("device", "backend"),
         )

@@ -382,9 +382,9 @@ def test_gpu_is_inspected_without_a_program(device, library, kernels, monkeypatc
     with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU: numbers count"):
         gpu_discovery.find_gpu(1)
     library.results["cuDevicePrimaryCtxRetain"] = 2  # other programs have all of its memory
-    with pytest.raises(DeviceError, match="NVIDIA Fake has no memory left; end other programs on it") as full:
+    with pytest.raises(DeviceError, match="NVIDIA Fake is out of memory; end other programs that use it") as full:
         gpu_discovery.find_gpu()
-    assert full.value.fault == "NVIDIA Fake has no memory left"
+    assert full.value.fault == "NVIDIA Fake is out of memory"
     library.n_devices = 0
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
         gpu_discovery.find_gpu()

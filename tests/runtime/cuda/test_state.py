@@ -115,5 +115,5 @@ def test_out_of_memory_gives_an_error_with_the_numbers(device, monkeypatch):
 
 
 def test_too_long_heads_are_rejected(device):
-    with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of GPUs, which"):
+    with pytest.raises(UnsupportedError, match="heads of 592 columns do not fit the cache of GPUs, which"):
         GpuState(device, plan_of(Paged(1, 592, 16)), 1, "f16")

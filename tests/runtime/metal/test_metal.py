@@ -242,7 +242,7 @@ def test_lost_gpu_repeats_its_error(code, sentence, device, fake):
 def test_gpu_lost_while_opening_can_be_opened_again(fake):
     fake.faults |= {"status": FAILED, "code": 2}
     sentence = (
-        "Fake M9 failed while its arithmetic was tested: macOS ended work .* too long; try it again, or use backend"
+        "Fake M9 failed while its arithmetic was tested: macOS ended work .* too long; try again, or use backend"
     )
     with pytest.raises(DeviceError, match=sentence) as caught:
         open_device(driver=fake)
@@ -273,7 +273,7 @@ def test_too_large_allocation_is_rejected_with_the_numbers(device, fake):
             "too many threads",
             "does not compile the kernel probe: too many",
         ),
-        ("blitCommandEncoder", 0, "takes no more work"),
+        ("blitCommandEncoder", 0, "accepts no more work"),
     ],
 )
 def test_unusable_gpu_gives_a_one_line_error(message, reply, sentence, fake):
@@ -308,7 +308,7 @@ def test_gpu_with_different_arithmetic_is_rejected_except_near_zero(which, fake,
         assert device.driver == "Metal of macOS 15.1, with zero in place of numbers below 1.2e-38"
         device.close()
     else:
-        with pytest.raises(DeviceError, match=f"computes {probe.NAMES[which]} in another way than the CPU"):
+        with pytest.raises(DeviceError, match=f"computes {probe.NAMES[which]} differently from the CPU"):
             open_device(driver=fake)
 
 

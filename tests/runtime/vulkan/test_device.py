@@ -270,7 +270,7 @@ def test_forked_child_gets_an_error_about_its_parents_vulkan(monkeypatch):
 
 
 def test_invalid_gpu_number_is_rejected(opened):
-    with pytest.raises(RequestError, match=r"device is 'vulkan:99', and Vulkan knows \d+ GPU"):
+    with pytest.raises(RequestError, match=r"device is 'vulkan:99', and Vulkan has \d+ GPU"):
         driving.open_device(99)
 
 

@@ -27,7 +27,7 @@ def expect_otherwise(monkeypatch, which):
 @pytest.mark.parametrize("which", [i for i, name in enumerate(probe.NAMES) if name != probe.OWN_HALVES])
 def test_gpu_with_different_arithmetic_is_rejected(which, own, monkeypatch):
     expect_otherwise(monkeypatch, which)
-    with pytest.raises(DeviceError, match=f"computes {probe.NAMES[which]} in another way than the CPU"):
+    with pytest.raises(DeviceError, match=f"computes {probe.NAMES[which]} differently from the CPU"):
         driving.choose_variant(own, own._shared)
 
 

@@ -121,7 +121,7 @@ class MultimodalChecks:
         if is_bad.any():
             raise ValueError("a row sees positions that do not fit its batch")
         if self._window and (batch.positions - first >= self._window).any():
-            raise ValueError(f"rows that attend to each other exceed the window of {self._window}")
+            raise ValueError(f"rows that see each other are more than a window of {self._window}")
         if self._is_chunked and (end > batch.positions + 1).any():
             raise ValueError("rows of an image attend to each other, which chunked attention does not support")
 
