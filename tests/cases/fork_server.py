@@ -36,7 +36,7 @@ _MODULES = (
     *("woolly.serving.lifecycle.http_server", "woolly.cluster.front", "woolly.cluster.replica"),
     *("woolly.templates.sandbox", "woolly.models.granite", "woolly.models.llama", "woolly.runtime.cpu.program"),
     *(f"woolly.cli.terminal.{name}" for name in ("answer", "log", "transcript")),
-    *(f"woolly.runtime.{kind}.gpus" for kind in ("cuda", "metal", "vulkan")),
+    *(f"woolly.runtime.{kind}.gpu_discovery" for kind in ("cuda", "metal", "vulkan")),
     "woolly.runtime.vulkan.physical_device",
     *(f"woolly.sampling.samplers.{name}" for name in ("dry", "penalties", "top_n_sigma", "typ_p", "xtc")),
 )

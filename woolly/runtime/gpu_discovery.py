@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def _rooms(kind: str | None) -> Iterator[Any]:
     """Yield the module `gpus` of a kind, or of every kind in the order of "auto"."""
     for one in (kind,) if kind is not None and is_gpu_backend(kind) else GPU_KINDS:
-        yield importlib.import_module(f"woolly.runtime.{one}.gpus")
+        yield importlib.import_module(f"woolly.runtime.{one}.gpu_discovery")
 
 
 def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
     """Return the GPU of that number, of the given kind or of the first kind that finds one.
 
-    DeviceError if no GPU is usable, RequestError if the number does not exist.
+    Raises DeviceError if no GPU is usable, RequestError if the number does not exist.
     """
     errors: list[DeviceError] = []
     for room in _rooms(kind):
@@ -41,7 +41,7 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
 
 
 def name_gpus(backend: str = "auto") -> list[str]:
-    """Return the GPUs of a backend, or of the first kind that has some, as `device` names; [] if none is usable."""
+    """Return the GPUs of a backend, or of the first kind that has some, as `device` names, or [] if none is usable."""
     for kind in (backend,) if is_gpu_backend(backend) else GPU_KINDS:
         try:
             (room,) = _rooms(kind)
