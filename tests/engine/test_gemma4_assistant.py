@@ -177,7 +177,7 @@ def test_model_split_over_devices_does_without_assistant(target):
         split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))
     backend = Mock()
     backend.compile.side_effect = lambda plan, *_: split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))
-    with pytest.raises(UnsupportedError, match="this model takes several"):
+    with pytest.raises(UnsupportedError, match="this model uses several"):
         _compiled(backend, plan, {}, Options(), needs_draft=True)
     backend.compile.side_effect = [UnsupportedError("several"), "program"]
     assert _compiled(backend, plan, {}, Options(), needs_draft=False) == "program"

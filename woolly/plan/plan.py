@@ -147,7 +147,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Injection:
-    """Differences between the rows of tokens and those of images and audio; each model file states its own."""
+    """Differences between the rows of tokens and those of images and audio. Each model file states its own."""
 
     is_scaled: bool = False  # a factor on token embeddings applies to injected rows too
     causal: Literal["no", "global layers", "all layers"] = "no"  # layers in which rows of an image are causal, as text
@@ -187,7 +187,7 @@ class Plan:
 
     @cached_property
     def n_tokens(self) -> int:
-        """Vocabulary size: rows of the token embedding; 0 for an encoder without one."""
+        """Vocabulary size: rows of the token embedding, or 0 for an encoder without one."""
         return next((step.weights[0].shape[0] for step in self.steps if step.op == "embed"), 0)
 
     @property
@@ -240,7 +240,7 @@ class Plan:
 
     @cached_property
     def windows(self) -> tuple[int, ...]:
-        """Distinct windows of the paged entries, ascending; entries without a window are excluded."""
+        """Distinct windows of the paged entries, ascending. Entries without a window are excluded."""
         return tuple(sorted({entry.window for entry in self.paged.values()} - {0}))
 
     def bytes_per_token(self, bytes_per_element: float) -> float:

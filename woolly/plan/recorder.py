@@ -138,7 +138,7 @@ class Recorder:
         self._result = (result, pooling)
 
     def plan(self, block: str = "") -> Plan:
-        """Return the finished plan. A tensor of the file that no step reads is an error; none is silently ignored.
+        """Return the finished plan. A tensor of the file that no step reads is an error. None is silently ignored.
 
         With a `block` ("blk.47"), the plan is for a draft, and only the tensors of that block must be read.
         """
@@ -215,7 +215,7 @@ class Recorder:
         return weight
 
     def _row(self, name: str) -> Weight:
-        """Return a matrix; a vector counts as one row."""
+        """Return a matrix. A vector counts as one row."""
         weight = self._weight(name)
         return Weight(weight.name, weight.type, (1, *weight.shape)) if len(weight.shape) == 1 else self._matrix(name)
 
@@ -241,7 +241,7 @@ class Recorder:
         return (bias,)
 
     def _view(self, weight: Weight, first: int, n: int, axis: int) -> Weight:
-        """Return rows [first, first + n) of a weight; `axis` is the axis of the rows."""
+        """Return rows [first, first + n) of a weight. `axis` is the axis of the rows."""
         if first + n > weight.shape[axis]:
             self._fail(f"{weight.name} has {weight.shape[axis]} rows, but rows {first} to {first + n} were expected")
         shape = list(weight.shape)

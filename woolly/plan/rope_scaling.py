@@ -87,7 +87,7 @@ def rope_frequencies(
 
 
 def rope_axes(rope: Rope) -> npt.NDArray[np.intp]:
-    """Return the section (position axis) of each pair; empty for a rope without sections."""
+    """Return the section (position axis) of each pair, or an empty array for a rope without sections."""
     if not rope.sections:
         return np.zeros(0, np.intp)
     n_pairs, n = rope.n_rot // 2, len(rope.sections)

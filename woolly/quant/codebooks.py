@@ -127,5 +127,5 @@ CODEBOOK_TYPES: dict[GGMLType, tuple[str, Callable[[Bytes, Floats], None]]] = {
 
 
 def codebook_of(type: GGMLType) -> str:
-    """Return the name of a type's codebook in `_native.codebooks()`; empty if it has none."""
+    """Return the name of a type's codebook in `_native.codebooks()`, or an empty string if it has none."""
     return CODEBOOK_TYPES[type][0] if type in CODEBOOK_TYPES else ""

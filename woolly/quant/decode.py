@@ -157,7 +157,7 @@ def unpack_scales_k4(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def _scale_k4(blocks: Bytes, groups: Floats) -> None:
-    """Scale and shift eight groups of 32, as Q4_K and Q5_K both do; groups is (n_blocks, 8, 32)."""
+    """Scale and shift eight groups of 32, as Q4_K and Q5_K both do. `groups` is (n_blocks, 8, 32)."""
     scales, mins = unpack_scales_k4(blocks[:, 4:16])
     groups *= (scales.astype(np.float32) * _half(blocks, 0))[:, :, None]
     groups -= (mins.astype(np.float32) * _half(blocks, 2))[:, :, None]

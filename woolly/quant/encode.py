@@ -21,7 +21,7 @@ _CHUNK = 1 << 16
 def quantize(x: NDArray[np.floating], type: GGMLType) -> NDArray[np.uint8]:
     """Quantize values, shape (..., n), to rows of bytes, shape (..., type.row_bytes(n)).
 
-    GGUFError if a value is not finite, or too large for the type.
+    Raises GGUFError if a value is not finite, or too large for the type.
     """
     encode = _ENCODERS.get(type)
     if encode is None:

@@ -13,7 +13,7 @@ _TINY = np.float32(1e-15)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Return numerator / denominator; 0 for a denominator of 0."""
+    """Return numerator / denominator, or 0 for a denominator of 0."""
     out = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape), dtype=np.float32)
     np.divide(numerator, denominator, out=out, where=denominator != 0)
     return out

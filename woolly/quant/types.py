@@ -58,7 +58,7 @@ class GGMLType(enum.IntEnum):
     Q2_0 = 42, 64, 18
 
     def row_bytes(self, n: int) -> int:
-        """Return the bytes of a row of n elements; GGUFError unless n is a multiple of the block size."""
+        """Return the bytes of a row of n elements. Raises GGUFError unless n is a multiple of the block size."""
         if n < 0 or n % self.block_size:
             raise GGUFError(f"a row of {n} elements cannot be {self.name}: expected a multiple of {self.block_size}")
         return n // self.block_size * self.type_size

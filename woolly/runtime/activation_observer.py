@@ -45,7 +45,7 @@ class ObservedProgram:
     """Compiled plan whose runs yield the inputs of its matrices."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, names: str = "") -> None:
-        """Observe matrices whose names begin with `names`; a run ends after the last of them."""
+        """Observe matrices whose names begin with `names`. A run ends after the last of them."""
         self._program = CpuProgram(plan, tensors, options, _PASSES)
         self._weights = WeightStore(Views(tensors), _EXPERT_MEMORY)
         self._state = ReferenceState(plan, 0)

@@ -62,7 +62,7 @@ class Fallback:
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """Compile with the first backend that supports the plan; raise the last error."""
+        """Compile with the first backend that supports the plan, or raise the last error."""
         named = options.device is not None and options.device.strip().lower() != "auto"
         insists = named or options.wants_gpu
         if len(self._backends) == 1 and options.wants_gpu:
@@ -123,8 +123,8 @@ def find_gpu_backend(name: str) -> GpuBackend | None:
 def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
     """Return the placement of a plan's layers on GPUs, for the memory that is free now.
 
-    `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
-    plan, RequestError if the requested layers do not fit.
+    `Options.gpu_layers` None counts as "auto". Raises DeviceError if there is no GPU, UnsupportedError if it cannot run
+    the plan, RequestError if the requested layers do not fit.
     """
     from woolly.runtime.split import SplitBackend
 

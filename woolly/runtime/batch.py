@@ -64,7 +64,7 @@ class Batch:
         return len(self.tokens)
 
     def table(self, window: int | None) -> Int32:
-        """Page tables of the sequences, [n_sequences, max pages]; `window` is an index of `Plan.windows` or None."""
+        """Page tables of the sequences, [n_sequences, max pages]. `window` is an index of `Plan.windows` or None."""
         return self.pages if window is None or self.window_pages is None else self.window_pages[window]
 
     @property
@@ -129,7 +129,7 @@ class Batch:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], is_hidden_normed: bool = False) -> Batch:
-        """Rebuild a batch from the result of `arrays`; ValueError for other arrays."""
+        """Rebuild a batch from the result of `arrays`. Raises ValueError for other arrays."""
         try:
             return cls(**arrays, is_hidden_normed=is_hidden_normed)
         except TypeError:

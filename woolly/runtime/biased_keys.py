@@ -19,7 +19,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def warn_of_biased_keys(plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, *, centers: bool) -> None:
-    """Warn once per file if its 4-bit keys keep their biases; `centers`: the backend removes them where it can."""
+    """Warn once per file if its 4-bit keys keep their biases. `centers`: the backend removes them where it can."""
     if kept_as(kv_type)[0] != "q4":
         return
     stored = fuse_attention(plan)

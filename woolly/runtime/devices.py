@@ -19,7 +19,7 @@ def is_gpu_backend(name: str) -> bool:
 
 
 def parse_devices(text: str | None) -> tuple[int, ...]:
-    """Return the GPU numbers of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order; () for "cpu".
+    """Return the GPU numbers of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order, or () for "cpu".
 
     Other kinds are parsed like "cuda". "auto", a kind and None mean the first GPU. Numbers count the GPUs in
     CUDA_VISIBLE_DEVICES. A repeated number uses a GPU twice, with separate memory and work.
@@ -38,7 +38,7 @@ def parse_devices(text: str | None) -> tuple[int, ...]:
 
 
 def backend_for(device: str | None, backend: str = "auto") -> str:
-    """Return the backend that a device implies, or `backend`; RequestError if they contradict each other."""
+    """Return the backend that a device implies, or `backend`. Raises RequestError if they contradict each other."""
     if device is None or device.strip().lower() == "auto":
         return backend
     wanted = device.strip().lower().partition(":")[0] if parse_devices(device) else "cpu"

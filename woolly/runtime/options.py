@@ -91,7 +91,7 @@ class Options:
         return replace(self, cache_tokens=n_tokens, max_running=max_running)
 
     def rows(self, usual: int = USUAL_ROWS) -> int:
-        """Return the maximum rows of a batch; default `usual`."""
+        """Return the maximum rows of a batch, by default `usual`."""
         return usual if self.max_rows is None else self.max_rows
 
 
@@ -126,9 +126,9 @@ def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
 
 
 def join_kv_types(keys: str | None, values: str | None, fields: tuple[str, str]) -> str | None:
-    """Return the `kv_type` for separate types of keys and values, set in these fields; None if both are None.
+    """Return the `kv_type` for separate types of keys and values, set in these fields, or None if both are None.
 
-    RequestError if `values` is not a type, or if `keys` names both.
+    Raises RequestError if `values` is not a type, or if `keys` names both.
     """
     if values is None:
         return keys
@@ -159,7 +159,7 @@ def parse_layers(layers: int | str | None) -> int | str | None:
 
 
 def parse_max_running(name: str, value: int | str | None) -> int | None:
-    """Parse the maximum number of running requests, such as 64 or "64"; None for "auto"."""
+    """Parse the maximum number of running requests, such as 64 or "64". Return None for "auto"."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if value is None or text == "auto":
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
-    """`Program.cancel` stopped the run. Its results are invalid; the same batch may run again."""
+    """`Program.cancel` stopped the run. Its results are invalid. The same batch may run again."""
 
 
 class LostState(WoollyError):  # noqa: N818 - the name says what became of the state
@@ -84,10 +84,10 @@ class DraftProgram(Protocol):
         """Executed plan, whose steps `run` counts."""
 
     def new_state(self, n_pages: int) -> State:
-        """Return a separate empty cache of n pages; sequences may use the same page numbers in both."""
+        """Return a separate empty cache of n pages. Sequences may use the same page numbers in both."""
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
-        """Run steps as `Program.run`; the batch has hidden states."""
+        """Run steps as `Program.run`. The batch has hidden states."""
 
 
 class Program(Protocol):
@@ -103,7 +103,7 @@ class Program(Protocol):
 
     @property
     def draft(self) -> DraftProgram | None:
-        """Program of `Plan.draft`; None if the plan has none."""
+        """Program of `Plan.draft`, or None if the plan has none."""
 
     @property
     def max_rows(self) -> int:
@@ -122,7 +122,7 @@ class Program(Protocol):
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> State:
         """Return an empty cache with n pages, and n slots if the plan has recurrent state.
 
-        `window_pages` has the pages for each of `Plan.windows`; default: `n_pages` each.
+        `window_pages` has the pages for each of `Plan.windows`, by default `n_pages` each.
         """
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
@@ -174,17 +174,17 @@ class Backend(Protocol):
 
     @property
     def levels(self) -> Sequence[str]:
-        """Values of `Options.level` that this machine can run, fastest first; empty if there is no choice."""
+        """Values of `Options.level` that this machine can run, fastest first, or [] if there is no choice."""
 
     def is_available(self) -> bool:
         """True if this machine can run the backend."""
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
-        """Compile a plan; RequestError if the backend does not support an option."""
+        """Compile a plan. Raises RequestError if the backend does not support an option."""
 
 
 def checked_range(first: int, last: int | None, n_steps: int) -> tuple[int, int]:
-    """Return the validated range of steps of a run; PlanError if it exceeds `n_steps`."""
+    """Return the validated range of steps of a run. Raises PlanError if it exceeds `n_steps`."""
     last = n_steps if last is None else last
     if not 0 <= first < last <= n_steps:
         raise PlanError(f"steps {first} to {last} are not a part of a plan of {n_steps} steps")

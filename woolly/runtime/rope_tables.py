@@ -43,7 +43,7 @@ class RopeTables:
         self.cosines = self.sines = np.zeros((0, 1), np.float32)
 
     def column(self, step: Step) -> int:
-        """Return the first column of the step's embedding; 0 for a step without rope."""
+        """Return the first column of the step's embedding, or 0 for a step without rope."""
         key = _key(step)
         return 0 if key is None else self._columns[key]
 
@@ -73,7 +73,7 @@ class RopeTables:
     def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
         """Return the cosines, the sines, and the table row of each batch row; None: the row's position.
 
-        Tables do not grow past `most` positions; native code rejects larger ones.
+        Tables do not grow past `most` positions. Native code rejects larger ones.
         """
         if batch.rope_positions is None or self._axes.max(initial=-1) < 0:  # no rope has sections
             self.extend(min(int(batch.positions.max()) + 1, most))
@@ -87,7 +87,7 @@ class RopeTables:
 
 
 def _key(step: Step) -> tuple[Rope, str] | None:
-    """Return the rotary embedding of a step and the name of its divisors; None for a step without rope."""
+    """Return the rotary embedding of a step and the name of its divisors, or None for a step without rope."""
     if (rope := step.rope()) is None:
         return None
     return rope, next((weight.name for weight in step.by_role("divisors")), "")

@@ -28,7 +28,7 @@ class Stages:
 
     @classmethod
     def parse(cls, names: Sequence[str], token_file: str | os.PathLike[str] | None) -> Stages:
-        """Parse "HOST:PORT" of each stage; "HOST:PORT|HOST:PORT" adds a replacement."""
+        """Parse "HOST:PORT" of each stage. "HOST:PORT|HOST:PORT" adds a replacement."""
         if isinstance(names, str) or not names:
             raise RequestError("stages must be a non-empty list of HOST:PORT", field="stages")
         if token_file is None:

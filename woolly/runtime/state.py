@@ -43,7 +43,7 @@ class State(Protocol):
 
     @property
     def n_slots(self) -> int:
-        """Slots, used or not; one holds the recurrent state of a sequence."""
+        """Slots, used or not. One holds the recurrent state of a sequence."""
 
     @property
     def slot_bytes(self) -> int:
@@ -64,11 +64,11 @@ class PortableState(State, Protocol):
 
     @property
     def is_portable(self) -> bool:
-        """True if pages can be copied; a state in another process may be lost during the copy."""
+        """True if pages can be copied. A state in another process may be lost during the copy."""
 
     @property
     def page_sizes(self) -> Sequence[int]:
-        """Size of one page by table; `page_bytes` is their sum."""
+        """Size of one page by table. `page_bytes` is their sum."""
 
     def read_page(self, page: int, table: int = 0) -> npt.NDArray[np.uint8]:
         """Return a copy of a page of one table."""

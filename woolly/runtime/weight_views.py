@@ -85,7 +85,7 @@ class Views(Mapping[str, "Tensor | RowView"]):
 def check_weights(plan: Plan, views: Views) -> None:
     """Raise ModelError unless each tensor has the shape and type that the plan's steps expect.
 
-    Buffers have the sizes of the plan; kernels use those of the tensor and would write past the end of a buffer.
+    Buffers have the sizes of the plan. Kernels use those of the tensor and would write past the end of a buffer.
     """
     for step in plan.steps:
         rows = (*step.kind.matrices, *step.kind.tables)

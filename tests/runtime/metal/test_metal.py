@@ -241,9 +241,7 @@ def test_lost_gpu_repeats_its_error(code, sentence, device, fake):
 
 def test_gpu_lost_while_opening_can_be_opened_again(fake):
     fake.faults |= {"status": FAILED, "code": 2}
-    sentence = (
-        "Fake M9 failed while its arithmetic was tested: macOS ended work .* too long; try again, or use backend"
-    )
+    sentence = "Fake M9 failed while its arithmetic was tested: macOS ended work .* too long; try again, or use backend"
     with pytest.raises(DeviceError, match=sentence) as caught:
         open_device(driver=fake)
     assert caught.value.code == "refused" and fake.left() == []

@@ -136,4 +136,4 @@ def test_cpu_driver_gives_one_warning(monkeypatch, caplog):
     monkeypatch.setattr("woolly.runtime.vulkan.device.open_device", lambda number: found)
     assert VulkanBackend().open() is VulkanBackend().open(1) is found
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("llvmpipe (a test) runs on the CPU instead of a GPU and is slow: device='cpu' (--device cpu)")
+    assert said.startswith("llvmpipe (a test) runs on the CPU instead of a GPU and is slow: device='cpu'")

@@ -94,11 +94,11 @@ class AttentionOps(Recorder):
         """Store k and v in a new entry of the state, then attend over it. Heads of v and k may differ in width.
 
         `v_dim`: without v, V is the first v_dim columns of each head of k. `like`: the result of an earlier attention
-        whose entry is shared, and to which k and v, if given, are stored; a number is an entry of the main model (in a
+        whose entry is shared, and to which k and v, if given, are stored. A number is an entry of the main model (in a
         draft). `window` n: the latest n positions including the row's, or with the mask "chunked" those since the last
         multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one attention
         sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) // temper_length). `mask`:
-        see `Mask`; with "all", a window of n sees n // 2 positions on each side, and all steps share one entry, because
+        see `Mask`. With "all", a window of n sees n // 2 positions on each side, and all steps share one entry, because
         nothing is cached between batches. `alibi` is the largest exponent of the head slopes, applied before the
         softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask "all" half
         of the buckets are for later rows, with "since" all are for earlier rows. `chosen` is the result of `indexer`:

@@ -74,7 +74,7 @@ class BasicOps(Recorder):
     def layer_norm(self, x: Handle, name: str | None = None, *, eps: float, group: int = 0) -> Handle:
         """Subtract the mean of each group of columns, divide by its deviation, multiply by the weight, add `name.bias`.
 
-        A weight of n elements is shared by all groups of n columns; one of shape (m, n) has separate weights for m
+        A weight of n elements is shared by all groups of n columns. One of shape (m, n) has separate weights for m
         groups. Without a name there is no weight, and a group has `group` columns; 0: the entire row.
         """
         weights: tuple[Weight, ...] = ()
@@ -93,7 +93,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight", "bias?"), matrices=("weight",), part=_linear_part, by_row=True)
     def linear(self, x: Handle, name: str, *, width: int, first: int | None = None) -> Handle:
-        """Return x @ weight.T, plus `name.bias` if the file has one; `width` is the output width.
+        """Return x @ weight.T, plus `name.bias` if the file has one. `width` is the output width.
 
         With `first`, the weight is `width` rows of a merged matrix. A `name.scale` multiplies the product.
         """
@@ -123,7 +123,7 @@ class BasicOps(Recorder):
         by_row=True,
     )
     def linear_id(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
-        """Return x @ weight.T with one of two weights per row: `Batch.gather_rows` has 0 or 1 for each row; default 0.
+        """Return x @ weight.T with one of two weights per row: 0 or 1 from `Batch.gather_rows`, by default 0.
 
         `width` is the output width. The second weight is for image rows.
         """
@@ -135,7 +135,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv", by_row=True)
     def per_head_linear(self, x: Handle, name: str, *, heads: int, width: int) -> Handle:
-        """Multiply each head of x by a separate transposed matrix; `width` is the head size of the output.
+        """Multiply each head of x by a separate transposed matrix. `width` is the head size of the output.
 
         The matrices are one 3D tensor, or one matrix with the rows of all heads in order.
         """
@@ -152,7 +152,7 @@ class BasicOps(Recorder):
     def glu(self, gate: Handle, up: Handle, act: Gate = "silu", *, limit: float = 0.0) -> Handle:
         """Return act(gate) * up. "clamped" (gpt-oss): both clamped to 7, then gate * sigmoid(1.702 gate) * (up + 1).
 
-        With a `limit`: min(silu(gate), limit) * clamp(up, ±limit); "clipped" clamps the gate before silu instead.
+        With a `limit`: min(silu(gate), limit) * clamp(up, ±limit). "clipped" clamps the gate before silu instead.
         """
         self._same_shape("glu", gate, up)
         if act not in get_args(Gate):
@@ -161,7 +161,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), attributes=("kind",), by_row=True)
     def unary(self, x: Handle, kind: Act) -> Handle:
-        """Apply an activation to each element; relu2 is relu squared.
+        """Apply an activation to each element. `relu2` is relu squared.
 
         gelu is the tanh approximation, gelu_erf the exact form, gelu_quick x * sigmoid(1.702 x). root is
         sign(x) * sqrt(max(|x|, 1e-6)).
@@ -207,7 +207,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("a", "b"), by_row=True)
     def mul(self, a: Handle, b: Handle) -> Handle:
-        """Return a * b; each element of a narrower b multiplies a run of adjacent columns of a."""
+        """Return a * b. Each element of a narrower b multiplies a run of adjacent columns of a."""
         if a.width % b.width != 0 or a.value.rows != b.value.rows:
             self._fail(f"mul got {a.value.rows} x {a.width} and {b.value.rows} x {b.width}")
         return self._step("mul", (a, b), a.value.rows, a.width)
@@ -262,7 +262,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("run?",), by_row=True)
     def mul_weight(self, x: Handle, weight: str | Weight, *, run: int = 0) -> Handle:
-        """Multiply each group of len(weight) columns by the weight; with `run`, each element serves `run` columns."""
+        """Multiply each group of len(weight) columns by the weight. With `run`, each element serves `run` columns."""
         weight = self._vector(weight) if isinstance(weight, str) else weight
         return self._step("mul_weight", (x,), x.value.rows, x.width, (self._dividing(weight, x, max(1, run)),), run=run)
 

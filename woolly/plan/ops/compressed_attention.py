@@ -43,7 +43,7 @@ class CompressingOps(Recorder):
         cost=slot_cost,
     )
     def compress(self, kv: Handle, gate: Handle, bias: str, *, every: int, width: int) -> Handle:
-        """Pool each block of `every` positions into one row, at its last position; zeros elsewhere.
+        """Pool each block of `every` positions into one row, at its last position, and zeros elsewhere.
 
         Each column is the sum of kv over the block, weighted by softmax(gate + bias[position in the block]). If kv is
         twice as wide as the result, blocks overlap: the first half of the columns comes from the preceding block, the

@@ -50,9 +50,9 @@ class ChoosingOps(Recorder):
         """Store k in a new entry, and return the highest-scoring positions, ascending and padded with -1.
 
         With `weights` [heads], the score of a position is the sum over heads of weight * relu(q · k). Without weights,
-        each head chooses separately. A row chooses `n` blocks of `block` positions by their maximum score; ties go to
+        each head chooses separately. A row chooses `n` blocks of `block` positions by their maximum score. Ties go to
         the earlier block, NaN ranks last, and the latest `local` blocks are always chosen. With `every` = m, candidates
-        are the last positions of runs of m; with `whole`, the result has all positions of the chosen runs, and the
+        are the last positions of runs of m. With `whole`, the result has all positions of the chosen runs, and the
         positions after the last complete run. Only positions up to the row's own are candidates, so batching does not
         affect the choice.
         """

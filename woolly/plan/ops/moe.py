@@ -67,9 +67,9 @@ class ExpertOps(Recorder):
         shared: int = 1,
         router_x: Handle | None = None,
     ) -> Handle:
-        """Route each row to the `n_used` experts with the highest router scores; ties go to the lower index.
+        """Route each row to the `n_used` experts with the highest router scores. Ties go to the lower index.
 
-        An expert computes down(act(gate x) * up x), with `limit` as in glu; without a gate, down(act(up x)). If gate
+        An expert computes down(act(gate x) * up x), with `limit` as in glu, or without a gate down(act(up x)). If gate
         and up have the same name, they are the upper and lower half of its rows. The routing weight is the score
         (softmax, sigmoid or sqrt(softplus) over all experts), divided by the sum over the selected experts with
         `normalize`, times `weights_scale`. "sparsemixer": a softmax per selected expert, best first, over the experts
@@ -146,7 +146,7 @@ class ExpertOps(Recorder):
         )
 
     def _experts(self, role: str, name: str, shape: tuple[int, ...], first: int | None = None) -> dict[str, Weight]:
-        """Return a tensor of experts with its biases and scales; with `first`, a range of each expert's rows."""
+        """Return a tensor of experts, or with `first` a range of each expert's rows, with biases and scales."""
         weight = self._weight(name)
         bias = self._bias(name, weight) if len(weight.shape) == 3 else ()
         if first is not None and len(weight.shape) == 3:

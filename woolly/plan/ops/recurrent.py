@@ -49,7 +49,7 @@ class RecurrentOps(Recorder):
     def causal_conv1d(
         self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu", gap: int = 0
     ) -> Handle:
-        """Causal depthwise convolution over `kernel` rows, plus `name.bias` if the file has one; then silu.
+        """Causal depthwise convolution over `kernel` rows, plus `name.bias` if the file has one, then silu.
 
         `gap` rows are skipped between taps (dilation - 1). Axes of length 1 in the filter tensor are ignored, because
         some converters write them.
@@ -68,7 +68,7 @@ class RecurrentOps(Recorder):
 
     @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=slot_cost)
     def token_shift(self, x: Handle) -> Handle:
-        """Return the preceding row of x for each row; zeros before the first of a sequence."""
+        """Return the preceding row of x for each row, with zeros before the first of a sequence."""
         return self._slotted("token_shift", (x,), x.width, x.width)
 
     @op(
@@ -122,7 +122,7 @@ class RecurrentOps(Recorder):
         order: HeadOrder,
         eps: float,
     ) -> Handle:
-        """Gated delta rule: S = e^decay S, then S += k (beta (v - S^T k))^T; returns S^T q / sqrt(len(q)) per head.
+        """Gated delta rule: S = e^decay S, then S += k (beta (v - S^T k))^T. Returns S^T q / sqrt(len(q)) per head.
 
         Heads of q and k are L2-normalized first, with eps. `decay` has one number per head of v, or per row of its S.
         """
@@ -157,7 +157,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def scan_mamba(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str) -> Handle:
-        """Mamba: per column S = e^(dt a) S + dt x b; returns S c + d x. `dt` is positive and as wide as x."""
+        """Mamba: per column S = e^(dt a) S + dt x b. Returns S c + d x. `dt` is positive and as wide as x."""
         weights = (self._weight(a), self._weight(d))
         if dt.width != x.width or b.width != c.width:
             self._fail(f"scan_mamba got x of {x.width}, dt of {dt.width}, b of {b.width} and c of {c.width}")
@@ -175,7 +175,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def scan_mamba2(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str, groups: int) -> Handle:
-        """Mamba 2: per head S = e^(dt a) S + b (dt x)^T; returns S^T c + d x. `dt` is positive, one per head.
+        """Mamba 2: per head S = e^(dt a) S + b (dt x)^T. Returns S^T c + d x. `dt` is positive, one per head.
 
         b and c have `groups` heads, each shared by a run of heads of x.
         """
@@ -198,7 +198,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def wkv7(self, r: Handle, w: Handle, k: Handle, v: Handle, a: Handle, b: Handle, *, head: int) -> Handle:
-        """RWKV-7: per head S' = e^w S + k v^T + b (S^T a)^T; returns S'^T r."""
+        """RWKV-7: per head S' = e^w S + k v^T + b (S^T a)^T. Returns S'^T r."""
         for x in (r, w, k, a, b):
             self._same_shape("wkv7", x, v)
         if head < 1 or v.width % head != 0:
@@ -214,7 +214,7 @@ class RecurrentOps(Recorder):
         cost=slot_cost,
     )
     def lightning_attention(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
-        """Lightning attention: per head S = e^-rate S + k v^T; returns S^T q.
+        """Lightning attention: per head S = e^-rate S + k v^T. Returns S^T q.
 
         Head h of n has the rate slope * 2^(-8 (h + 1) / n).
         """

@@ -50,7 +50,7 @@ class StreamOps(Recorder):
 
     @op(inputs=("x", "like"), attributes=("least",), by_row=True)
     def match_rms(self, x: Handle, like: Handle, *, least: float) -> Handle:
-        """Rescale each stream of x to the mean square of `like`; `least` is the minimum of the divisor."""
+        """Rescale each stream of x to the mean square of `like`. `least` is the minimum of the divisor."""
         if x.width % like.width != 0 or x.value.rows != like.value.rows:
             self._fail(f"match_rms got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
         return self._step("match_rms", (x, like), x.value.rows, x.width, least=float(least))

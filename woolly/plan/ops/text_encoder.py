@@ -23,7 +23,7 @@ class TextOps(Recorder):
 
     @op(inputs=("x",), weights=("table",), attributes=("separator?",))
     def embed_token_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
-        """Add the first row of `table`; after the first token `separator` (0: none), the second row.
+        """Add the first row of `table`, or after the first token `separator` (0: none), the second row.
 
         The second sequence of a pair follows the first separator.
         """

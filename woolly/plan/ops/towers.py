@@ -61,7 +61,7 @@ class TowerOps(Recorder):
         whole=True,
     )
     def conv1d(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
-        """Convolve each column with a filter over `kernel` rows, add `name.bias` if the file has one; then silu.
+        """Convolve each column with a filter over `kernel` rows, add `name.bias` if the file has one, then apply silu.
 
         The filter begins `before` rows before each row, with zero padding. The sequence must be complete in the batch.
         """

@@ -12,7 +12,7 @@ from woolly.plan.plan import Plan, Step, Value, Weight
 def add_control_vectors(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
     """Return the plan with an `add_weight` after each layer ("blk.3") that has a direction.
 
-    ModelError for a direction that does not fit.
+    Raises ModelError for a direction that does not fit.
     """
     last = {layer: index for index, layer in enumerate(plan.layers)}
     if missing := [layer for layer in directions if layer not in last]:

@@ -22,7 +22,7 @@ def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
     """Add the steps of adapters, each a mapping from tensor names to LoRA pairs.
 
     For each adapter of its tensor, a linear is followed by two low-rank linears and an `add_lora`, which adds their
-    result times the sequence's scale in the batch. A `moe` step gets both matrices of each expert as weights.
+    result times the sequence's scale in the batch. A `moe` step gets both matrices of each expert as weights. Raises
     ModelError for a tensor that is neither a linear nor an expert tensor of the plan.
     """
     values = list(plan.values)

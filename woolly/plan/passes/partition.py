@@ -13,7 +13,7 @@ from woolly.plan.state import Paged, Slot
 def split_points(plan: Plan) -> list[int]:
     """Return the steps before which a plan may be split: later steps then need exactly one earlier value, of all rows.
 
-    The result includes 0. A part returns the value of its last step, so that step must compute the value; steps that
+    The result includes 0. A part returns the value of its last step, so that step must compute the value. Steps that
     compute the values of a draft (`Plan.features`) do not. The op that receives the value needs a norm of the same
     width.
     """
@@ -55,7 +55,7 @@ def layer_split_points(plan: Plan) -> dict[int, int]:
 
 
 def layer_bytes(plan: Plan) -> list[int]:
-    """Return the weight bytes of each layer; the first includes the embedding, the last the output head."""
+    """Return the weight bytes of each layer. The first includes the embedding, the last the output head."""
     layer, seen = 0, set[tuple[int, str]]()
     out = [0] * _count(plan)
     for step, name in zip(plan.steps, plan.layers, strict=True):
@@ -71,7 +71,7 @@ def layer_bytes(plan: Plan) -> list[int]:
 def balance_layers(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and last layer of each part, with weights in proportion to `memory`.
 
-    RequestError if too few layers can begin a part.
+    Raises RequestError if too few layers can begin a part.
     """
     possible = sorted(layer_split_points(plan).keys() - {0})
     n_parts = len(memory)
@@ -99,7 +99,7 @@ def slice_layers(plan: Plan, first: int, last: int) -> Plan:
     """Return the part of a plan from layer `first` to `last`, with the embedding or the head if it is at that end.
 
     A part without the first layer begins with the input rows of the batch (`hidden`). Values and state entries keep
-    their numbers; entries of other parts take no memory.
+    their numbers. Entries of other parts take no memory.
     """
     n_layers = _count(plan)
     possible = layer_split_points(plan) | {0: 0, n_layers: len(plan.steps)}
@@ -111,8 +111,8 @@ def slice_layers(plan: Plan, first: int, last: int) -> Plan:
 def slice_steps(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
     """Return the steps of some ranges (first, last exclusive). Each range must begin at one of `split_points`.
 
-    A range that does not start at step 0 begins with one extra step, the input rows of the batch (`hidden`). Values
-    and state entries keep their numbers; entries of other parts take no memory.
+    A range that does not start at step 0 begins with one extra step, the input rows of the batch (`hidden`). Values and
+    state entries keep their numbers. Entries of other parts take no memory.
     """
     steps: list[Step] = []
     for begin, end in ranges:

@@ -12,7 +12,7 @@ from woolly.plan.plan import Plan, Step, Value
 def tap_hidden(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
     """Return the plan with the steps of `features` after the inputs of these layers, which they read concatenated.
 
-    `features` begins with the input rows of a batch (`hidden`); its last value is `Plan.features`.
+    `features` begins with the input rows of a batch (`hidden`). Its last value is `Plan.features`.
     """
     read = [_input(plan, layer) for layer in layers]
     (brought,) = (step.output for step in features.steps if step.op == "hidden")
@@ -47,7 +47,7 @@ def tap_hidden(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
 
 
 def _input(plan: Plan, layer: int) -> int:
-    """Return the input value of a layer; for the index after the last layer, that of the output head."""
+    """Return the input value of a layer, or of the output head for the index after the last layer."""
     names = plan.layers
     last = max((i for i, name in enumerate(names) if name), default=-1)
     first = next((i for i, name in enumerate(names) if name == f"blk.{layer}"), None)

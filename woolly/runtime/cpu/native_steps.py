@@ -70,7 +70,7 @@ class NativeSteps:
         """Return the matrices of a tensor.
 
         Each expert is a separate matrix. Panels then never span two experts, and file pages are released expert by
-        expert; otherwise one unused expert would keep the pages of all.
+        expert. Otherwise one unused expert would keep the pages of all.
         """
         if name not in self.matrices:
             data = self._tensors[name].data
@@ -101,9 +101,7 @@ class NativeSteps:
         return self._vectors[name]
 
     def _attributes(self, step: Step) -> dict[str, int | float | str]:
-        """Return the attributes as plain numbers and strings. Weights carry their roles; `RopeTables` has the rest of a
-        rope.
-        """
+        """Return the attributes as plain numbers and strings. `RopeTables` has the other values of a rope."""
         out: dict[str, int | float | str] = {}
         for name, value in step.attributes:
             if name == "rope":

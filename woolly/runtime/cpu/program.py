@@ -46,7 +46,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def kernel_level(wanted: str | None = None) -> str:
-    """Return the kernel level requested here or with WOOLLY_ISA; default: the best level of this machine."""
+    """Return the kernel level requested here or with WOOLLY_ISA, by default the best level of this machine."""
     levels = _native.kernel_levels()
     wanted = wanted or os.environ.get("WOOLLY_ISA")
     if not wanted:
@@ -67,7 +67,7 @@ def _warn_of_scalar() -> None:
 
 
 class CpuProgram:
-    """Plan compiled for the CPU. One thread at a time may run it; others wait."""
+    """Plan compiled for the CPU. One thread at a time may run it. Others wait."""
 
     def __init__(
         self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] | None = None
@@ -109,7 +109,7 @@ class CpuProgram:
         return CpuState(self.plan, n_pages, self.kv_type, n_slots, window_pages)
 
     def load_weights(self) -> None:
-        """Start packing weights in the background, in order of use; the first run packs the rest."""
+        """Start packing weights in the background, in order of use. The first run packs the rest."""
         with self._lock:
             self._native.prepare()
 
@@ -128,7 +128,7 @@ class CpuProgram:
         return self.compute(batch, state, first, last)
 
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> Float32:
-        """Compute a range of rows of one step; see `CutsRows`."""
+        """Compute a range of rows of one step. See `CutsRows`."""
         first, last = checked_range(step, step + 1, len(self.running_plan.steps))
         return self.compute(batch, state, first, last, (first_row, last_row))
 
@@ -239,7 +239,7 @@ class CpuBackend:
 
     @property
     def levels(self) -> list[str]:
-        """Instruction sets, widest first; the last one, scalar, runs on every processor."""
+        """Instruction sets, widest first. The last one, scalar, runs on every processor."""
         return _native.kernel_levels()
 
     def is_available(self) -> bool:

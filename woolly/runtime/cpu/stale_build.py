@@ -9,9 +9,9 @@ from woolly import _native
 
 
 def advice_if_old(sources: Path | None = None, library: Path | None = None) -> str:
-    """Return build advice for errors of native code; empty if the library is up to date.
+    """Return build advice for errors of native code, or an empty string if the library is up to date.
 
-    Only a checkout has sources next to the package; a wheel does not.
+    Only a checkout has sources next to the package. A wheel does not.
     """
     sources = sources or Path(woolly.__file__).parent.parent / "native"
     try:

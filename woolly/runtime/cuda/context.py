@@ -198,7 +198,7 @@ def forget_current() -> None:
 
 
 def memory_bandwidth(driver: Driver, number: int) -> float | None:
-    """Return the memory bandwidth in bytes per second, at two transfers per clock; None if unknown."""
+    """Return the memory bandwidth in bytes per second, at two transfers per clock, or None if unknown."""
     kilohertz, bits = driver.attribute(_MEMORY_CLOCK, number), driver.attribute(_MEMORY_WIDTH, number)
     return 2 * 1000.0 * kilohertz * bits / 8 if kilohertz > 0 and bits > 0 else None
 

@@ -110,7 +110,7 @@ class CudaDevice:
 
     @property
     def bandwidth(self) -> float | None:
-        """Peak memory bandwidth in bytes per second; None if the driver does not report it."""
+        """Peak memory bandwidth in bytes per second, or None if the driver does not report it."""
         return self._shared.bandwidth
 
     def memory(self) -> tuple[int, int]:
@@ -120,7 +120,7 @@ class CudaDevice:
         return free.value, total.value
 
     def allocate(self, n_bytes: int) -> Address:
-        """Allocate memory; RequestError with the sizes if there is not enough."""
+        """Allocate memory. Raises RequestError with the sizes if there is not enough."""
         place = ctypes.c_uint64()
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(place), max(n_bytes, 1))
@@ -130,7 +130,7 @@ class CudaDevice:
         return Address(place.value)
 
     def free(self, address: Address) -> None:
-        """Free memory; the driver waits for pending work that uses it."""
+        """Free memory. The driver waits for pending work that uses it."""
         if self._shared.allocated.pop(int(address), None) is not None and self._shared.lost is None:
             self._call("cuMemFree_v2", int(address))
 
@@ -183,7 +183,7 @@ class CudaDevice:
         early: bool = False,
         group: int = 1,
     ) -> None:
-        """Queue a kernel; with `early`, as a programmatic dependent launch if the architecture supports it."""
+        """Queue a kernel, with `early` as a programmatic dependent launch if the architecture supports it."""
         self._shared.enter()
         try:
             function = self._shared.function(kernel, shared)
@@ -222,7 +222,7 @@ class CudaDevice:
         return pointers
 
     def wait(self) -> None:
-        """Wait for all queued work; DeviceError if it fails or exceeds the time limit."""
+        """Wait for all queued work. Raises DeviceError if it fails or exceeds the time limit."""
         self._call("cuEventRecord", self._done, self._stream)
         self._await(self._done)
 
@@ -294,7 +294,7 @@ class CudaDevice:
         return CudaDevice(self._shared, self._limit_s, is_first=False)
 
     def close(self) -> None:
-        """Destroy the stream; the first device also frees all memory."""
+        """Destroy the stream. The first device also frees all memory."""
         if self._stream:
             self._end()
 
@@ -326,7 +326,7 @@ class CudaDevice:
 
 
 def find_level(index: int = 0) -> str:
-    """Return the level of a GPU, such as "sm_90", without opening it. DeviceError if no GPU is usable."""
+    """Return the level of a GPU, such as "sm_90", without opening it. Raises DeviceError if no GPU is usable."""
     driver = open_driver()
     n_devices = driver.n_devices()
     if n_devices == 0:

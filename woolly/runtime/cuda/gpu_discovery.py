@@ -42,7 +42,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """Return the number of visible GPUs; 0 if the first one is not usable."""
+    """Return the number of visible GPUs, or 0 if the first one is not usable."""
     try:
         driver = open_driver()
         from woolly.runtime.cuda.device import find_level

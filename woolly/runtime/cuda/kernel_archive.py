@@ -88,7 +88,7 @@ class Archive:
         return sorted(self._images)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
-        """Return the best target for an architecture and driver version; DeviceError if there is none.
+        """Return the best target for an architecture and driver version. Raises DeviceError if there is none.
 
         Order: the exact target, an earlier one of the same family, then PTX, which the driver compiles.
         """

@@ -65,18 +65,18 @@ class KernelCompiler:
     """NVRTC compiler of the kernel sources."""
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
-        """Compiled units are stored in `cache`; default: the user's cache folder."""
+        """Compiled units are stored in `cache`, by default the user's cache folder."""
         self._compile_module = _module(folder / "compile.py")
         self._folder = folder
         self._cache = cache
 
     @classmethod
     def find(cls) -> KernelCompiler | None:
-        """Return the compiler of this installation; None if there are no kernel sources."""
+        """Return the compiler of this installation, or None if there are no kernel sources."""
         return next((cls(place) for place in _SOURCE_FOLDERS if (place / "compile.py").exists()), None)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
-        """Return the target for an architecture. DeviceError if NVRTC is missing or the driver is too old."""
+        """Return the target for an architecture. Raises DeviceError if NVRTC is missing or the driver is too old."""
         if self._compile_module.find_nvrtc() is None:
             raise DeviceError(
                 "this build of Woolly compiles CUDA kernels on first use, but NVRTC was not found:"
@@ -93,7 +93,7 @@ class KernelCompiler:
         return target
 
     def kernels_of(self, target: str) -> JitKernels:
-        """Return the kernels of a target; DeviceError if NVRTC is not usable."""
+        """Return the kernels of a target. Raises DeviceError if NVRTC is not usable."""
         path = self._compile_module.find_nvrtc()
         try:
             compiler = self._compile_module.Compiler(path)
@@ -136,7 +136,7 @@ class JitKernels:
         self._has_warned = False
 
     def find(self, kernel: str) -> Unit | None:
-        """Return the unit of a kernel, compiled if necessary; None if no source has the kernel."""
+        """Return the unit of a kernel, compiled if necessary, or None if no source has the kernel."""
         key = self._compile_module.unit_of(kernel)
         unit = None if key is None else self._unit(key)
         return unit if unit is not None and kernel in unit.kernels else None
@@ -196,7 +196,7 @@ class JitKernels:
         return folder / f"{source.stem}{'-' * bool(kind)}{kind}.bin"
 
     def _load(self, key: tuple[Path, str]) -> Unit | None:
-        """Return a unit from memory or the cache; None if it has to be compiled."""
+        """Return a unit from memory or the cache, or None if it has to be compiled."""
         if key not in self._units and self._folder is not None:
             with suppress(OSError):
                 unit = _unpacked(self._path(self._folder, key).read_bytes())
@@ -247,7 +247,7 @@ def _packed(unit: Unit) -> bytes:
 
 
 def _unpacked(data: bytes) -> Unit | None:
-    """Parse a cached file; None if it is damaged."""
+    """Parse a cached file. Return None if it is damaged."""
     rest = data[40:]
     if data[:8] != _MARK or hashlib.sha256(rest).digest() != data[8:40]:
         return None

@@ -122,7 +122,7 @@ class Driver:
         return code
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function. RequestError if out of memory, DeviceError on other errors."""
+        """Call a function. Raises RequestError if out of memory, DeviceError on other errors."""
         code: int = self._functions[name](*arguments)
         if code:
             raise self.error(name, code)
@@ -163,7 +163,7 @@ class Driver:
 
 
 def open_driver() -> Driver:
-    """Return the driver of this machine. DeviceError if it is missing, too old, or was started before a fork.
+    """Return the driver of this machine. Raises DeviceError if it is missing, too old, or was started before a fork.
 
     The driver is initialized once per process and never in a forked child, where it may hang.
     """

@@ -61,12 +61,12 @@ class Tiles:
 
     @property
     def n_panels(self) -> int:
-        """Panels of 16 packed rows; the last is zero-padded."""
+        """Panels of 16 packed rows. The last is zero-padded."""
         return _n_panels(self.n_rows, self.is_paired)
 
     @property
     def n_tiles(self) -> int:
-        """Tiles of 256 columns per panel; the last is zero-padded."""
+        """Tiles of 256 columns per panel. The last is zero-padded."""
         return -(-self.n_columns // TILE_COLUMNS)
 
     @property
@@ -91,7 +91,7 @@ def can_pack(type: GGMLType) -> bool:
 
 
 def kind_of(type: GGMLType) -> str:
-    """Return the tile kind of a type; UnsupportedError if there is none."""
+    """Return the tile kind of a type. Raises UnsupportedError if there is none."""
     if not can_pack(type):
         raise UnsupportedError(f"the cuda backend does not compute with {type.name} matrices")
     return KINDS[type]
@@ -110,7 +110,7 @@ def packed_bytes(weight: Weight) -> int:
 
 
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
-    """Return the tiles of a weight, filled by the loader; with `other`, of both weights in pairs of rows.
+    """Return the tiles of a weight, or with `other` of both weights in pairs of rows, filled by the loader.
 
     Row r of the first weight is packed row r // 8 * 16 + r % 8, row r of `other` 8 later: one lane has gate and up of a
     feature in its registers.

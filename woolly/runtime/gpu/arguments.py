@@ -40,7 +40,7 @@ class PushedArguments:
         return pushed, len(self._structs) > n_structs
 
     def _struct_of(self, numbers: tuple[Number, ...]) -> Address:
-        """Return the device address of a struct with these members; equal structs are shared."""
+        """Return the device address of a struct with these members. Equal structs are shared."""
         packed = _packed(numbers)
         if (found := self._structs.get(packed)) is not None:
             return found

@@ -29,7 +29,7 @@ class GpuBackend:
 
     @property
     def levels(self) -> list[str]:
-        """Level of the GPU; empty if there is no usable GPU."""
+        """Level of the GPU, or an empty list if there is no usable GPU."""
         try:
             return [self._level()]
         except (DeviceError, RequestError):
@@ -44,9 +44,9 @@ class GpuBackend:
         return self._open() if number is None else self._open(number)
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> GpuProgram:
-        """Compile a plan and allocate its weights; `load_weights` or the first run uploads them.
+        """Compile a plan and allocate its weights. `load_weights` or the first run uploads them.
 
-        `options.device` names the GPU; default: the first.
+        `options.device` names the GPU, by default the first.
         """
         numbers = (None,) if options.device is None else parse_devices(options.device)
         if len(numbers) != 1:

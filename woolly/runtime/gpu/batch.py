@@ -69,7 +69,7 @@ class Places(Protocol):
         """Total number of slots (recurrent states)."""
 
     def entries(self, tables: Sequence[Address]) -> npt.NDArray[Any]:
-        """Return struct Entry of each state entry; `tables`: page tables of full attention, then of each window."""
+        """Return struct Entry of each state entry. `tables`: page tables of full attention, then of each window."""
 
     def slots(self) -> npt.NDArray[np.uint64]:
         """Return the address of the slots of each entry."""
@@ -99,7 +99,7 @@ class BatchSlot:
     def fill(
         self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
     ) -> Address | None:
-        """Queue the upload of a batch and its `picks`; return the device address of the picks, or None.
+        """Queue the upload of a batch and its `picks`, and return the device address of the picks, or None.
 
         The run queued three batches earlier must be done.
         """
@@ -209,7 +209,7 @@ class BatchSlot:
         return body
 
     def _rope_rows_of(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
-        """Return cosines, sines and the table row of each row; () if the batch has no rope positions.
+        """Return cosines, sines and the table row of each row, or () if the batch has no rope positions.
 
         Cached: an encoder runs a batch in several slices, and images of one size share rope positions.
         """
@@ -258,7 +258,7 @@ def _same_rope_positions(one: Batch, other: Batch) -> bool:
 
 
 def _array(batch: Batch, name: str, window: int | None, rope_rows: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
-    """Return the array of a batch for a field of struct Batch; an empty one if it is absent."""
+    """Return the array of a batch for a field of struct Batch, or an empty array if it is absent."""
     if name == _TABLE:
         return batch.table(window)
     if name in _ROPE:
@@ -275,7 +275,7 @@ def _array(batch: Batch, name: str, window: int | None, rope_rows: Sequence[npt.
 
 
 def _embeds_at(batch: Batch) -> npt.NDArray[Any]:
-    """Return the index into the embeddings of each row, -1 for token rows; empty without embeddings."""
+    """Return the index into the embeddings of each row, -1 for token rows, or an empty array without embeddings."""
     if batch.embeds_rows is None or not len(batch.embeds_rows):
         return _EMPTY
     at = np.full(batch.n_rows, -1, np.int32)

@@ -43,10 +43,10 @@ class GpuContext(Protocol):
 
     @property
     def lost(self) -> DeviceError | None:
-        """Error that made the device unusable; None while it works."""
+        """Error that made the device unusable, or None while it works."""
 
     def enter(self) -> Any:
-        """Return the driver. DeviceError if the device is lost."""
+        """Return the driver. Raises DeviceError if the device is lost."""
 
     def idle(self) -> None:
         """Block until all queues are idle."""
@@ -160,7 +160,7 @@ class QueuedDevice(ABC):
     @property
     @abstractmethod
     def bandwidth(self) -> float | None:
-        """Measured memory bandwidth in bytes per second; None if unknown."""
+        """Measured memory bandwidth in bytes per second, or None if unknown."""
 
     @property
     @abstractmethod
@@ -203,7 +203,7 @@ class QueuedDevice(ABC):
         """Return a handle of the same device with a separate stream."""
 
     def allocate(self, n_bytes: int) -> Address:
-        """Allocate memory. RequestError with the free and requested bytes if it does not fit."""
+        """Allocate memory. Raises RequestError with the free and requested bytes if it does not fit."""
         self._context.enter()
         self._release()
         try:
@@ -281,7 +281,7 @@ class QueuedDevice(ABC):
             self._per_submission = max(1, min(_PIECE, int(_SUBMISSION_S / seconds)))
 
     def wait(self) -> None:
-        """Block until all queued work is done. DeviceError if it failed or timed out."""
+        """Block until all queued work is done. Raises DeviceError if it failed or timed out."""
         self._submit()
         self._stream.wait()
         self._time(self._replayed)

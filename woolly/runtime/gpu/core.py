@@ -128,7 +128,7 @@ class Core:
         return shared
 
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int, *, is_wanted: bool = True) -> Float32:
-        """Run a range of steps of the plan and its draft and return the last value; `plan` belongs to the state.
+        """Run a range of steps of the plan and its draft and return the last value. `plan` belongs to the state.
 
         The result is empty unless `is_wanted`: downloading 4,096 wide rows takes as long as several encoder layers.
         """
@@ -192,7 +192,7 @@ class Core:
         return self._queued_run is not None and self._queued_run.batch is batch
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
-        """Download rows of a value of the latest run; LostRows if a later run has overwritten it."""
+        """Download rows of a value of the latest run. Raises LostRows if a later run has overwritten it."""
         with self._lock:
             if run != self._n_runs:
                 raise LostRows("another run has overwritten the logits")
@@ -248,13 +248,13 @@ class Core:
         return _Run(batch, self._n_runs, heads, self.device.mark())
 
     def _drop(self, run: _Run | None) -> None:
-        """Drop a run; the next run overwrites its values."""
+        """Drop a run. The next run overwrites its values."""
         if run is not None:
             self._queued_run = None
             self.device.times([run.mark])
 
     def _end(self, first: int, last: int) -> None:
-        """Count the weight reads of a run; CancelledRun if it was cancelled."""
+        """Count the weight reads of a run. Raises CancelledRun if it was cancelled."""
         self._hits += self._reads[last] - self._reads[first]
         if self._is_cancelled:
             self._drop(self._queued_run)

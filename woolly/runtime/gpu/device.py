@@ -46,7 +46,7 @@ class Device(Protocol):
 
     @property
     def kernels(self) -> Kernels:
-        """Emitters of the backend's kernels; imported on first use, which takes 30 ms."""
+        """Emitters of the backend's kernels, imported on first use, which takes 30 ms."""
 
     @property
     def architecture(self) -> int:
@@ -66,13 +66,13 @@ class Device(Protocol):
 
     @property
     def bandwidth(self) -> float | None:
-        """Peak memory bandwidth in bytes per second; None if unknown."""
+        """Peak memory bandwidth in bytes per second, or None if unknown."""
 
     def memory(self) -> tuple[int, int]:
         """Return free and total bytes."""
 
     def allocate(self, n_bytes: int) -> Address:
-        """Allocate uninitialized memory aligned to 256 bytes. RequestError if there is not enough."""
+        """Allocate uninitialized memory aligned to 256 bytes. Raises RequestError if there is not enough."""
 
     def free(self, address: Address) -> None:
         """Free allocated memory after all work queued so far."""
@@ -110,15 +110,15 @@ class Device(Protocol):
     ) -> None:
         """Queue a kernel: grid of up to three axes, threads per block, bytes of dynamic shared memory.
 
-        `early`: may start before the previous kernel ends; the kernel synchronizes itself before it reads its output.
-        `group`: blocks per cooperating group; only as many groups as can be resident are launched.
+        `early`: may start before the previous kernel ends. The kernel synchronizes itself before it reads its output.
+        `group`: blocks per cooperating group. Only as many groups as can be resident are launched.
         """
 
     def wait(self) -> None:
-        """Block until all queued work is done. DeviceError if it failed or hangs."""
+        """Block until all queued work is done. Raises DeviceError if it failed or hangs."""
 
     def capture(self, queue: Callable[[], None]) -> int:
-        """Record the launches of `queue` without running them; returns the number of the graph."""
+        """Record the launches of `queue` without running them, and return the number of the graph."""
 
     def replay(self, graph: int) -> None:
         """Queue recorded launches."""
@@ -130,10 +130,10 @@ class Device(Protocol):
         """Queue a timestamp and return its number."""
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Return the nanoseconds between consecutive marks, after `wait`; drops the marks."""
+        """Return the nanoseconds between consecutive marks, after `wait`, and drop the marks."""
 
     def reach(self, mark: int, is_soon: bool = False) -> None:
-        """Block until the work before a mark is done; drops the mark. DeviceError as in `wait`.
+        """Block until the work before a mark is done, and drop the mark. DeviceError as in `wait`.
 
         `is_soon`: spin instead of sleeping.
         """

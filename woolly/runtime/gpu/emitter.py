@@ -74,7 +74,7 @@ class Launch:
         return self.other == 0 or is_one == self.joined
 
     def dimensions(self, n_rows: int, n_output: int, n_front: int = 0) -> tuple[int, ...] | None:
-        """Return the grid for these row counts; None if the launch is not used.
+        """Return the grid for these row counts, or None if the launch is not used.
 
         `n_front`: leading rows that tiled attention skips.
         """
@@ -210,7 +210,7 @@ class Emitter:
     def array(
         self, key: str, n_bytes: int, make: Callable[[], npt.NDArray[np.generic]], is_first: bool = False
     ) -> Address:
-        """Return memory that the loader fills with a host array; shared by equal keys.
+        """Return memory that the loader fills with a host array, shared by equal keys.
 
         `is_first`: uploaded first, because packing of later weights reads it.
         """
@@ -220,7 +220,7 @@ class Emitter:
         return self.weights[key].address
 
     def weight(self, key: str, n_bytes: int, *parts: TensorPart) -> Address:
-        """Return memory that the loader fills from tensors of the file; shared by equal keys."""
+        """Return memory that the loader fills from tensors of the file, shared by equal keys."""
         if key not in self.weights:
             self.weights[key] = Fill(self.device.allocate(n_bytes), n_bytes, parts)
         self.uses[-1].append(key)

@@ -38,7 +38,7 @@ class _Piece:
 
 
 class Loader:
-    """Uploads weights and prepares kernels in background threads; `wait` blocks until weights are loaded."""
+    """Uploads weights and prepares kernels in background threads. `wait` blocks until weights are loaded."""
 
     def __init__(
         self, device: Device, views: Views, weights: Sequence[Fill | Array], kernels: Mapping[str, int] | None = None

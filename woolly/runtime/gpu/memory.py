@@ -58,7 +58,7 @@ class BlockMemory(ABC):
 
     @abstractmethod
     def make(self, size: int) -> Block:
-        """Create a block. RequestError if there is not enough memory."""
+        """Create a block. Raises RequestError if there is not enough memory."""
 
     @abstractmethod
     def drop(self, block: Block) -> None:
@@ -70,7 +70,7 @@ class BlockMemory(ABC):
         return self._blocks
 
     def allocate(self, n_bytes: int) -> int:
-        """Allocate memory and return its address. RequestError if there is not enough."""
+        """Allocate memory and return its address. Raises RequestError if there is not enough."""
         size = -(-max(n_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
         for block in self._blocks:
             if (at := block.take(size)) is not None:

@@ -52,7 +52,7 @@ class _Counter:
 
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
-    """Compute the memory for a plan and its draft. UnsupportedError if the device cannot run it."""
+    """Compute the memory for a plan and its draft. Raises UnsupportedError if the device cannot run it."""
     from woolly.runtime.gpu.emitter import Emitter  # as in core.py
 
     check_heads(plan)

@@ -21,7 +21,7 @@ _GROUP = 64
 
 
 def differences(device: Device) -> list[str]:
-    """Return the names of operations that differ from the CPU; the list is empty on most devices."""
+    """Return the names of operations that differ from the CPU. The list is empty on most devices."""
     found, wanted = results(device)
     return [name for name, mine, its in zip(NAMES, found, wanted, strict=True) if not np.array_equal(mine, its)]
 

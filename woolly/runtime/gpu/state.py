@@ -1,7 +1,7 @@
 """GpuState: paged KV cache and recurrent states (slots) on the device.
 
-A page of an entry holds [KV heads][32 positions][columns]; K and V are separate allocations. Columns are padded to the
-blocks that kernels read. q8_0 stores an f32 scale per position and 32 columns after the int8 values of a head's page;
+A page of an entry holds [KV heads][32 positions][columns]. K and V are separate allocations. Columns are padded to the
+blocks that kernels read. q8_0 stores an f32 scale per position and 32 columns after the int8 values of a head's page.
 q4 stores a bf16 scale after its codes.
 """
 
@@ -127,7 +127,7 @@ class GpuState:
         return rows
 
     def slots(self) -> npt.NDArray[np.uint64]:
-        """Return slot addresses by index in `Plan.state`; 0 for paged entries."""
+        """Return slot addresses by index in `Plan.state`, or 0 for paged entries."""
         return np.array([self._slots[i].address if i in self._slots else 0 for i in range(self._entries)], np.uint64)
 
     def read_page(self, page: int, table: int = 0) -> Bytes:

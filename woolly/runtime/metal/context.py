@@ -63,7 +63,7 @@ class MetalContext:
             raise DeviceError(text, code="old_driver", remedy="use backend='cpu'")
 
     def enter(self) -> ObjectiveC:
-        """Return the driver. DeviceError if the device is lost."""
+        """Return the driver. Raises DeviceError if the device is lost."""
         if self.lost is not None:
             # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
@@ -79,7 +79,7 @@ class MetalContext:
         self.lost = DeviceError("the GPU belongs to the parent process, which forked this one", code="lost")
 
     def commit(self, commands: int) -> None:
-        """Commit a command buffer; the queue executes them in this order."""
+        """Commit a command buffer. The queue executes them in this order."""
         with self.lock:
             self.enter().send(commands, "retain")
             old, self._last = self._last, commands
@@ -144,7 +144,7 @@ class MetalContext:
         return DeviceError(f"the driver of {self.name} does not compile the kernel {kernel}: {reason}", code="driver")
 
     def close(self, is_lost: bool = False) -> None:
-        """Free everything. After device loss, do so only with `is_lost`; otherwise wait for the exit of the process."""
+        """Free everything. After device loss, do so only with `is_lost`. Otherwise wait for the exit of the process."""
         if self.lost is None or is_lost:
             if self.lost is None:
                 self.idle()

@@ -59,7 +59,7 @@ class MetalDevice(QueuedDevice):
 
     @property
     def bandwidth(self) -> float | None:
-        """Memory bandwidth in bytes per second, measured once; None if there is not enough memory to measure it."""
+        """Memory bandwidth in bytes per second, measured once, or None if there is not enough memory to measure it."""
         if not self._shared.knows_bandwidth:
             with suppress(RequestError):  # a failed measurement must not prevent loading a model
                 if self.memory()[0] > 8 * COPIED:
@@ -106,7 +106,7 @@ def memory_of(driver: ObjectiveC, device: int) -> tuple[int, int]:
 
 
 def find_level(driver: ObjectiveC | None = None) -> str:
-    """Return the level of the first GPU without opening it. DeviceError if `auto` may not use the GPU.
+    """Return the level of the first GPU without opening it. Raises DeviceError if `auto` may not use the GPU.
 
     Currently always an error: Apple GPUs must be selected explicitly until measurements show that they are not slower
     than the CPU.
@@ -121,7 +121,7 @@ def find_level(driver: ObjectiveC | None = None) -> str:
 
 
 def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice:
-    """Open a GPU by number and probe its arithmetic. DeviceError if it cannot be used."""
+    """Open a GPU by number and probe its arithmetic. Raises DeviceError if it cannot be used."""
     driver = driver or open_driver()
     context = MetalContext(driver, find_device(driver, index), open_archive())
     device = MetalDevice(context)
@@ -144,7 +144,7 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
 
 
 def find_device(driver: ObjectiveC, index: int) -> int:
-    """Return a GPU by number, retained. DeviceError if there is no GPU, RequestError for an unknown number."""
+    """Return a GPU by number, retained. Raises DeviceError if there is no GPU, RequestError for an unknown number."""
     found = driver.devices()
     for i, one in enumerate(found):
         if i != index:

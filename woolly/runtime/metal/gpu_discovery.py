@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """Return a GPU by number. DeviceError if it cannot be used, RequestError for an unknown number."""
+    """Return a GPU by number. Raises DeviceError if it cannot be used, RequestError for an unknown number."""
     driver = open_driver()  # fails first on other systems, before further imports
     from woolly.runtime.gpu.gpu_info import Gpu
     from woolly.runtime.metal.context import name_of
@@ -28,7 +28,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs that `auto` may use; 0 if they must be selected explicitly."""
+    """Return the number of GPUs that `auto` may use, or 0 if they must be selected explicitly."""
     try:
         driver = open_driver()
         from woolly.runtime.metal.device import find_level

@@ -115,7 +115,7 @@ class ObjectiveC:
 
 
 def open_driver() -> ObjectiveC:
-    """Return the Objective-C runtime of this process. DeviceError on other systems, or after a fork."""
+    """Return the Objective-C runtime of this process. Raises DeviceError on other systems, or after a fork."""
     owner, driver = _opened()
     if owner != os.getpid():
         raise DeviceError("Metal is in use by the parent process, which forked this one; start processes with spawn")

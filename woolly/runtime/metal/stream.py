@@ -1,6 +1,6 @@
 """MetalStream: command buffers of one GPU, committed in order, and their progress.
 
-Launches of a command buffer may run concurrently; a barrier precedes each dependent launch. Metal cannot record
+Launches of a command buffer may run concurrently. A barrier precedes each dependent launch. Metal cannot record
 launches that use buffer addresses, so graphs are encoded again on replay. Driver calls run inside an autorelease pool,
 because Python threads have none.
 """
@@ -32,7 +32,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class _Launch:
-    """A recorded kernel launch; `early`: independent of the previous one."""
+    """A recorded kernel launch. `early`: independent of the previous one."""
 
     pipeline: Pipeline
     arguments: bytes

@@ -186,7 +186,7 @@ class PipelineProgram:
         return state
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
-        """Run steps in their stages. LostState if a stage lost the contents of the state."""
+        """Run steps in their stages. Raises LostState if a stage lost the contents of the state."""
         if not isinstance(state, PipelineState) or state.number not in self._states:
             raise PlanError("the state belongs to another program; create one with new_state")
         first, last = checked_range(first, last, len(self.running_plan.steps))

@@ -27,7 +27,7 @@ SILENCE = 15.0  # seconds without a message after which a stage is lost
 class Place:
     """One part of the model.
 
-    LostConnection from any method means that the stage and its state are lost; `is_connected` is then False.
+    LostConnection from any method means that the stage and its state are lost. `is_connected` is then False.
     """
 
     def __init__(self, addresses: tuple[Address, ...], token: bytes, instance: str) -> None:
@@ -52,7 +52,7 @@ class Place:
         return self._connection is not None
 
     def dial(self, go_on: Callable[[], None]) -> None:
-        """Connect to the first address that answers. StageError with the reason if there is none."""
+        """Connect to the first address that answers. Raises StageError with the reason if there is none."""
         self.drop()
         reasons: list[StageError] = []
         for address in self._addresses:
@@ -74,7 +74,7 @@ class Place:
         raise next((reason for reason in reasons if reason.code is None), reasons[-1])
 
     def open(self, fields: Mapping[str, Any], go_on: Callable[[], None]) -> None:
-        """Let the stage compile its part. StageError if its model or result bits differ from before."""
+        """Let the stage compile its part. Raises StageError if its model or result bits differ from before."""
         reply = self.ask(WireMessage("open", {**fields, "instance": self._instance}), go_on)
         probe = str(reply.fields["probe"])
         if self._probe not in (None, probe):
@@ -95,7 +95,7 @@ class Place:
     def run(
         self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], is_cancelled: Callable[[], bool]
     ) -> Float32:
-        """Run some steps and return the value of the last one; CancelledRun if `is_cancelled` stopped them."""
+        """Run some steps and return the value of the last one. Raises CancelledRun if `is_cancelled` stopped them."""
 
         def go_on() -> None:
             if is_cancelled():  # repeated, because a run that has not started yet ignores it

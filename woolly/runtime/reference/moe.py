@@ -20,7 +20,7 @@ _REACH = np.float32(0.02)
 
 
 def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, given: Float32 | None = None) -> Float32:
-    """Return the routing weight of each matrix for each row; 0 if it is not chosen. Ties go to the lower index.
+    """Return the routing weight of each matrix for each row, or 0 if it is not chosen. Ties go to the lower index.
 
     `given` has the experts of each row if the router does not choose them.
     """

@@ -157,7 +157,7 @@ def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
 def _seen(
     mask: str, window: int, positions: npt.NDArray[np.int32], distance: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return the attention mask [rows, positions]; `distance` is the position minus that of the row."""
+    """Return the attention mask [rows, positions]. `distance` is the position minus that of the row."""
     if mask == "all":
         return np.abs(distance) <= window // 2 if window else np.full(distance.shape, True)
     if window == 0:
@@ -175,7 +175,7 @@ def _chosen(positions: Float32, n_past: int) -> npt.NDArray[np.bool_]:
 
 
 def alibi_slopes(most: float, n_heads: int) -> Float32:
-    """Return the ALiBi slope of each head; `most` is the largest exponent of 1/2.
+    """Return the ALiBi slope of each head. `most` is the largest exponent of 1/2.
 
     Heads beyond the largest power of two use the slopes in between.
     """
@@ -191,7 +191,7 @@ _FARTHEST = 128  # from here on, distances share a bucket
 def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
     """Return T5's distance buckets: half of them for later positions, if visible.
 
-    The first half of the buckets of a direction are single distances; the others grow up to 128.
+    The first half of the buckets of a direction are single distances. The others grow up to 128.
     """
     side = n // 2 if sees_later else n
     single, far = side // 2, np.abs(distance if sees_later else np.minimum(distance, 0))

@@ -81,7 +81,8 @@ def place_layers(
 ) -> Placement:
     """Place the first `n_wanted` layers on the cards, and the rest on the CPU; None: as many as fit.
 
-    Experts are the first to be placed on the CPU. RequestError with the sizes if the requested layers do not fit.
+    Experts are the first to be placed on the CPU. Raises RequestError with the sizes if the requested layers do not
+    fit.
     """
     return _Placer(plan, tensors, options, cards).place(n_wanted)
 
@@ -180,7 +181,7 @@ class _Placer:
         return budget is None or taken <= budget
 
     def _checked(self, home: Home) -> Home:
-        """Return the placement; RequestError with the sizes of the first card that is too small."""
+        """Return the placement. Raises RequestError with the sizes of the first card that is too small."""
         if self._fits(home):
             return home
         weights = [costs.weights(self._own(home, i)) for i, costs in enumerate(self.costs)]

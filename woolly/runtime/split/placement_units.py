@@ -30,7 +30,7 @@ class Atom:
 
 
 def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
-    """Return the atoms of a plan, and the number of layers of each unit; 0 for the output head."""
+    """Return the atoms of a plan, and the number of layers of each unit, or 0 for the output head."""
     points, layers = split_points(plan), plan.layers
     last_layered = max((i for i, layer in enumerate(layers) if layer), default=-1)
     head = [at for at in points if at > last_layered][:1]

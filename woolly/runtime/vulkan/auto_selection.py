@@ -11,7 +11,7 @@ LEVEL = "vulkan"
 
 
 def find_level(index: int = 0) -> str:
-    """Return the level of a GPU without opening it. DeviceError if `auto` may not use the GPU.
+    """Return the level of a GPU without opening it. Raises DeviceError if `auto` may not use the GPU.
 
     A CPU driver (llvmpipe) must be selected explicitly, because the CPU backend is faster. An integrated GPU must be
     selected explicitly until measurements show that it is not slower.

@@ -18,7 +18,7 @@ _TIMES = 3
 
 
 def find_bandwidth(device: VulkanDevice) -> float | None:
-    """Return the bandwidth in bytes per second; None for CPU drivers, or if timestamps or memory are missing.
+    """Return the bandwidth in bytes per second, or None for CPU drivers, or if timestamps or memory are missing.
 
     A failed measurement must not prevent loading a model: a GPU may be full although the driver reports free memory.
     """
@@ -32,7 +32,7 @@ def find_bandwidth(device: VulkanDevice) -> float | None:
 
 
 def measure_bandwidth(device: QueuedDevice, n_bytes: int) -> float | None:
-    """Return the bytes per second of the fastest copy or fill; None if timestamps are too coarse.
+    """Return the bytes per second of the fastest copy or fill, or None if timestamps are too coarse.
 
     Fills count because a driver may use a slow copy engine: on an H200 copies run at 840 GB/s, fills at 4,000 GB/s.
     """

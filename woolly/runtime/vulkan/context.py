@@ -82,7 +82,7 @@ class VulkanContext:
             raise self.failed(self.driver.error(name, code))
 
     def enter(self) -> VulkanLibrary:
-        """Return the driver. DeviceError if the device is lost."""
+        """Return the driver. Raises DeviceError if the device is lost."""
         if self.lost is not None:
             # Without earlier tracebacks, which would keep their frames' arrays alive.
             raise self.lost.with_traceback(None)
@@ -161,7 +161,7 @@ class VulkanContext:
             part.replace(path)
 
     def close(self, is_lost: bool = False) -> None:
-        """Free everything. After device loss, do so only with `is_lost`; otherwise wait for the exit of the process."""
+        """Free everything. After device loss, do so only with `is_lost`. Otherwise wait for the exit of the process."""
         if self.lost is None or is_lost:
             driver = self.driver
             # Errors are ignored during cleanup.

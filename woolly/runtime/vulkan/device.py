@@ -81,7 +81,7 @@ class VulkanDevice(QueuedDevice):
 
     @property
     def bandwidth(self) -> float | None:
-        """Memory bandwidth in bytes per second, measured once; None for a CPU driver."""
+        """Memory bandwidth in bytes per second, measured once, or None for a CPU driver."""
         if not self._shared.knows_bandwidth:
             self._shared.bandwidth, self._shared.knows_bandwidth = find_bandwidth(self), True
         return self._shared.bandwidth
@@ -114,7 +114,7 @@ class VulkanDevice(QueuedDevice):
 
 
 def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
-    """Return the kernel variant with exact results on the device. DeviceError if there is none."""
+    """Return the kernel variant with exact results on the device. Raises DeviceError if there is none."""
     variants = ("plain", "double") if "shaderFloat64" in context.physical.features else ("plain",)
     wrong: list[str] = []
     for variant in variants:
@@ -127,9 +127,9 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
 
 
 def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: float = 120.0) -> VulkanDevice:
-    """Open a GPU by number and probe its arithmetic. DeviceError if it cannot be used.
+    """Open a GPU by number and probe its arithmetic. Raises DeviceError if it cannot be used.
 
-    `limit_s`: timeout of queued work in seconds. A GPU lost during the probe can be opened again; it is then used
+    `limit_s`: timeout of queued work in seconds. A GPU lost during the probe can be opened again. It is then used
     without matrix units if their test caused the loss.
     """
     driver = driver or open_driver()

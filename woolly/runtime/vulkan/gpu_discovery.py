@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """Return a GPU by number. DeviceError if it cannot be used, RequestError for an unknown number.
+    """Return a GPU by number. Raises DeviceError if it cannot be used, RequestError for an unknown number.
 
     CPU drivers (llvmpipe) are only accepted with `is_named`.
     """
@@ -28,7 +28,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs of the first one's kind, such as discrete; 0 if `auto` may not use it."""
+    """Return the number of GPUs of the first one's kind, such as discrete, or 0 if `auto` may not use it."""
     try:
         find_level()
         driver = open_driver()

@@ -2,7 +2,7 @@
 
 File format: 8-byte magic, length of the index, JSON index, xz-compressed packs. The index has the digest of the
 sources, the packed layout of each weight type, and the kernel variants. A variant has the offset and length of its pack
-and, for each kernel, its range in the decompressed pack and the digest of its source. Variants may share a pack; the
+and, for each kernel, its range in the decompressed pack and the digest of its source. Variants may share a pack. The
 first one then has the length and checksum of its prefix. Variant "plain" uses the driver's FMA, "double" emulates FMA
 in f64.
 """
@@ -77,7 +77,7 @@ class SpirvArchive:
         return sorted(self._packs[variant][1])
 
     def kernel(self, variant: str, name: str) -> bytes:
-        """Return the SPIR-V of a kernel. DeviceError for an unknown name."""
+        """Return the SPIR-V of a kernel. Raises DeviceError for an unknown name."""
         packed, places = self._packs.get(variant, (b"", {}))
         if name not in places:
             raise DeviceError(f"this build of Woolly has no kernel {name}: install it again", code="no_kernels")

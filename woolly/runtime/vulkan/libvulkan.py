@@ -91,7 +91,7 @@ class VulkanLibrary:
 
 
 def open_driver() -> VulkanLibrary:
-    """Return the driver, opened once per process. DeviceError if there is no driver, or in a forked child."""
+    """Return the driver, opened once per process. Raises DeviceError if there is no driver, or in a forked child."""
     process, driver = _opened()
     if process != os.getpid():
         raise DeviceError(
@@ -109,7 +109,7 @@ def _opened() -> tuple[int, VulkanLibrary]:
 
 
 def _start() -> VulkanLibrary:
-    """Open the driver. DeviceError if there is none."""
+    """Open the driver. Raises DeviceError if there is none."""
     named = os.environ.get("WOOLLY_VULKAN_DRIVER")
     last: DeviceError | None = None
     for name in (named,) if named else _NAMES.get(sys.platform, _NAMES["linux"]):

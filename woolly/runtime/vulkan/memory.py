@@ -32,7 +32,7 @@ class Memory(BlockMemory):
         return self.block(size, is_host=False)
 
     def block(self, size: int, is_host: bool, is_read: bool = False) -> Block:
-        """Create a device-local block, or a mapped one with `is_host`; `is_read`: the host reads it."""
+        """Create a device-local block, or a mapped one with `is_host`. `is_read`: the host reads it."""
         buffer, memory, host = c.c_void_p(), c.c_void_p(), c.c_void_p()
         info = BufferInfo(0, size, _STORAGE, 0, 0, None)
         self._driver.call("vkCreateBuffer", self._device, c.byref(info), None, c.byref(buffer))

@@ -145,7 +145,7 @@ class Physical:
 
 
 def list_physical(driver: VulkanLibrary) -> list[Physical]:
-    """List all devices: discrete GPUs first, then integrated ones; CPU drivers last."""
+    """List all devices: discrete GPUs first, then integrated ones, CPU drivers last."""
     found = [_describe(driver, handle) for handle in driver.physical_devices()]
     order = ("discrete", "integrated", "virtual", "other", "software")
     found.sort(key=lambda one: order.index(one.kind))
@@ -153,7 +153,7 @@ def list_physical(driver: VulkanLibrary) -> list[Physical]:
 
 
 def find_physical(driver: VulkanLibrary, number: int) -> Physical:
-    """Return a device by number, after `check`. RequestError for an unknown number."""
+    """Return a device by number, after `check`. Raises RequestError for an unknown number."""
     found = list_physical(driver)
     if not 0 <= number < len(found):
         raise RequestError(

@@ -49,7 +49,7 @@ class _Sent:
 
 
 class CommandStream:
-    """One queue of work; a timeline semaphore counts finished submissions."""
+    """One queue of work. A timeline semaphore counts finished submissions."""
 
     def __init__(self, shared: VulkanContext, limit_s: float) -> None:
         self._shared, self._limit_s = shared, limit_s
@@ -156,7 +156,7 @@ class CommandStream:
         return commands
 
     def _stamp(self, commands: Any) -> int | None:
-        """Queue a timestamp query; None if timestamps are not supported or no query is free."""
+        """Queue a timestamp query. Return None if timestamps are not supported or no query is free."""
         if not self._shared.physical.timestamp_bits or not self._free_stamps:
             return None
         stamp = self._free_stamps.pop()

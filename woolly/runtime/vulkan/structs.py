@@ -9,7 +9,7 @@ _P, _U32, _U64 = c.c_void_p, c.c_uint32, c.c_uint64
 
 
 def _struct(name: str, *fields: tuple[str, Any], s_type: int | None = None) -> Any:
-    """Define a struct; with `s_type` it starts with sType (filled in) and pNext."""
+    """Define a struct. With `s_type` it starts with sType (filled in) and pNext."""
     head = [] if s_type is None else [("sType", _U32), ("pNext", _P)]
     made: Any = type(name, (c.Structure,), {"_fields_": [*head, *fields]})
     if s_type is None:

@@ -204,7 +204,7 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
 
 
 def _hadamard_size(columns: int, entry: Paged) -> int:
-    """Columns of one Hadamard transform; see native/cpu/ops/hadamard.h."""
+    """Columns of one Hadamard transform. See native/cpu/ops/hadamard.h."""
     return 32 if entry.v_in_k else columns & -columns
 
 
@@ -224,7 +224,7 @@ def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
 
 
 def _prefill_bytes(entry: Paged, group: int, kv_type: str, most: int) -> int:
-    """Return the shared memory of the prefill kernel in bytes; 0 if there is no kernel for the head size."""
+    """Return the shared memory of the prefill kernel in bytes, or 0 if there is no kernel for the head size."""
     columns = room(entry.k_dim, kv_type)
     if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, kv_type) or entry.v_in_k or group > QUERIES:
         return 0
@@ -289,7 +289,7 @@ def _arguments(
 
 
 def _mask(step: Step) -> int:
-    """Return the mask number in the kernels; UnsupportedError for other masks."""
+    """Return the mask number in the kernels. Raises UnsupportedError for other masks."""
     if (mask := step.text("mask")) not in _MASKS:
         raise UnsupportedError(f"the cuda backend does not support the attention mask {mask}")
     return _MASKS[mask]

@@ -45,7 +45,7 @@ class _Form:
 
 
 def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
-    """Return the configurations for these rows; [] if there are fewer tiles than slices."""
+    """Return the configurations for these rows, or [] if there are fewer tiles than slices."""
     if rows.n_tiles < 16 or e.device.kernels_for not in _GENERATIONS:
         return []
     in_registers = rows.n_tiles == 16 and rows.n_columns % 4 == 0

@@ -58,7 +58,7 @@ def _tiles_of_block(e: Emitter, rows: Input) -> int:
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
-    """Return the tiles in flight per warp that fit next to `n_group` rows; 0 or less if none fit."""
+    """Return the tiles in flight per warp that fit next to `n_group` rows, or 0 or less if none fit."""
     is_gemv = n_group == 1 and _is_gemv(rows)
     if not is_gemv and not _is_in_registers(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
         return 0

@@ -102,7 +102,7 @@ def _moe(e: Emitter, step: Step) -> None:
 
 
 def _rows(e: Emitter, m: MoeStep) -> ExpertInput:
-    """Launch norm, router and top-k; return the rows as input of the expert products."""
+    """Launch norm, router and top-k, and return the rows as input of the expert products."""
     step = m.step
     x, width = e.value(step.inputs[0]), e.width(step.inputs[0])
     n_padded, norm = padded(width), m.weights.get("norm")
@@ -167,7 +167,7 @@ def _rows(e: Emitter, m: MoeStep) -> ExpertInput:
 
 
 def _glu(e: Emitter, m: MoeStep, x: ExpertInput) -> ExpertInput:
-    """Launch gate, up and activation; return the hidden rows, one per entry."""
+    """Launch gate, up and activation, and return the hidden rows, one per entry."""
     up, gate = m.weights["up"], m.weights.get("gate")
     n, n_padded = up.shape[1], padded(up.shape[1])
     out = ExpertInput(

@@ -86,7 +86,7 @@ class MoeStep:
         )
 
     def routing(self, n_rows: int, *, is_first: bool = False) -> tuple[Argument, ...]:
-        """Return the routing arguments of a kernel for `n_rows`; blocks of the first kernel may run top-k."""
+        """Return the routing arguments of a kernel for `n_rows`. Blocks of the first kernel may run top-k."""
         is_late = self.routes_in_products(n_rows)
         logits, ready = self.logits if is_late and is_first else NULL, self.ready if is_late else NULL
         return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.router_args)
@@ -124,7 +124,7 @@ class MoeStep:
 
 @dataclass(frozen=True)
 class ExpertInput:
-    """Input rows of expert products, in f32 and f16; the row of an entry is entry // `per`."""
+    """Input rows of expert products, in f32 and f16. The row of an entry is entry // `per`."""
 
     numbers: Address
     x_f16: Address
@@ -205,7 +205,7 @@ def _launch_rows8(
 
 
 def _fit(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
-    """Return (warps, panels per round, tiles in flight per warp, bytes of sums); sums take at least `least` bytes."""
+    """Return (warps, panels per round, tiles in flight per warp, bytes of sums). Sums take at least `least` bytes."""
     for n_warps in _WARPS:
         at_once = max(1, n_warps // n_slices)
         for n_stages in _STAGES:

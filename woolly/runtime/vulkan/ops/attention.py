@@ -65,7 +65,7 @@ def is_far(batch: Batch) -> bool:
 
 
 def n_front(batch: Batch) -> int:
-    """Return the rows up to the last short sequence, which tiled attention skips; all rows if only few follow.
+    """Return the rows up to the last short sequence, which tiled attention skips, or all rows if only few follow.
 
     A tile computes all its queries once per sequence in it. The engine orders decode rows before prefill rows.
     """
@@ -108,7 +108,7 @@ class _Cache:
 
     @staticmethod
     def of(e: Emitter, entry: Paged, has_chosen: bool = False) -> _Cache:
-        """Select kernels of one type for K and V, or generic ones; sparse attention needs generic kernels."""
+        """Select kernels of one type for K and V, or generic ones. Sparse attention needs generic kernels."""
         k, v = kept_as(e.kv_type)
         if entry.v_in_k:
             v = k
@@ -184,7 +184,7 @@ def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
 
 
 def _max_context(e: Emitter) -> int:
-    """Return the maximum distance for relative position bias; such sequences are processed in one batch."""
+    """Return the maximum distance for relative position bias. Such sequences are processed in one batch."""
     return e.max_rows
 
 
@@ -323,7 +323,7 @@ def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
 
 @emits("cache_rows")
 def _cache_rows(e: Emitter, step: Step) -> None:
-    """Store a row as a single K head; the output equals the input."""
+    """Store a row as a single K head. The output equals the input."""
     x, index = step.inputs[0], step.integer("entry")
     width, place = e.width(x), e.value(x)
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)

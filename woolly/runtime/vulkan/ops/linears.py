@@ -135,7 +135,7 @@ def merged_form(e: Emitter, step: Step, after: Step | None) -> int:
 
 
 def _form_of(step: Step, after: Step) -> int:
-    """Return the block columns if the next step's products all take the same quantized format; else 0."""
+    """Return the block columns if the next step's products all take the same quantized format, else 0."""
     if after.op not in ("linear", "linears") or after.inputs[0] != step.output or after.by_role("norm"):
         return 0
     forms = _forms(after)
@@ -223,7 +223,7 @@ def quantized_places(e: Emitter, width: int, columns: int) -> tuple[Address, Add
 def _quantize(
     e: Emitter, kernel: str, rows: InputRows, columns: int, *last: Argument, early: bool = False
 ) -> tuple[Address, Address, Address]:
-    """Launch a kernel of native/gpu/linears/quantize.slang; `last`: trailing arguments."""
+    """Launch a kernel of native/gpu/linears/quantize.slang. `last`: trailing arguments."""
     to = quantized_places(e, rows.width, columns)
     grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
     args = (rows.value, *to, rows.width, rows.kind, *last)

@@ -36,7 +36,7 @@ def activation(name: str) -> int:
 def elements(
     e: Emitter, kernel: str, kind: int, width: int, *args: Argument, g: float = 0.0, more: Address = _NONE
 ) -> None:
-    """Launch an element-wise kernel; `args`: a, b, y, width, kind, three integers and a float."""
+    """Launch an element-wise kernel. `args`: a, b, y, width, kind, three integers and a float."""
     e.launch(kernel, (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, float(g), more, kind=kind)
 
 
@@ -52,7 +52,7 @@ def _elements(
     more: Address = _NONE,
     kernel: str = "",
 ) -> None:
-    """Launch the element-wise kernel of a step; `kernel` defaults to the name of the op."""
+    """Launch the element-wise kernel of a step. `kernel` defaults to the name of the op."""
     value = step.output
     width, kind = e.width(value), e.kind(value)
     a = e.value(step.inputs[0])
@@ -239,7 +239,7 @@ def norm(
     bias: Address = _NONE,
     apart: bool = False,
 ) -> None:
-    """Launch a norm kernel over groups of n columns in rows of `width`; `number` is a parameter such as eps."""
+    """Launch a norm kernel over groups of n columns in rows of `width`. `number` is a parameter such as eps."""
     args = (x, weight, bias, y, kind, n, width, int(apart), float(number))
     e.launch(kernel, (GridRows(kind), width // n), _THREADS, *args, kind=kind)
 

@@ -34,7 +34,7 @@ def _scan(
     is_wide: bool = False,
     eps: float = 0.0,
 ) -> None:
-    """Launch a scan with a state of [n_keys][columns of v] per head; `given`: inputs besides v, as in scan.slang."""
+    """Launch a scan with a state of [n_keys][columns of v] per head. `given`: inputs besides v, as in scan.slang."""
     if n_keys > _MAX_KEYS:
         raise UnsupportedError(f"Vulkan and Metal have no {step.op} of {n_keys} keys: up to {_MAX_KEYS}")
     n_columns = e.width(v) // heads
@@ -110,7 +110,7 @@ def _compress(e: Emitter, step: Step) -> None:
 
 
 def _each(e: Emitter, step: Step, *weights: Address, args: tuple[Argument, ...]) -> None:
-    """Launch a kernel with a thread per element; arguments: x, weights, y, width, `args`."""
+    """Launch a kernel with a thread per element. Arguments: x, weights, y, width, `args`."""
     width = e.width(step.output)
     grid = (-(-width // _THREADS), GridRows(0))
     e.launch(step.op, grid, _THREADS, e.value(step.inputs[0]), *weights, e.value(step.output), width, *args)
