@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _rooms(kind: str | None) -> Iterator[Any]:
-    """Yield the module `gpus` of a kind, or of every kind in the order of "auto"."""
+    """Yield the module `gpu_discovery` of a kind, or of every kind in the order of "auto"."""
     for one in (kind,) if kind is not None and is_gpu_backend(kind) else GPU_KINDS:
         yield importlib.import_module(f"woolly.runtime.{one}.gpu_discovery")
 
