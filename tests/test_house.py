@@ -43,7 +43,7 @@ LADDER = (
     ("__main__",),
 )
 RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
-FREE = {"errors", "later", "_native", "__init__"}
+FREE = {"errors", "lazy_imports", "_native", "__init__"}
 
 # Folders that may be long, because all their files are leaves of one shape: one model, sampler, command, ... each.
 LEAVES = {"models", "towers", "samplers", "commands", "passes", "ops"}
