@@ -135,7 +135,7 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
         ("llama3.2:9b", "no model named 'llama3.2:9b': did you mean llama3.2:3b or llama3.2:1b"),
         (
             "org/repo-GGUF",
-            "no file org/repo-GGUF, and hf:org/repo-GGUF is not here yet: run `woolly pull hf:org",
+            "no file org/repo-GGUF, and hf:org/repo-GGUF is not downloaded yet; run `woolly pull hf:org",
         ),
         ("missing.gguf", "no file and no model named 'missing.gguf'"),
         ("missing.bin", "no file and no model named 'missing.bin'"),
@@ -143,12 +143,12 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
             "ggml-base.en.bin",
             "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull whisper:base.en`",
         ),
-        ("parakeet:tdt-1.1b", "parakeet has no 'tdt-1.1b' in the catalogue: it has tdt-0.6b-v3 (-p parakeet:"),
+        ("parakeet:tdt-1.1b", "parakeet has no 'tdt-1.1b' in the catalogue; it has tdt-0.6b-v3 (-p parakeet:"),
         ("ggml-my.bin", "or fetch it: `woolly pull hf:ggerganov/whisper.cpp/ggml-my.bin`"),
         ("./ggml-parakeet-tdt-0.6b-v3-q8_0.bin", "or fetch it: `woolly pull parakeet`"),
         ("ggml-parakeet-my.bin", "or fetch it: `woolly pull hf:ggml-org/parakeet-GGUF/ggml-parakeet-my.bin`"),
         ("models/llama", "no file and no model named 'models/llama': give the path"),
-        ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),
+        ("hf:org/repo", "hf:org/repo is not downloaded yet; run `woolly pull hf:org/repo`"),
         ("hf:org/repo/a b.gguf", "is not here yet"),
     ],
 )

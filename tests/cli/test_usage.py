@@ -302,7 +302,7 @@ def test_unknown_value_type_error_names_its_flag(model):
 def test_missing_draft_file_is_called_a_draft(model):
     with pytest.raises(StoreError, match=r"the draft: .* named 'prompt_lokup': did you mean prompt_lookup\?"):
         woolly("run", model, "hello", "-md", "prompt_lokup")
-    with pytest.raises(StoreError, match=r"the draft: there is no file and no model named 'no\.gguf'"):
+    with pytest.raises(StoreError, match=r"the draft: there is no file or model named 'no\.gguf'"):
         woolly("run", model, "hello", "-md", "no.gguf")
 
 

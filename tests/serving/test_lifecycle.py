@@ -119,7 +119,7 @@ def run(*arguments, timeout=WAIT):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["-m", "/nowhere/model.gguf"], "there is no file and no model named"),
+        (["-m", "/nowhere/model.gguf"], "there is no file or model named"),
         (["-m", "{model}", "--host", "203.0.113.1"], "cannot listen at 203.0.113.1"),
         (["-m", "{model}", "--chat-template", "{{% if %}}", "--port", "0"], "template"),
         (["-m", "{model}", "--preload", "another", "--port", "0"], "there is no model named 'another'"),

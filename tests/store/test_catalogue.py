@@ -108,14 +108,14 @@ def test_damaged_or_older_catalogue_is_ignored(home, text):
     ],
 )
 def test_invalid_entry_is_named(entry):
-    with pytest.raises(StoreError, match=r"the catalogue's entry 'wool:1b' has a value that it cannot have"):
+    with pytest.raises(StoreError, match=r"the catalogue's entry 'wool:1b' has an invalid value"):
         parse_catalogue(json.dumps(one(**entry)).encode())
 
 
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (changed(format=2), "has the format 2, not 1: it needs another Woolly"),
+        (changed(format=2), "has the format 2, not 1; it needs another version of Woolly"),
         (changed(updated="soon"), "is not a date such as"),
         (changed(suggested=["wool:1b"]), "suggests wool:1b, which it does not have"),
         (changed(families={"Wool !": {"kind": "chat", "tags": {}}}), "needs a plain name, a kind and tags"),

@@ -149,7 +149,7 @@ def test_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypatc
 
 def test_full_disk_is_reported_with_both_numbers(hub, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
-    with pytest.raises(StoreError, match=r"needs another 3 MB, but the disk of .* has 1 MB left: make room"):
+    with pytest.raises(StoreError, match=r"needs another 3 MB, but the disk of .* has 1 MB free; free some space"):
         pull(f"hf:{REPO}")
 
 
@@ -254,7 +254,7 @@ def test_ambiguous_choice_is_asked_back():
     heads = ["x-Q8_0.gguf", "mtp-x-Q8_0.gguf", "mtp-x-Q4_K_M.gguf"]
     assert choose_file(heads, HubName("a/b", quant="Q8_0")) == "x-Q8_0.gguf"
     assert choose_file(heads, HubName("a/b", file="mtp-x-Q4_K_M.gguf")) == "mtp-x-Q4_K_M.gguf"
-    with pytest.raises(StoreError, match="say which file of a/b is meant, as in hf:a/b:QUANT: it has"):
+    with pytest.raises(StoreError, match="a/b has several files; choose one, as in hf:a/b:QUANT:"):
         choose_file(["x-Q2_K.gguf", "x-Q3_K_S.gguf"], wanted)
     with pytest.raises(StoreError, match="holds no GGUF file"):
         choose_file(["model.safetensors"], wanted)
@@ -319,7 +319,7 @@ def test_forbidden_hub_is_reported_and_not_contacted(hub, monkeypatch, name):
     monkeypatch.setenv(name, "1")
     n_before = len(hub.log)
     for wanted in (f"hf:{REPO}", f"{hub.url}/{REPO}/resolve/main/wool-Q4_K_M.gguf"):
-        with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .* is not fetched: unset it, or no model"):
+        with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .* is not downloaded; unset it, or no model"):
             pull(wanted)
     assert len(hub.log) == n_before
     monkeypatch.delenv(name)
@@ -343,7 +343,7 @@ def test_whisper_cpp_file_is_pulled_by_name(hub, tmp_path):
     assert remove_model(f"hf:{repo}/ggml-base.en-q5_1.bin").path == path
     with pytest.raises(StoreError, match=r"it is not a file of whisper\.cpp"):
         pull("whisper:tiny")
-    with pytest.raises(StoreError, match=rf"say which file of {repo} is meant, as in hf:{repo}/ggml-base\.bin: it has"):
+    with pytest.raises(StoreError, match=rf"{repo} has several files; choose one, as in hf:{repo}/ggml-base\.bin:"):
         pull(f"hf:{repo}")
     with pytest.raises(StoreError, match=r"holds no ggml-x\.bin: it has ggml-base\.bin"):
         pull(f"hf:{repo}/ggml-x.bin")

@@ -64,7 +64,7 @@ def test_name_table_is_consistent():
 
 
 def test_unknown_size_error_lists_the_sizes_of_the_family():
-    with pytest.raises(StoreError, match=r"llama3\.2 has no '7b' in the catalogue: it has 3b, 1b"):
+    with pytest.raises(StoreError, match=r"llama3\.2 has no '7b' in the catalogue; it has 3b, 1b"):
         find_in_catalogue("llama3.2:7b")
     assert find_in_catalogue("sheep") is find_in_catalogue("") is None
 
@@ -108,7 +108,7 @@ def test_path_below_home_may_begin_with_a_tilde(hub, tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     (tmp_path / "x.gguf").write_bytes(DATA)
     assert resolve("~/x.gguf") == tmp_path / "x.gguf"
-    with pytest.raises(StoreError, match=r"there is no file and no model named '.*y\.gguf'"):
+    with pytest.raises(StoreError, match=r"there is no file or model named '.*y\.gguf'"):
         resolve("~/y.gguf")
     monkeypatch.setenv("WOOLLY_HOME", "~/woolly")
     assert models_folder() == tmp_path / "woolly" / "models"
@@ -135,7 +135,9 @@ def test_existing_path_wins_over_a_name(hub, tmp_path, monkeypatch):
 
 def test_catalogue_name_pulls_its_file_and_a_wrong_url_is_named(hub, tmp_path):
     hub.repos["Qwen/Qwen3-4B-GGUF"] = {"Qwen3-4B-Q4_K_M.gguf": DATA}
-    with pytest.raises(StoreError, match=r"qwen3:4b is not here yet: run `woolly pull qwen3:4b` \(~2\.5 GB, hf:Qwen/"):
+    with pytest.raises(
+        StoreError, match=r"qwen3:4b is not downloaded yet; run `woolly pull qwen3:4b` \(~2\.5 GB, hf:Qwen/"
+    ):
         resolve("qwen3:4b")
     path = pull("qwen3:4b")
     assert path == tmp_path / "home/models/hf/Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf"

@@ -247,7 +247,7 @@ def test_full_disk_error_names_the_folder_and_the_needed_space(shop, fake_pip, m
 
 def test_uncreatable_folder_error_names_the_variable_to_set(shop, fake_pip):
     shop.models.parent.write_text("a file where the folder should be")
-    with pytest.raises(StoreError, match=r"cannot be used .* set WOOLLY_HOME to a folder that can be written"):
+    with pytest.raises(StoreError, match=r"cannot be used .* set WOOLLY_HOME to a writable folder"):
         pull("tiny")
 
 

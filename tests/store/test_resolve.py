@@ -47,7 +47,7 @@ def test_folder_is_rejected(shop, tmp_path):
 
 def test_models_folder_suggests_one_of_its_files(shop, tmp_path):
     (tmp_path / "one.gguf").touch()
-    with pytest.raises(StoreError, match=r"is a folder: give the path of a GGUF file in it, such as .*one\.gguf"):
+    with pytest.raises(StoreError, match=r"is a folder; use the path of a GGUF file in it, such as .*one\.gguf"):
         resolve(tmp_path)
 
 

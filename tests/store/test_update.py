@@ -55,7 +55,7 @@ def test_with_a_wrong_digest_the_current_one_stays(served):
     other = LATER.replace(b"org/repo", b"bad/repo")
     address = served(other)
     error = pulled(address, "--sha256", DIGEST).exception
-    assert isinstance(error, StoreError) and str(error).endswith(f"not {DIGEST}: the one here is kept")
+    assert isinstance(error, StoreError) and str(error).endswith(f"not {DIGEST}; the current catalogue is unchanged")
     assert own_catalogue().read_bytes() == LATER
     assert all_families()["wool"].tags["1b"].repo == "org/repo"
 
@@ -64,8 +64,11 @@ def test_with_a_wrong_digest_the_current_one_stays(served):
     ("data", "says"),
     [
         (b"{", "cannot be read"),
-        (json.dumps({**one(), "updated": "2020-01-01"}).encode(), "is of 2020-01-01, and the one here is of"),
-        (json.dumps(one(size=0)).encode(), "has a value that it cannot have"),
+        (
+            json.dumps({**one(), "updated": "2020-01-01"}).encode(),
+            "is of 2020-01-01, older than the current catalogue of",
+        ),
+        (json.dumps(one(size=0)).encode(), "has an invalid value"),
         (b" " * (4 << 20) + b"{}", "and a catalogue has fewer"),
     ],
 )

@@ -36,7 +36,7 @@ def test_file_is_downloaded_once_and_found_by_name_and_url(site, tmp_path):
     assert len(site.log) == n
     assert [model.name for model in list_models()] == ["own"]
     assert remove_model("own").path == path
-    with pytest.raises(StoreError, match="is not here yet: run `woolly pull http"):
+    with pytest.raises(StoreError, match="is not downloaded yet; run `woolly pull http"):
         resolve(url)
 
 

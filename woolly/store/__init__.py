@@ -1,4 +1,4 @@
-"""MODEL STORE: the catalogue, model files on disk, and downloads."""
+"""Model store: catalogue, model files on disk, and downloads."""
 
 from typing import TYPE_CHECKING
 

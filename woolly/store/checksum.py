@@ -1,4 +1,4 @@
-"""Checks that a model file is the one that the catalogue promises."""
+"""Checks that a model file has the checksum of the catalogue."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 
 from woolly.store.wheel_models import WheelModel
 
-CHUNK = 1 << 20  # bytes read at a time
+CHUNK = 1 << 20  # bytes per read
 
 
 def is_intact(path: Path, model: WheelModel) -> bool:
-    """Returns whether the file exists with the right SHA-256.
+    """True if the file exists and has the right SHA-256.
 
-    A note beside the file stores its size and time once it was hashed, so that only a file that was touched is read
-    again: else every start would hash about 100 MB.
+    After hashing, a note next to the file stores its size and time, so only a modified file is read again. Otherwise
+    every
+    start would hash about 100 MB.
     """
     try:
         if path.stat().st_size != model.n_bytes:
@@ -32,7 +33,7 @@ def is_intact(path: Path, model: WheelModel) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -41,8 +42,8 @@ def sha256_of(path: Path) -> str:
 
 
 def mark_verified(path: Path, model: WheelModel) -> None:
-    """Writes the note that this file was hashed and is right."""
-    # In a read-only folder the file is hashed at every start; nothing else is lost.
+    """Write the note that this file has the right checksum."""
+    # In a read-only folder, the file is hashed at every start.
     with contextlib.suppress(OSError):
         _note(path).write_text(_facts(path, model))
 

@@ -13,21 +13,21 @@ from woolly.store.other_programs import ollama_projector
 
 _WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
 
-# The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
+# Preferred types. An encoder is small, and loses more with fewer bits than a text model.
 _PREFERRED = ("F16", "FP16", "BF16", "Q8_0", "F32", "FP32")
 
 
 def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
-    """Returns the projector among files that fits the name of a model best, None if none may be its own.
+    """Return the projector that matches a model's name best, or None.
 
-    One that bears the model's name comes first, then one that bears none, as `mmproj-F16.gguf`. One that bears another
-    name is taken only if all files are of one model, as in a repository of the hub.
+    A projector with the model's name is preferred, then one without a name, such as `mmproj-F16.gguf`. A projector with
+    another name is only used if all files are of the same model, as in a repository of the hub.
     """
     return _best([name for name in names if is_projector(name)], model, of_one_model)
 
 
 def best_draft(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
-    """Return the draft file of a model among files, chosen as by `best_projector`.
+    """Return the draft file that matches a model's name best, with the rules of `best_projector`.
 
     An MTP block (`mtp-`) is preferred to a block-diffusion head (`dflash-`).
     """
@@ -53,7 +53,7 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
 
 
 def find_draft(model: Path) -> Path | None:
-    """Return the draft file of a model (`mtp-NAME.gguf`, `dflash-NAME.gguf`), None if there is none next to it."""
+    """Return the draft file next to a model (`mtp-NAME.gguf`, `dflash-NAME.gguf`), or None."""
     for folder in _folders(model):
         others = [name for name in _names(folder) if name != model.name]
         name = best_draft(others, model.name, of_one_model=_is_repository(folder))
@@ -63,7 +63,7 @@ def find_draft(model: Path) -> Path | None:
 
 
 def find_projectors(model: Path) -> list[Path]:
-    """Returns the projectors of a model's file: one beside it, or the one that Ollama has for it."""
+    """Return the projectors of a model: next to its file, or in Ollama's manifest."""
     found: list[Path] = []
     for folder in _folders(model):
         name = best_projector(_names(folder), model.name, of_one_model=_is_repository(folder))
@@ -83,7 +83,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _folders(model: Path) -> list[Path]:
-    """Returns the folder of a file, and in a repository those above it: large files are often in folders by type."""
+    """Return the folder of a file, and its parents within a repository, where large files are in folders by type."""
     folders = [model.parent]
     while _is_repository(folders[-1]) and _is_repository(folders[-1].parent):
         folders.append(folders[-1].parent)
@@ -91,7 +91,7 @@ def _folders(model: Path) -> list[Path]:
 
 
 def _is_repository(folder: Path) -> bool:
-    """True if all files of a folder are of one repository: of the hub, in its cache, or of LM Studio."""
+    """True if all files of a folder are from one repository, in the hub's cache or LM Studio."""
     parts = folder.parts
     if folder.is_relative_to(own := models_folder() / "hf"):
         return len(folder.relative_to(own).parts) >= 2
@@ -104,7 +104,7 @@ def _is_repository(folder: Path) -> bool:
 
 
 def _stem(name: str) -> str:
-    """Returns the letters and digits of a name without its type and the words that projectors have."""
+    """Return the letters and digits of a name, without its type and words used for projectors."""
     plain = plain_name(name)
     return re.sub(r"[^a-z0-9]", "", _WORDS.sub("", plain).lower())
 

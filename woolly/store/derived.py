@@ -1,10 +1,10 @@
-"""Derived models: names that stand for another model with a system prompt and sampling parameters of its own.
+"""Derived models: names for another model with a system prompt and sampling parameters.
 
-    [pirate]                    # a preset that says which model it is made from
+    [pirate]                    # a preset with the model that it is derived from
     from = "smollm2"
     system = "Answer as a pirate."
 
-They are tables of presets.toml in the models folder, beside those that a person writes there and that stay as they are.
+They are tables in presets.toml of the models folder. Presets that the user wrote there are not changed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def list_derived(folder: Path) -> tuple[Preset, ...]:
-    """Returns the derived models of a models folder. StoreError if the file is not as it should be."""
+    """Return the derived models of a models folder. Raise StoreError if the file is invalid."""
     file = folder / PRESETS_FILE
     return tuple(preset for preset in read_presets(file) if preset.base is not None) if file.is_file() else ()
 
 
 def find_derived(folder: Path, name: str) -> Preset | None:
-    """Returns the derived model of a name in any case, None if there is none."""
+    """Return the derived model with this name (case-insensitive), or None."""
     return next((one for one in list_derived(folder) if one.name.lower() == name.lower()), None)
 
 
 def write_derived(folder: Path, name: str, base: str, system: str | None, sampling: Mapping[str, Any]) -> None:
-    """Makes `name` of the model `base`, in place of an earlier one of this name.
+    """Create or replace the derived model `name`, based on the model `base`.
 
-    StoreError if a person has written a preset of this name, or there are too many already.
+    Raises StoreError if the user wrote a preset with this name, or if there are too many derived models.
     """
     file = folder / PRESETS_FILE
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in sampling.items()}
@@ -48,9 +48,9 @@ def write_derived(folder: Path, name: str, base: str, system: str | None, sampli
         presets = read_presets(file) if file.is_file() else ()
         old = next((one for one in presets if one.name.lower() == name.lower()), None)
         if old is not None and old.base is None:
-            raise StoreError(f"{name!r} is a preset of {PRESETS_FILE} that a person wrote; take another name")
+            raise StoreError(f"{name!r} is a preset of {PRESETS_FILE} that was written by hand; choose another name")
         if old is None and sum(one.base is not None for one in presets) >= MAX_DERIVED:
-            raise StoreError(f"there are {MAX_DERIVED} derived models, and no more are taken; delete one")
+            raise StoreError(f"there are {MAX_DERIVED} derived models, which is the maximum; delete one")
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         content = _parsed(text)
         if old is not None:
@@ -62,7 +62,7 @@ def write_derived(folder: Path, name: str, base: str, system: str | None, sampli
 
 
 def remove_derived(folder: Path, name: str) -> bool:
-    """Removes a derived model; returns whether there was one."""
+    """Remove a derived model. Return True if it existed."""
     file = folder / PRESETS_FILE
     if find_derived(folder, name) is None:
         return False
@@ -78,14 +78,14 @@ def remove_derived(folder: Path, name: str) -> bool:
 
 
 def _replace(file: Path, text: str, wanted: Mapping[str, Any]) -> None:
-    """Writes the file as a whole, if the text says what is wanted. StoreError if a person's spelling hides a table."""
+    """Write the complete file after checking the text. Raise StoreError if a table cannot be found in it."""
     try:
         is_wanted = _parsed(text) == wanted
     except StoreError:
         is_wanted = False
     if not is_wanted:
-        raise StoreError(f"{PRESETS_FILE} is written in a way that only a person can change; edit it by hand")
-    import tempfile  # for names that people make
+        raise StoreError(f"{PRESETS_FILE} cannot be edited automatically; edit it by hand")
+    import tempfile  # only needed for derived names
 
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as other:
         other.write(text)
@@ -95,7 +95,7 @@ def _replace(file: Path, text: str, wanted: Mapping[str, Any]) -> None:
 
 
 def _without(text: str, name: str) -> str:
-    """Returns the text without the table of a name: its header, and all lines up to the next header."""
+    """Return the text without the table of a name: its header and all lines up to the next header."""
     kept: list[str] = []
     is_inside = False
     for line in text.splitlines():
@@ -122,7 +122,7 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Returns a value as TOML; JSON's texts are TOML's, except for the character DEL."""
+    """Return a value as TOML. JSON strings are valid TOML, except for the character DEL."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

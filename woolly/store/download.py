@@ -1,7 +1,7 @@
-"""Downloads one file over HTTP, with retries; a cut connection or a killed process resumes where it stopped.
+"""Download of a file over HTTP with retries. Interrupted downloads resume where they stopped.
 
-huggingface_hub lists repositories (hub_download.py) but does not download: its 2.4 removes the bytes of a download that
-fails, retries no connection that was reset, follows redirects to plain HTTP, and takes no address outside of a hub.
+huggingface_hub lists repositories (hub_download.py) but does not download: version 2.4 deletes the bytes of a failed
+download, does not retry after a connection reset, follows redirects to plain HTTP, and only supports the hub.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from woolly.store.safe_files import fsync_and_rename
 if TYPE_CHECKING:
     from urllib.error import HTTPError
 
-HUB = "https://huggingface.co"  # unless HF_ENDPOINT names another one
+HUB = "https://huggingface.co"  # default of HF_ENDPOINT
 
 Progress = Callable[[int, int], None]
 
 _TIMEOUT = 30  # seconds without a byte
-_ATTEMPTS = 5  # in a row that bring nothing
-_PAUSE = 0.5  # seconds before the second attempt, doubled each time
+_ATTEMPTS = 5  # consecutive attempts without data
+_PAUSE = 0.5  # seconds before the second attempt, then doubled
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on a server, and what is known about it."""
+    """File on a server, with known properties."""
 
     url: str
-    name: str  # what a person calls it: in messages, and after `woolly pull`
+    name: str  # shown in messages, and the argument of `woolly pull`
     sha256: str | None = None
     n_bytes: int | None = None
-    token: str | None = None  # sent to the url's own host alone
-    file: str | None = None  # its path in a repository of the hub
+    token: str | None = None  # only sent to the host of the URL
+    file: str | None = None  # path in a repository of the hub
 
 
 class _NoSuchRestError(ConnectionError):
-    """The server has no bytes from there on; `n_bytes` is the length that it reported, or -1."""
+    """The server has no bytes at this offset. `n_bytes` is the length that it reported, or -1."""
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__("the file has changed meanwhile")
@@ -58,8 +58,8 @@ class _NoSuchRestError(ConnectionError):
 
 
 def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: str = "GET") -> Any:
-    """Returns an open response; raises StoreError if the server refuses."""
-    # Here and below: what speaks HTTP takes 30 ms to import, and most models are on the disk.
+    """Return an open response. Raise StoreError if the server rejects the request."""
+    # Imported late: HTTP modules take 30 ms to import, and most models are on the disk.
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -76,16 +76,17 @@ def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: s
     if remote.url.startswith("https://") and not response.url.startswith("https://"):
         response.close()
         raise StoreError(
-            f"{remote.url} leads to {urlsplit(response.url).netloc} without encryption, so it is not taken"
+            f"{remote.url} redirects to {urlsplit(response.url).netloc} without encryption, so it is rejected"
         )
     return response
 
 
 def download(remote: Remote, target: Path, progress: Progress | None = None, *, keep_source: bool = False) -> Path:
-    """Downloads a file to `target`, which exists only once it is complete and, if a checksum is known, checked.
+    """Download a file to `target`, which only exists when it is complete and its checksum (if known) is verified.
 
-    Until then the bytes are in `NAME.partial` beside it, from which the next call resumes. Ctrl-C is passed on.
-    With `keep_source` a note beside the file stores its address, and an existing file from another one is a StoreError.
+    Until then, the data is in `NAME.partial` in the same folder, from which the next call resumes. With `keep_source`,
+    a note
+    next to the file stores its address, and an existing file from another address raises StoreError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
@@ -95,7 +96,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
             progress(partial.stat().st_size, remote.n_bytes)
 
     with file_lock(target.with_name(f".{target.name}.lock"), waiting):
-        if target.exists():  # another process may have downloaded it while this one waited
+        if target.exists():  # another process may have downloaded it in the meantime
             if keep_source:
                 check_source(remote.url, target)
             return target
@@ -109,15 +110,15 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
 
 
 def check_source(url: str, target: Path) -> None:
-    """Raises StoreError if a file came from another address: two addresses may end with the same name."""
+    """Raise StoreError if a file was downloaded from another address that ends with the same name."""
     source = _read_note(source_note(target)).get("url")
     if source != url:
         origin = f"from {source}" if source else "and not from this address"
-        raise StoreError(f"{target} is there already, {origin}: `woolly rm {target.name}` makes room for {url}")
+        raise StoreError(f"{target} already exists, {origin}; run `woolly rm {target.name}` before pulling {url}")
 
 
 def source_note(target: Path) -> Path:
-    """Returns the path of the note with the address that a file came from."""
+    """Return the path of the note with the source address of a file."""
     return target.with_name(f"{target.name}.source.json")
 
 
@@ -141,7 +142,7 @@ def _fetch(remote: Remote, partial: Path, progress: Progress | None) -> None:
 
 
 def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> None:
-    """Downloads over one connection; if it ends early, the error makes the caller retry."""
+    """Download over one connection. If it ends early, raise an error so that the caller retries."""
     from http.client import IncompleteRead
 
     start, tag = _resumable(remote, partial)
@@ -151,7 +152,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
         if tag:
             headers["If-Range"] = tag
     if start and start == remote.n_bytes:
-        return  # complete, but a process was killed before the check
+        return  # complete, but a process was killed before verifying it
     try:
         response = open_url(remote, headers)
     except _NoSuchRestError as error:
@@ -161,10 +162,10 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
         raise
     with response:
         if response.status != 206:
-            start = 0  # the server sends the whole file: it has changed, or the server cannot resume
+            start = 0  # the server sends the complete file: it has changed, or cannot be resumed
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             _forget(partial)
-            raise ConnectionError("the server sends another part than it was asked for")
+            raise ConnectionError("the server sent another range than requested")
         length = response.headers.get("Content-Length") or ""
         total = remote.n_bytes or (start + int(length) if length.isdecimal() else 0)
         check_free_space(remote.name, partial.parent, total - start)
@@ -178,9 +179,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
                 done += len(chunk)
                 if done > total > 0:
                     _forget(partial)
-                    raise StoreError(
-                        f"{remote.url} sends more than the {total} bytes that it should have: pull it again"
-                    )
+                    raise StoreError(f"{remote.url} sent more than the expected {total} bytes; pull it again")
                 file.write(chunk)
                 if progress is not None:
                     progress(done, max(total, done))
@@ -189,7 +188,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
 
 
 def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
-    """Returns how many bytes of this file are here, and the ETag to request the rest with."""
+    """Return the number of valid bytes on disk, and the ETag to request the rest with."""
     note = _read_note(_note(partial))
     start = partial.stat().st_size if partial.exists() else 0
     too_long = remote.n_bytes is not None and start > remote.n_bytes
@@ -199,13 +198,15 @@ def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
 
 
 def _check(remote: Remote, partial: Path) -> None:
-    with partial.open("rb") as file:  # a checkpoint has other files, too
+    with partial.open("rb") as file:  # checkpoints also have other files
         problem = magic_error(remote.file or partial.name.removesuffix(".partial"), file.read(4))
     if remote.sha256 is not None and (found := sha256_of(partial)) != remote.sha256.lower():
         problem = f"its checksum is {found}, not the expected {remote.sha256.lower()}"
     if problem is not None:
         _forget(partial)
-        raise StoreError(f"what came from {remote.url} was removed, for {problem}: check the address, or pull it again")
+        raise StoreError(
+            f"the download from {remote.url} was removed because {problem}; check the address, or pull it again"
+        )
 
 
 def _note(partial: Path) -> Path:
@@ -213,7 +214,7 @@ def _note(partial: Path) -> Path:
 
 
 def _read_note(note: Path) -> dict[str, str]:
-    """Returns the content of a note; empty if the note is missing or damaged."""
+    """Return the contents of a note, empty if it is missing or invalid."""
     try:
         facts = json.loads(note.read_text())
     except (OSError, ValueError, RecursionError):
@@ -227,12 +228,12 @@ def _forget(partial: Path) -> None:
 
 
 def check_free_space(name: str, folder: Path, n_bytes: int) -> None:
-    """Raise StoreError if the disk of a folder has less than `n_bytes` left for a file."""
+    """Raise StoreError if the disk of a folder has less than `n_bytes` free."""
     free = shutil.disk_usage(folder).free
     if n_bytes > free:
         raise StoreError(
             f"{name} needs another {-(-n_bytes // 10**6)} MB, but the disk of {folder} has "
-            f"{free // 10**6} MB left: make room, or set WOOLLY_HOME to a folder on another disk"
+            f"{free // 10**6} MB free; free some space, or set WOOLLY_HOME to a folder on another disk"
         )
 
 
@@ -251,16 +252,16 @@ def _refusal(remote: Remote, error: HTTPError) -> Exception:
 
 
 def is_offline() -> bool:
-    """Returns whether the user forbids questions to the hub, as huggingface_hub reads it."""
+    """True if the user disabled access to the hub, using the variables of huggingface_hub."""
     values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 def check_online(url: str, name: str) -> None:
-    """StoreError if an address is of the hub, and HF_HUB_OFFLINE is set; other servers may be asked."""
+    """Raise StoreError for an address of the hub if HF_HUB_OFFLINE is set. Other servers are allowed."""
     hub = os.environ.get("HF_ENDPOINT") or HUB
     if is_offline() and urlsplit(url).netloc == urlsplit(hub).netloc:
-        raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not fetched: unset it, or {_models_here()}")
+        raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not downloaded; unset it, or {_models_here()}")
 
 
 def _models_here() -> str:
@@ -269,7 +270,7 @@ def _models_here() -> str:
 
 
 def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> str:
-    """Returns the sentence for a server that cannot be reached; `n_bytes` of the file are here already."""
+    """Return the error for a server that cannot be reached. `n_bytes` of the file are already on disk."""
     if n_bytes:
         rest = f"; {n_bytes // 10**6} MB are kept, and `woolly pull {name}` goes on from there"
     else:
@@ -278,7 +279,7 @@ def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> 
 
 
 def _in_words(error: BaseException) -> str:
-    """Returns why a connection failed, without the numbers of the system: of the first error of a chain."""
+    """Return the reason of the first error in a chain, without the system's error number."""
     import socket
     from http.client import IncompleteRead
 

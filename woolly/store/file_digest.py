@@ -1,4 +1,4 @@
-"""The digest of a model's files, computed once and remembered as long as the files stay as they are."""
+"""Digest of a model's files, cached until the files change."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from woolly.store.safe_files import atomic_write
 
 
 def digest_of(paths: Sequence[Path]) -> str:
-    """Returns the SHA-256 of the files' own SHA-256, in hexadecimal.
+    """Return the SHA-256 of the files' SHA-256 digests, in hexadecimal.
 
-    A note in `$WOOLLY_HOME/digests` spares the second reading. It holds for one inode with one size, one time of
-    modification and one time of change; the kernel sets the last, so that a file which was written to is read again
-    even if its time of modification was set back.
+    A note in `$WOOLLY_HOME/digests` avoids reading the files again. It is valid for an inode with the same size,
+    modification
+    time and change time. The kernel sets the change time, so a modified file is read again even if its modification
+    time was
+    set back.
     """
     return hashlib.sha256("".join(_digest(path) for path in paths).encode()).hexdigest()
 
@@ -34,8 +36,8 @@ def _digest(path: Path) -> str:
             return str(known["sha256"])
     sha256 = sha256_of(path)
     if _facts(path) != facts:
-        return sha256  # written to meanwhile: not remembered
-    # In a read-only folder the file is hashed at every start; nothing else is lost.
+        return sha256  # changed while hashing: do not cache
+    # In a read-only folder, the file is hashed at every start.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(note) as file:

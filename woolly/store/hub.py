@@ -1,6 +1,6 @@
 """Models on the Hugging Face hub: `hf:org/repo`, `hf:org/repo:QUANT`, `hf:org/repo/file.gguf`.
 
-Files of whisper.cpp (`ggml-*.bin`) are taken by their names alone.
+Files of whisper.cpp (`ggml-*.bin`) are selected by name only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from woolly.errors import StoreError
 from woolly.store.file_formats import FILE, find_files, is_companion, is_model_file, is_whisper_file
 from woolly.store.model_folder import models_folder
 
-# The type that is taken if the name gives none, the usual choice first.
+# Preferred types if the name has none, most common first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|T?Q[0-9]_[0-9]|MXFP4\w*|NVFP4\w*|BF16|F16|F32))(?=[-./]|$)", re.IGNORECASE
@@ -26,7 +26,7 @@ _NOT_MODELS = ("mmproj", "imatrix", "lora")
 
 @dataclass(frozen=True)
 class HubName:
-    """A name on the hub: what follows `hf:`."""
+    """Name on the hub: the part after `hf:`."""
 
     repo: str  # org/name
     quant: str | None = None
@@ -34,7 +34,7 @@ class HubName:
 
     @classmethod
     def parse(cls, spec: str) -> HubName:
-        """Returns the parsed name; raises StoreError if `spec` is not one."""
+        """Parse a name. Raise StoreError if it is invalid."""
         found = re.fullmatch(rf"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/({FILE}))?", spec, re.IGNORECASE)
         if found is None or not spec.isprintable() or leads_out(found[3] or "") or ".." in found[1]:
             raise StoreError(
@@ -48,23 +48,23 @@ class HubName:
 
     @property
     def folder(self) -> Path:
-        """Returns the folder of its files."""
+        """Folder of its files."""
         return models_folder() / "hf" / self.repo
 
 
 def leads_out(file: str) -> bool:
-    """Returns whether a path of a repository could leave its folder, or be hidden in it."""
+    """True if a path in a repository could leave its folder, or is hidden."""
     return bool(file) and ("\\" in file or any(part[:1] in ("", ".") for part in file.split("/")))
 
 
 def quant_of(name: str) -> str | None:
-    """Returns the type that a file's name ends with, such as Q4_K_M."""
+    """Return the type at the end of a file name, such as Q4_K_M."""
     found = _QUANT.findall(_SHARD.sub(".gguf", name).removesuffix(".gguf"))
     return found[-1].upper() if found else None
 
 
 def choose_file(names: Iterable[str], wanted: HubName) -> str:
-    """Returns the file, or first shard, that `wanted` means; raises StoreError with a list of the files otherwise."""
+    """Return the file (or first shard) that `wanted` refers to. StoreError lists the files if there is no match."""
     models: list[str] = []
     spoken: list[str] = []
     for name in sorted(names):
@@ -72,35 +72,35 @@ def choose_file(names: Iterable[str], wanted: HubName) -> str:
         is_model = is_model_file(name) and not any(part in name.lower() for part in _NOT_MODELS)
         if is_model and (shard is None or int(shard[1]) == 1):
             (spoken if is_whisper_file(name) else models).append(name)
-    if spoken and not models and wanted.file is None:  # a type tells nothing: the repository has all sizes
+    if spoken and not models and wanted.file is None:  # the type is not enough: the repository has all sizes
         example = f"hf:{wanted.repo}/{spoken[0]}"
-        raise StoreError(f"say which file of {wanted.repo} is meant, as in {example}: it has {_listed(spoken)}")
+        raise StoreError(f"{wanted.repo} has several files; choose one, as in {example}: {_listed(spoken)}")
     models += spoken if wanted.file is not None else []
     if not models:
-        raise StoreError(f"{wanted.repo} holds no GGUF file: look for a repository whose name ends with -GGUF")
+        raise StoreError(f"{wanted.repo} has no GGUF files; use a repository whose name ends with -GGUF")
     if wanted.file is not None:
         if wanted.file in models:
             return wanted.file
-        raise StoreError(f"{wanted.repo} holds no {wanted.file}: it has {_listed(models)}")
-    models = [name for name in models if not is_companion(name)] or models  # a head is taken if its file is named
+        raise StoreError(f"{wanted.repo} has no {wanted.file}; it has {_listed(models)}")
+    models = [name for name in models if not is_companion(name)] or models  # draft heads only by file name
     quants = {quant: name for name in reversed(models) if (quant := quant_of(name)) is not None}
     if wanted.quant is not None:
         for quant, name in quants.items():
             if quant.removeprefix("UD-") == wanted.quant.upper().removeprefix("UD-"):
                 return name
-        raise StoreError(f"{wanted.repo} has no {wanted.quant}: it has {_listed(list(quants) or models)}")
+        raise StoreError(f"{wanted.repo} has no {wanted.quant}; it has {_listed(list(quants) or models)}")
     for quant in _PREFERRED:
         if quant in quants:
             return quants[quant]
     if len(models) == 1:
         return models[0]
     raise StoreError(
-        f"say which file of {wanted.repo} is meant, as in {wanted}:QUANT: it has {_listed(list(quants) or models)}"
+        f"{wanted.repo} has several files; choose one, as in {wanted}:QUANT: {_listed(list(quants) or models)}"
     )
 
 
 def shards_of(name: str) -> list[str]:
-    """Returns the names of all shards, given the first; one name if the model is not split."""
+    """Return the names of all shards, given the first, or one name if the model is not split."""
     found = _SHARD.search(name)
     if found is None:
         return [name]
@@ -109,7 +109,7 @@ def shards_of(name: str) -> list[str]:
 
 
 def find_local(wanted: HubName) -> Path | None:
-    """Returns the file of a model that was pulled or is in the hub's cache, or None."""
+    """Return the file of a model that was pulled or is in the hub's cache, or None."""
     for folder in (wanted.folder, *snapshots(wanted.repo)):
         names = [path.relative_to(folder).as_posix() for path in find_files(folder)]
         if not names:
@@ -124,7 +124,7 @@ def find_local(wanted: HubName) -> Path | None:
 
 
 def hub_cache() -> Path:
-    """Returns the folder in which Hugging Face's tools keep models."""
+    """Return the cache folder of Hugging Face's tools."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
@@ -132,7 +132,7 @@ def hub_cache() -> Path:
 
 
 def snapshots(repo: str) -> Sequence[Path]:
-    """Returns the folders of a repository in the hub's cache, the newest version first."""
+    """Return the folders of a repository in the hub's cache, newest version first."""
     folder = hub_cache() / f"models--{repo.replace('/', '--')}" / "snapshots"
     return sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime) if folder.is_dir() else []
 

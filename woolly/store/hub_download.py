@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub: the files of a model, or of a checkpoint that `woolly convert` reads."""
+"""Downloads from the Hugging Face hub: files of a model, or of a checkpoint for `woolly convert`."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ Progress = Callable[[int, int], None]
 
 
 def hub_remotes(wanted: HubName, *, with_projector: bool = False, with_draft: bool = False) -> list[Remote]:
-    """Asks the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply.
+    """Query the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply.
 
-    `with_projector`: the model's projector comes after them, if the repository has one; `with_draft`: then the file
-    that guesses its tokens. StoreError if HF_HUB_OFFLINE is set.
+    `with_projector` appends the projector and `with_draft` the draft model, if the repository has them. StoreError if
+    HF_HUB_OFFLINE is set.
     """
     return _remotes(wanted, lambda names: _model_files(wanted, names, with_projector, with_draft))
 
 
 def _model_files(wanted: HubName, names: Sequence[str], with_projector: bool, with_draft: bool) -> list[str]:
-    """Returns the names of a model's shards and companions in its repository."""
+    """Return the names of a model's shards and companions in its repository."""
     first = choose_file(names, wanted)
     projector = best_projector(names, first) if with_projector else None
-    folders = ["", *map(str, PurePosixPath(first).parents)]  # where `find_draft` looks
+    folders = ["", *map(str, PurePosixPath(first).parents)]  # folders that `find_draft` searches
     beside = [name for name in names if name.rpartition("/")[0] in folders]
     draft = best_draft(beside, first) if with_draft else None
     chosen = [*shards_of(first), *(one for one in (projector, draft) if one is not None)]
     for name in chosen:
-        # The server at HF_ENDPOINT chooses these names, and files are written under them.
+        # The server at HF_ENDPOINT chooses these names, so they are untrusted paths.
         if not name.isprintable() or leads_out(name):
             raise StoreError(
-                f"{wanted.repo} names a file {name!r}, which could be outside of its folder: choose another"
+                f"{wanted.repo} names a file {name!r}, whose path may leave its folder; choose another repository"
             )
         if name not in names:
-            raise StoreError(f"{wanted.repo} lacks {name}, a shard of this model: choose another file")
+            raise StoreError(f"{wanted.repo} has no {name}, a shard of this model; choose another file")
     return chosen
 
 
 def _checkpoint_files(wanted: HubName, names: Sequence[str]) -> list[str]:
-    """Returns the names of a checkpoint's files at the top of its repository; unsafe names are skipped."""
+    """Return the names of a checkpoint's files at the top level of its repository, without unsafe names."""
     chosen = [
         name
         for name in names
         if name.isprintable() and "/" not in name and not leads_out(name) and name.endswith(_CHECKPOINT_ENDS)
     ]
     if not any(name.endswith(".safetensors") for name in chosen):
-        raise StoreError(f"{wanted.repo} holds no .safetensors files, so there is nothing to convert")
+        raise StoreError(f"{wanted.repo} has no .safetensors files to convert")
     return chosen
 
 
 def _remotes(wanted: HubName, choose: Callable[[Sequence[str]], list[str]]) -> list[Remote]:
-    """Returns the chosen files of a repository, with sizes and checksums."""
+    """Return the selected files of a repository, with sizes and checksums."""
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
     check_online(endpoint, str(wanted))
     import huggingface_hub as hub
@@ -68,13 +68,13 @@ def _remotes(wanted: HubName, choose: Callable[[Sequence[str]], list[str]]) -> l
         info = hub.HfApi(endpoint=endpoint).model_info(wanted.repo, files_metadata=True, timeout=30)
     except errors.GatedRepoError:
         raise StoreError(
-            f"{wanted.repo} is gated: accept its terms on the hub, then set HF_TOKEN to a token of yours"
+            f"{wanted.repo} is gated; accept its terms on the hub, then set HF_TOKEN to your token"
         ) from None
     except errors.RepositoryNotFoundError:
         raise StoreError(
-            f"there is no repository hf:{wanted.repo} on the hub, or it is private: check the name, or set HF_TOKEN"
+            f"there is no repository hf:{wanted.repo} on the hub, or it is private; check the name, or set HF_TOKEN"
         ) from None
-    except Exception as error:  # its HTTP library: exception names and bases differ between versions
+    except Exception as error:  # exceptions of the HTTP library differ between versions
         raise StoreError(unreachable(endpoint, str(wanted), error)) from error
     files: Mapping[str, Any] = {file.rfilename: file for file in info.siblings or []}
     token = hub.get_token()
@@ -89,9 +89,11 @@ def _remotes(wanted: HubName, choose: Callable[[Sequence[str]], list[str]]) -> l
 def pull_hub(
     wanted: HubName, progress: Progress | None = None, *, with_projector: bool = True, with_draft: bool = False
 ) -> Path:
-    """Downloads the files of a model and its projector unless they are here or in the hub's cache; returns the first.
+    """Download the files of a model and its projector unless they are on disk. Return the path of the first file.
 
-    A model that is here is not asked for again: `with_projector` counts for a download. `with_draft` asks all the same.
+    Models on disk or in the hub's cache are not requested again, so `with_projector` only affects new downloads.
+    `with_draft`
+    always queries the hub.
     """
     here = find_local(wanted)
     if here is not None and (wanted.quant or wanted.file) and not with_draft:
@@ -101,7 +103,7 @@ def pull_hub(
 
 
 def pull_checkpoint(repo: str, progress: Progress | None = None) -> Path:
-    """Downloads config, tokenizer and safetensors files of a repository unless they are here; returns their folder."""
+    """Download config, tokenizer and safetensors files of a repository unless they exist. Return their folder."""
     wanted = HubName.parse(f"hf:{repo}")
 
     def find(remote: Remote) -> Path | None:
@@ -118,7 +120,7 @@ def pull_checkpoint(repo: str, progress: Progress | None = None) -> Path:
 def _download_missing(
     wanted: HubName, remotes: Sequence[Remote], find: Callable[[Remote], Path | None], progress: Progress | None
 ) -> list[Path]:
-    """Returns the paths of all files after downloading those that `find` lacks; progress is of all together."""
+    """Download the files that `find` does not find. Return the paths of all files; progress covers all files."""
     total, done = sum(remote.n_bytes or 0 for remote in remotes), 0
     paths = []
     for remote in remotes:
@@ -137,6 +139,6 @@ def _download_missing(
 
 
 def _file_here(wanted: HubName, file: str) -> Path | None:
-    """Returns a file of a repository, also one that is no model."""
+    """Return the path of a file of a repository, which may not be a model, or None."""
     folders = (wanted.folder, *snapshots(wanted.repo))
     return next((folder / file for folder in folders if (folder / file).is_file()), None)

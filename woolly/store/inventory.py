@@ -1,4 +1,4 @@
-"""Lists the models on this machine, and removes one of them."""
+"""List of models on this machine, and removal of models."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from woolly.store.other_programs import hub_models, lm_studio_models, ollama_mod
 from woolly.store.stored_model import StoredModel, describe, is_later_shard
 from woolly.store.wheel_models import find_wheel_model
 
-# Side files that are removed with a model. Not the lock: another process may be waiting on it.
+# Side files that are removed with a model, except the lock, on which another process may wait.
 _SIDE_FILES = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
 def list_models() -> list[StoredModel]:
-    """Returns all models: Woolly's own first, then other programs'. A file that several programs list is one model."""
+    """Return all models, Woolly's first. A file that several programs list is one model."""
     found = list(own_models())
     for others in (hub_models, ollama_models, lm_studio_models):
-        with contextlib.suppress(OSError, RuntimeError):  # an unreadable store, or no home folder
+        with contextlib.suppress(OSError, RuntimeError):  # unreadable store, or no home folder
             found += others()
     by_file: dict[str, StoredModel] = {}
     for model in found:
@@ -40,7 +40,7 @@ def list_models() -> list[StoredModel]:
 
 
 def own_models() -> Iterator[StoredModel]:
-    """Yields the pulled models, by the names of `own_names`."""
+    """Yield the pulled models with the names from `own_names`."""
     folder = models_folder()
     for path in sorted(find_files(folder)):
         if not is_later_shard(path) and not is_companion(path.name):
@@ -50,10 +50,11 @@ def own_models() -> Iterator[StoredModel]:
 
 
 def own_names(folder: Path, path: Path) -> list[str]:
-    """Returns the names of a file in a models folder, the one that is shown first: `woolly list` and the server agree.
+    """Return the names of a file in a models folder, the displayed name first. Also used by the server.
 
-    That is its name in the catalogue, `hf:org/repo/file.gguf` for another file of the hub, or the file's name without
-    its ending. The file's name, with and without its ending, always finds it too.
+    The displayed name is the catalogue name, `hf:org/repo/file.gguf` for other files of the hub, or the file name
+    without
+    suffix. The file name with and without suffix is always included.
     """
     parts = path.relative_to(folder).parts
     place = "/".join(parts)
@@ -69,7 +70,7 @@ def own_names(folder: Path, path: Path) -> list[str]:
 
 
 def find_stored(name: str) -> StoredModel | None:
-    """Returns the model with this name, or None; `.gguf` and Ollama's `:latest` may be left out."""
+    """Return the model with this name, or None. `.gguf` and Ollama's `:latest` are optional."""
     wanted = {name.lower(), f"{name.lower()}.gguf", f"{name.lower()}:latest"}
     return next((model for model in list_models() if wanted & _names(model)), None)
 
@@ -79,15 +80,15 @@ def _names(model: StoredModel) -> set[str]:
 
 
 def remove_model(name: str) -> StoredModel:
-    """Removes a model of Woolly's own, with all its shards, and returns its entry. Never removes another program's."""
+    """Remove a model that Woolly pulled, with all shards, and return its entry. Other programs' models are rejected."""
     found = _own(name)
     if found is None:
         other = find_stored(name)
         if other is not None:
             raise StoreError(f"{other.name} belongs to {other.owner}: remove it there ({other.path})")
         if Path(name).is_file():
-            raise StoreError(f"{name} is a file of yours, not a model that was pulled: remove it as any file")
-        raise StoreError(f"no model named {name!r} was pulled: `woolly list` shows those that were")
+            raise StoreError(f"{name} is your own file, not a pulled model; delete it with your file manager or shell")
+        raise StoreError(f"no model named {name!r} was pulled; `woolly list` shows the pulled models")
     try:
         folder = found.path.parent
         shards = shards_of(found.path.name)
@@ -98,7 +99,7 @@ def remove_model(name: str) -> StoredModel:
                 beside.unlink(missing_ok=True)
         for beside in _projectors_left(found.path):
             beside.unlink(missing_ok=True)
-        for shard in reversed(shards):  # the first one last: if this fails half-way, the name still finds the rest
+        for shard in reversed(shards):  # first shard last: if removing fails, the name still finds the rest
             (folder / shard).unlink(missing_ok=True)
         while folder != models_folder() and not any(folder.iterdir()):
             folder.rmdir()
@@ -109,7 +110,7 @@ def remove_model(name: str) -> StoredModel:
 
 
 def _projectors_left(path: Path) -> list[Path]:
-    """Returns the projectors that nobody needs after a model of the hub is removed: those of its repository's last."""
+    """Return the projectors that are no longer needed after the last model of their repository is removed."""
     folder = path.parent
     others = [one for one in own_models() if one.path.parent == folder and one.path != path]
     if others or not folder.is_relative_to(models_folder() / "hf"):
@@ -118,7 +119,7 @@ def _projectors_left(path: Path) -> list[Path]:
 
 
 def _own(name: str) -> StoredModel | None:
-    """Returns the model that a name means, or None; raises StoreError if it may mean several."""
+    """Return the model with this name, or None. Raise StoreError if the name is ambiguous."""
     model = find_wheel_model(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
     models = list(own_models())
@@ -129,15 +130,15 @@ def _own(name: str) -> StoredModel | None:
     if isinstance(remote, HubName):
         meant = [own for own in models if _is_meant(own, remote)]
     elif not meant:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
+        with contextlib.suppress(OSError, ValueError):  # ValueError: NUL in the name
             meant = [own for own in models if Path(name).exists() and own.path.samefile(name)][:1]
     if len(meant) > 1:
-        raise StoreError(f"{name} may mean {' or '.join(own.name for own in meant)}: say which one to remove")
+        raise StoreError(f"{name} may mean {' or '.join(own.name for own in meant)}; choose the one to remove")
     return meant[0] if meant else None
 
 
 def _is_meant(own: StoredModel, hub: HubName) -> bool:
-    """Returns whether a repository, or a type in it, covers this model; a file needs its exact name."""
+    """True if a repository, or a type in it, includes this model. A file must match exactly."""
     start = f"hf:{hub.repo.lower()}/"
     name = next((name for name in (own.name, *own.aliases) if name.lower().startswith(start)), None)
     if hub.file is not None or name is None:

@@ -1,4 +1,4 @@
-"""The folder in which pulled models are kept."""
+"""Folder of pulled models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ def models_folder() -> Path:
     if home := os.environ.get("WOOLLY_HOME"):
         return Path(home).expanduser().absolute() / "models"
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification says that a relative path is to be ignored; an empty value is relative too.
+    # The XDG specification says to ignore a relative path; an empty value is also relative.
     if not cache.is_absolute():
         try:
             cache = Path.home() / ".cache"
         except RuntimeError:
-            raise StoreError(
-                "there is no home folder to keep models in: set WOOLLY_HOME to a folder that can be written"
-            ) from None
+            raise StoreError("there is no home folder for models; set WOOLLY_HOME to a writable folder") from None
     return cache / "woolly" / "models"

@@ -18,24 +18,24 @@ from woolly.store.wheel_models import find_wheel_model
 
 _REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"
 _TYPE = re.compile(r"(?:^|-)((?:ud-)?(?:i?q\d\w*|tq\d_\d|mxfp4\w*|bf16|fp?16|fp?32))$")
-_KINDS = re.compile(r"-(?:instruct|it|chat|text)$")  # Ollama's tags may say what the family's files are anyway
+_KINDS = re.compile(r"-(?:instruct|it|chat|text)$")  # Ollama's tags may have these suffixes, which add no information
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A model of the catalogue: what its name stands for on the hub."""
+    """Model of the catalogue with its name on the hub."""
 
     name: str  # family:tag
     hub: HubName
     architecture: str
     licence: str
-    size: Tag | None  # the entry of the catalogue; None for another type than its default one
+    size: Tag | None  # catalogue entry; None for a type other than the default
 
 
 def find_in_catalogue(text: str) -> CatalogueEntry | None:
-    """Returns the model that `family`, `family:tag` or `family:tag-type` means, in any case; None for another name.
+    """Return the model for `family`, `family:tag` or `family:tag-type` (case-insensitive), or None.
 
-    StoreError with the tags that exist if the family is known and the tag is not.
+    For a known family with an unknown tag, StoreError lists the available tags.
     """
     name, _, typed = text.lower().partition(":")
     family = all_families().get(name)
@@ -48,9 +48,9 @@ def find_in_catalogue(text: str) -> CatalogueEntry | None:
         tag = next(iter(family.tags))
     size = family.tags.get(tag)
     if size is None and find_wheel_model(text) is not None:
-        return None  # the default model, which no hub has to bring
+        return None  # the default model, which is not downloaded from the hub
     if size is None:
-        raise StoreError(f"{name} has no {typed!r} in the catalogue: it has {', '.join(family.tags)}")
+        raise StoreError(f"{name} has no {typed!r} in the catalogue; it has {', '.join(family.tags)}")
     default = quant in (None, size.quant)
     return CatalogueEntry(
         f"{name}:{tag}" + ("" if default else f"-{str(quant).lower()}"),
@@ -62,7 +62,7 @@ def find_in_catalogue(text: str) -> CatalogueEntry | None:
 
 
 def names_in_catalogue(repo: str, file: str) -> list[str]:
-    """Returns the names in the catalogue of a file of the hub, the shortest last; none if the table lacks it."""
+    """Return the catalogue names of a file of the hub, shortest last, or an empty list."""
     quant, names = quant_of(file), []
     for name, family in all_families().items():
         for tag, size in family.tags.items():
@@ -74,12 +74,12 @@ def names_in_catalogue(repo: str, file: str) -> list[str]:
 
 
 def _is_short(name: str, tag: str, size: Tag, quant: str) -> bool:
-    """Returns whether the bare name of the family means this file; smollm2 means the default model."""
+    """True if the family name alone refers to this file. smollm2 is the default model."""
     return quant == size.quant and tag == next(iter(all_families()[name].tags)) and find_wheel_model(name) is None
 
 
 def catalogue_names() -> list[str]:
-    """Returns every name of the catalogue: the default model's, each family, and each of its tags."""
+    """Return all catalogue names: the default model, and each family with and without tags."""
     names = [known for model in wheel_models.WHEEL_MODELS.values() for known in (model.name, *model.aliases)]
     for name, family in all_families().items():
         names += [name, *(f"{name}:{tag}" for tag in family.tags)]
@@ -87,12 +87,12 @@ def catalogue_names() -> list[str]:
 
 
 def is_in_catalogue(name: str) -> bool:
-    """Returns whether `name` is one of the catalogue."""
+    """True if `name` is in the catalogue."""
     return find_wheel_model(name) is not None or find_in_catalogue(name) is not None
 
 
 def is_bare_repo(spec: str) -> bool:
-    """Returns whether `spec` has the form org/repo or org/repo:TYPE, which may be a path too."""
+    """True if `spec` has the form org/repo or org/repo:TYPE, which may also be a path."""
     return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not is_model_file(spec)
 
 
@@ -102,23 +102,24 @@ def is_url(spec: str) -> bool:
 
 
 def expand_home(spec: str) -> str:
-    """Returns what a path that begins with ~ means: shells leave it in `--model=~/x.gguf`, and files of settings."""
+    """Expand ~ at the start of a path. Shells do not expand `--model=~/x.gguf`, and settings files are not expanded."""
     return os.path.expanduser(spec) if spec.startswith("~") and not os.path.exists(spec) else spec  # noqa: PTH110, PTH111
 
 
 def is_path(spec: str) -> bool:
-    """Returns whether a file has this name, or a folder that has the form of a repository's name."""
+    """True if a file with this name exists, or a folder whose name has the form of a repository."""
     spec = expand_home(spec)
-    with contextlib.suppress(OSError, ValueError):  # a name that is too long; a NUL
+    with contextlib.suppress(OSError, ValueError):  # name too long, or NUL in it
         return Path(spec).is_file() or (is_bare_repo(spec) and Path(spec).exists())
     return False
 
 
 def remote_name(spec: str) -> HubName | str | None:
-    """Returns the hub's name or the address that `spec` means; None for anything else, such as a path.
+    """Return the hub name or address for `spec`, or None for other strings, such as paths.
 
-    A hub's page in a browser is its repository, and the page of a file (`/blob/`) is the file (`/resolve/`). The caller
-    asks `is_path` first: a path of this name wins.
+    The hub's web page of a repository counts as the repository, and the page of a file (`/blob/`) as the file
+    (`/resolve/`).
+    Callers check `is_path` first, because existing paths take precedence.
     """
     if spec.lower().startswith("hf:"):
         return HubName.parse(spec)

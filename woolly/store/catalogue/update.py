@@ -1,8 +1,8 @@
-"""A later catalogue than the one that ships, fetched when a person asks for it and never by itself.
+"""Update of the catalogue, on the user's request only.
 
-A catalogue decides which files names mean, so it is taken only with the SHA-256 that the person gives: the owner of the
-repository on the hub cannot choose another. Until then, and if anything is wrong with it, the catalogue that is here
-stays.
+A catalogue decides which files names refer to, so it is only installed with the SHA-256 that the user passes: the owner
+of
+the repository on the hub cannot substitute another one. Until then, or if it is invalid, the current catalogue is used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from woolly.store.download import HUB, Remote, open_url, unreachable
 from woolly.store.safe_files import atomic_write
 
 _REPO = "woolly-llm/catalogue"
-_MAX_BYTES = 4 << 20  # bytes; what ships has 50 thousand
+_MAX_BYTES = 4 << 20  # bytes; the shipped catalogue has 50,000
 
 
 @dataclass(frozen=True)
 class FoundCatalogue:
-    """Catalogue downloaded from a server: validated, not yet installed."""
+    """Downloaded catalogue: validated, but not installed."""
 
     url: str
     data: bytes
@@ -30,14 +30,14 @@ class FoundCatalogue:
 
     @property
     def sha256(self) -> str:
-        """Returns the SHA-256 of the file, in hexadecimal."""
+        """SHA-256 of the file, in hexadecimal."""
         return hashlib.sha256(self.data).hexdigest()
 
 
 def find_catalogue(url: str | None = None) -> FoundCatalogue:
-    """Returns the catalogue at an address, or that of the project on the hub; writes nothing.
+    """Download the catalogue from an address, or the project's catalogue on the hub. Writes nothing.
 
-    StoreError if it cannot be had, cannot be read, or is older than the one in use.
+    Raises StoreError if it cannot be downloaded or parsed, or is older than the current catalogue.
     """
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
     url = url or f"{endpoint}/{_REPO}/resolve/main/catalogue.json"
@@ -47,18 +47,19 @@ def find_catalogue(url: str | None = None) -> FoundCatalogue:
     except OSError as error:
         raise StoreError(unreachable(url, "the catalogue", error)) from error
     if len(data) > _MAX_BYTES:
-        raise StoreError(f"{url} has over {_MAX_BYTES} bytes, and a catalogue has fewer: check the address")
+        raise StoreError(f"{url} has more than {_MAX_BYTES} bytes, the maximum for a catalogue; check the address")
     found = parse_catalogue(data)
     if found.updated < read_catalogue().updated:
-        raise StoreError(f"{url} is of {found.updated}, and the one here is of {read_catalogue().updated}")
+        raise StoreError(f"{url} is of {found.updated}, older than the current catalogue of {read_catalogue().updated}")
     return FoundCatalogue(url, data, found)
 
 
 def take_catalogue(found: FoundCatalogue, sha256: str) -> None:
-    """Makes a catalogue the one in use; StoreError if it does not hash to what the person gives."""
+    """Install a catalogue. Raise StoreError if its SHA-256 differs from the one that the user passes."""
     if found.sha256 != sha256.lower():
         raise StoreError(
-            f"the catalogue at {found.url} has the SHA-256 {found.sha256}, not {sha256.lower()}: the one here is kept"
+            f"the catalogue at {found.url} has the SHA-256 {found.sha256}, not {sha256.lower()}; the current catalogue"
+            " is unchanged"
         )
     path = own_catalogue()
     try:
