@@ -11,8 +11,8 @@ namespace {
 
 void put_half(uint8_t* out, uint16_t half) { std::memcpy(out, &half, 2); }
 
-// largest / most as float16, such that `most` steps reach the largest: among float16 subnormals the nearest may fall
-// short by more than half a step or become 0, where rounding up has less error.
+// Returns largest / most as float16, such that `most` steps reach the largest value. The nearest subnormal float16 may
+// be too small by more than half a step, or 0; rounding up then has a smaller error.
 uint16_t step_of(float largest, float most) {
     const uint16_t half = float_to_half(largest / most);
     const float reach = (std::fabs(most) + 0.5f) * std::fabs(half_to_float(half));

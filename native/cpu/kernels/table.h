@@ -17,9 +17,9 @@ struct ActivationRow {
     const int8_t* q;       // [columns]
     const float* scale;    // [columns / 32 or / 256]
     const int32_t* sums;   // of q, [columns / 32 or / 16]
-    const float* lows;     // of q8_32: scale * sum, the contribution of a minimum of 1
-    const int8_t* planes;  // of q8_256: the sums as bytes, [columns / 256][kPlanes]
-    bool ordinary;  // of f32: each value is 0, or from 2^-60 to 2^28 in magnitude (cpu/kernels/isa/neon_halves.h)
+    const float* lows;     // q8_32: scale * sum, the contribution of a minimum of 1
+    const int8_t* planes;  // q8_256: the sums as bytes, [columns / 256][kPlanes]
+    bool ordinary;         // f32: each value is 0 or has a magnitude from 2^-60 to 2^28 (cpu/kernels/isa/neon_halves.h)
 };
 
 // Sums of 256 columns in bytes, sum = low + 64 * high: 16 low and 16 high bytes for runs of 16 columns, then 8 and 8

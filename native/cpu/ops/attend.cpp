@@ -26,15 +26,15 @@ struct Attend final : Step {
     const bool is_chunked, sees_later;   // rows also attend to later rows of their text
     const bool sees_block;               // rows attend to exactly the range given by the batch
     const bool sees_since, sees_before;  // rows attend from the position given by the batch on, or before it
-    const bool is_strict;                // rows never attend to later rows, whatever the batch says
+    const bool is_strict;                // rows never attend to later rows, even if the batch extends their range
     const int window;
     const float scale, softcap;
     const double temper;
     const int temper_length, temper_offset;
     const KeyBias key_bias;  // bias that store left out of the keys
     const int room, v_room;  // head_dim padded to a multiple of the block size of every cache type
-    const size_t numbers;    // f32 of a worker's memory for the kernel, with the query's data and a copy of it
-    size_t gathered;         // index of the first f32 after those and the sums of two splits: gathered keys and values
+    const size_t numbers;    // f32 in a worker's memory for the kernel, including the query's data and a copy of it
+    size_t gathered;  // index of the f32 after these and the sums of two splits, where gathered keys and values begin
     AttendScratch& scratch;
     const ByDistance* by_distance = nullptr;  // relative position bias; null: none
     std::vector<float> slopes;                // ALiBi slope of each head; empty: none

@@ -1,6 +1,6 @@
 // Hadamard rotation of heads: spreads a few large columns over many, which cuts the 4-bit quantization error to a
-// third. Queries are rotated like keys, so that products are unchanged; results are rotated back. Ops do this where
-// they copy heads anyway: separate plan steps would read and write all queries, keys, values and results once more.
+// third. Queries are rotated like keys, so that products are unchanged; results are rotated back. Ops do this while
+// they copy heads, because separate plan steps would read and write all queries, keys, values and results again.
 #pragma once
 
 #include <cmath>

@@ -52,7 +52,7 @@ struct IndexTopk final : Step {
     const int width;   // maximum positions per choice
     const int heads, groups, room;
     const int64_t n_positions;  // of the context, rounded up to chunks
-    size_t numbers;             // f32 of a worker's memory for the kernel
+    size_t numbers;             // f32 in a worker's memory for the kernel
     PickScratch& scratch;
 
     explicit IndexTopk(const Arguments& a)

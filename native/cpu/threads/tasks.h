@@ -44,7 +44,7 @@ class Tasks {
     };
     static constexpr int64_t kMaxItems = (1 << 20) - 2;
 
-    // One function for all steps: a copy in each increased compile time by half.
+    // A single function for all steps, because a copy in each step increased compile time by half.
     using Run = void (*)(const void* f, int64_t first, int64_t last);
     void hand_out(int64_t round, int worker, int64_t n, int64_t most, Run run, const void* f);
     bool claim(std::atomic<uint64_t>& word, int64_t round, int64_t n, bool own, int64_t most, Range& to) const;

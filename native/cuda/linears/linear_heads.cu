@@ -1,4 +1,5 @@
-// Per-head products: each head has its own matrix. 1 to 8 rows at a time; every block converts them to f16 itself.
+// Per-head products: each head has its own matrix. They process 1 to 8 rows at a time, which every block converts to
+// f16 itself.
 #include "linears/tile_stream.cuh"
 
 namespace {

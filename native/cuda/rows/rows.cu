@@ -131,7 +131,7 @@ KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
          [=](long long at, int row, int c) { y[at] = __ldcg(x + (long long)b->output_rows[row] * width + c); });
 }
 
-// LoRA: y = x + factor * scale of the sequence's adapter * added; a zero scale leaves x unchanged.
+// LoRA: y = x + factor * scale of the sequence's adapter * added. A zero scale leaves x unchanged.
 KERNEL(add_lora)(const Batch* b, const float* x, const float* added, float* y, int width, int kind, int adapter,
                  float factor) {
     each(b, kind, width, [=](long long at, int row, int c) {

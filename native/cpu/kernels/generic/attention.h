@@ -115,7 +115,7 @@ template <class Kv>
 [[gnu::noinline]] void open_keys(const AttentionTile& t, int block, int n, float* keys) {
     const int k_dim = t.k_dim;
     for (int b = 0; b < n; ++b) {
-        const int later = block + b + kChunkBlocks;  // after K comes V
+        const int later = block + b + kChunkBlocks;  // V follows K
         const uint8_t* const* fetched = later < t.n_blocks || t.v_blocks == nullptr ? t.k_blocks : t.v_blocks;
         const uint8_t* from = t.k_blocks[block + b];
         const uint8_t* next = t.next_k == nullptr ? nullptr : t.next_k[block + b];
@@ -199,7 +199,7 @@ inline void add_values(const AttentionTile& t, int query, int n, int from, int t
     });
 }
 
-// For at most kFewQueries queries: reads the cache in its type, without an f32 copy in memory.
+// Attention of at most kFewQueries queries, which reads the cache in its type, without an f32 copy in memory.
 inline void attend_few(const AttentionTile& t) {
     float* scores = t.scratch;
     for (int i = 0; i < t.n_queries * t.v_dim; i += 16) store(t.sums.out + i, zero());
@@ -217,7 +217,7 @@ inline void attend_few(const AttentionTile& t) {
     });
 }
 
-// For at most kTileQueries queries from `from` on.
+// Attention of at most kTileQueries queries from `from` on.
 inline void attend_some(const AttentionTile& t, int from, int n) {
     float *scores = t.scratch, *keys = scores + kTileQueries * kSplit, *values = keys + kChunk * t.k_dim;
     for (int i = from * t.v_dim; i < (from + n) * t.v_dim; i += 16) store(t.sums.out + i, zero());

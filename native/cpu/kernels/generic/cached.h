@@ -1,7 +1,7 @@
 // K and V blocks of 16 positions in the cache. K is stored column by column (16 positions of a column are contiguous),
 // so a lane is a position and scores need no sum over lanes. V is stored position by position, so a lane is a column.
-// q8_0 and q4 blocks end with scales, one per position and 32 columns: f32, and bf16. For types with scales, `four_k`
-// and `whole_v` open all numbers that share a scale, so that it is loaded and converted once.
+// q8_0 and q4 blocks end with scales, one per position and 32 columns, in f32 for q8_0 and bf16 for q4. For types with
+// scales, `four_k` and `whole_v` open all numbers that share a scale, so that it is loaded and converted once.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -79,8 +79,8 @@ struct KvQ8 {
     }
 };
 
-// Codes of the values of IQ4_NL, which suit the bell curve of a rotated head. Two columns of K share a byte, and in V
-// the two halves of 32 columns.
+// IQ4_NL codes, whose values fit the normal distribution of a rotated head. In K, two columns share a byte. In V, the
+// two halves of 32 columns do.
 struct KvQ4 {
     static constexpr int bits = 4;
     static const uint16_t* scales(const uint8_t* block, int head_dim) {

@@ -2,9 +2,9 @@
 // sub-scale. The product has up to 13 bits and is split into two byte planes, so that a tile sums all 256 columns
 // exactly without a break. One conversion and one fma (two with minima) finish it, as in blocks256.h.
 //
-// A unit is 32 rows by 16 by 256 columns, 16 tile dots. Its float side, the finish, runs between the tile dots of the
-// next unit, two rows after each dot: larger pieces leave the tiles idle (8 rows at once cost 15 %, a finish after all
-// dots doubles the time).
+// A unit is 32 rows by 16 by 256 columns, 16 tile dots. The float operations that finish a unit run between the tile
+// dots of the next one, two rows after each dot. Larger pieces leave the tiles idle: 8 rows at a time cost 15 %, and
+// finishing after all dots doubles the time.
 //
 // The level supplies split_products, scale_twice, byte_products, pair_dot, byte_pair and the tiles: tiles_begin(rows,
 // more, columns), tiles_end(), and by number tile_zero, tile_load, tile_load_once, tile_dot, tile_dot_unsigned,
@@ -27,8 +27,8 @@ struct GridSums256 {
         float* acc;
     };
 
-    // Header of the planes, in registers for all rows of a unit: loading it per pair of rows took 4 % longer. Compilers
-    // do not keep a vector in a register across a store that may alias it.
+    // Header of the planes, in registers for all rows of a unit, because loading it per pair of rows took 4 % longer.
+    // Compilers do not keep a vector in a register across a store that may alias it.
     struct Front {
         F32 d, least;
         U8 lows[pairs > 0 ? pairs : 1];

@@ -1,6 +1,6 @@
 // Kernels of one ISA level, built over the primitives included before; targets/parts.h makes tables of them.
 
-// clang-format off: each needs the ones before it
+// clang-format off: each header needs the previous ones
 #include "cpu/kernels/generic/loops.h"
 #include "cpu/weights/fields.h"
 #include "cpu/kernels/generic/blocks32.h"

@@ -57,7 +57,7 @@ template <int Q>
     for (; column < p.columns; column += kStrip) product_strips<Q, 1>(p, column);
 }
 
-// For n <= kProductRows rows.
+// Computes the products of n <= kProductRows rows.
 template <int Q = kProductRows>
 inline void products(const Products& p, int n) {
     if (n == Q) return products_of<Q>(p);
@@ -88,7 +88,7 @@ template <class Kv, int Q, int P, int first>
         for (int s = 0; s < P; ++s) acc[j][s] = strip_fzero();
     const float* row[Q];
     for (int j = 0; j < Q; ++j) row[j] = queries[j];
-    const uint8_t *from[blocks], *later[blocks];  // after K comes V
+    const uint8_t *from[blocks], *later[blocks];  // V follows K
     for (int b = 0; b < blocks; ++b) {
         const int next = block + b + kChunkBlocks;
         from[b] = t.k_blocks[block + b];
@@ -206,7 +206,7 @@ template <class Kv, int Q>
     }
 }
 
-// For n <= kFewQueries queries from `from` on.
+// Computes the scores of n <= kFewQueries queries from `from` on.
 template <class Kv, int Q = kFewQueries>
 inline void score_few(const AttentionTile& t, int from, int n, int block, int end, float* scores) {
     if (n == Q) return key_products<Kv, Q>(t, t.q + from, block, end, scores);

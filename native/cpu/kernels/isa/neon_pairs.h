@@ -28,8 +28,8 @@ namespace woolly::WOOLLY_TARGET {
     return dot;
 }
 
-// For several rows of activations the nibbles are extracted, eight rows of weights at a time, whose sums fit the
-// registers. `half` 1 selects the high nibbles, which are minus 8.
+// With several rows of activations, nibbles are extracted for eight rows of weights at a time, because more sums would
+// not fit in registers. `half` 1 selects the high nibbles, which are minus 8.
 template <int M, int half>
 [[gnu::always_inline]] inline void sum_half(const uint8_t* p, const ActivationRow* rows, int64_t b, const U8* scales,
                                             I32* sum) {

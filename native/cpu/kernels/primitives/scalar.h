@@ -1,8 +1,8 @@
 // Portable primitives: plain loops over 16 lanes. Every other level is bit-identical.
 //
 // F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
-// consecutive columns, the operand of a 4-way byte dot. Functions take references: each is a real call (see
-// CMakeLists.txt), and copies of 64 bytes would dominate the code.
+// consecutive columns, the operand of a 4-way byte dot. Functions take references, because each is a real call (see
+// CMakeLists.txt) that would otherwise copy 64 bytes.
 #include <cstdint>
 #include <cstring>
 
