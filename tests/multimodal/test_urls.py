@@ -62,7 +62,8 @@ def test_base64_size_is_checked_before_decoding():
     [
         "127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
         "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1",
-        "2002:7f00:1::", "::ffff:10.0.0.1",
+        "2002:7f00:1::", "::ffff:10.0.0.1", "fec0::1", "3fff::1", "192.88.99.1", "192.0.0.8", "168.63.129.16",
+        "::ffff:168.63.129.16",
     ],
 )  # fmt: skip
 def test_non_public_addresses_are_rejected(address):
@@ -163,7 +164,6 @@ def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
 )
 @pytest.mark.parametrize("n_before", [0, 2])
 def test_every_redirect_is_checked_like_the_first_address(server, monkeypatch, there, says, n_before):
-    from woolly.multimodal import fetch
 
     connected = []
 
@@ -175,8 +175,8 @@ def test_every_redirect_is_checked_like_the_first_address(server, monkeypatch, t
         connected.append(address)
         return socket.create_connection(address, timeout=timeout)
 
-    monkeypatch.setattr(fetch, "check_address", check)
-    monkeypatch.setattr(fetch, "socket", SimpleNamespace(create_connection=connect))
+    monkeypatch.setattr("woolly.multimodal.fetch.check_address", check)
+    monkeypatch.setattr("woolly.multimodal.fetch.socket", SimpleNamespace(create_connection=connect))
     hops = [there]
     for _ in range(n_before + 1):
         hops.insert(0, f"http://first.example:{server}/to-there?{quote(hops[0])}")

@@ -30,6 +30,13 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # Accept headers by kind of input.
 _ACCEPTED = {"image": "image/*", "file": "application/pdf", "video": "video/*"}
 
+# Not for the public, although Python calls them global: deprecated site-local addresses, documentation, IANA's
+# protocol assignments, the 6to4 relay, and the address by which Azure's hosts serve their virtual machines.
+_INTERNAL = tuple(
+    ipaddress.ip_network(one)
+    for one in ("fec0::/10", "3fff::/20", "192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
+)
+
 Resolve = Callable[[str, int], list[str]]
 
 
@@ -71,8 +78,14 @@ def check_address(address: str, host: str) -> None:
         inner += [one for one in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if one is not None]
         if ip in ipaddress.ip_network("64:ff9b::/96"):
             inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    if any(not one.is_global or one.is_multicast or one.is_reserved for one in inner[1:] or inner):
+    if not all(map(_is_public, inner[1:] or inner)):
         raise RequestError(f"{host} is not on the public internet, and only servers there are asked")
+
+
+def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if any(ip in network for network in _INTERNAL):
+        return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
 def _split(url: str) -> SplitResult:

@@ -55,6 +55,7 @@ def test_hostile_json_is_a_400(body):
         (b"[" + b"0," * (MAX_VALUES - 2) + b"0]", b"[" + b"0," * (MAX_VALUES - 1) + b"0]", "200000 values"),
         (b'["' + b",:[{" * MAX_VALUES + b'"]', b"[" + b"[0,0]," * (MAX_VALUES // 3 + 1) + b"0]", "200000 values"),
         (keys(MAX_KEYS), keys(MAX_KEYS + 1), "10000 keys"),
+        (b"{" + b'"a":1,' * (MAX_KEYS - 1) + b'"a":1}', b"{" + b'"a":1,' * MAX_KEYS + b'"a":1}', "10000 keys"),
     ],
 )
 def test_values_and_keys_are_counted_outside_strings(most, more, named):

@@ -32,3 +32,13 @@ def test_list_replaces_the_default_and_a_public_server_has_none():
     assert AllowedOrigins(Settings(cors_origins=("https://a.example",))).allows("https://a.example")
     assert not AllowedOrigins(Settings(host="0.0.0.0")).allows("http://localhost:3000")
     assert AllowedOrigins(Settings(host="0.0.0.0", cors_origins=("*",))).allows("http://localhost:3000")
+
+
+def test_request_without_a_host_is_answered(client):
+    """HTTP/1.0 has no Host header, and a browser always sends one."""
+    for host, status in (("", 403), ("evil.example", 403), ("localhost:8080", 200)):
+        assert client.get("/v1/models", headers={"host": host}).status_code == status
+    request = client.build_request("GET", "/v1/models")
+    assert client.send(request).status_code == 200
+    del request.headers["host"]
+    assert client.send(request).status_code == 200

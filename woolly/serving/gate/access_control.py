@@ -92,6 +92,8 @@ class AccessMiddleware:
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """Reject DNS rebinding, where a page's host name resolves to this machine and appears in the Host header."""
+        if "host" not in headers:  # HTTP/1.0; browsers always send it
+            return
         host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
         known = ("localhost", (scope.get("server") or ("",))[0], *self._hosts)
         if host in known or host.endswith(".localhost"):

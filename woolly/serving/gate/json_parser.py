@@ -24,8 +24,17 @@ def _parse(body: bytes) -> Any:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
+    # A dict keeps one of repeated keys, so that they are counted before it is made.
+    has_many = body.count(b":") > MAX_KEYS
+    hook = _object if has_many else None
     try:
-        value = json.loads(text, parse_constant=_reject_constant, parse_int=_parse_int, parse_float=_parse_float)
+        value = json.loads(
+            text,
+            object_pairs_hook=hook,
+            parse_constant=_reject_constant,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+        )
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
@@ -33,13 +42,19 @@ def _parse(body: bytes) -> Any:
         raise ApiError(400, "invalid_json", f"the body is not valid JSON: {error.msg} at {where}") from None
     # These counts are cheap upper bounds; the values are traversed only if a limit could be exceeded.
     n_opened = body.count(b"{") + body.count(b"[")
-    if n_opened + body.count(b",") >= MAX_VALUES or body.count(b":") > MAX_KEYS:
+    if n_opened + body.count(b",") >= MAX_VALUES or has_many:
         _check_size(value)
     if n_opened > MAX_DEPTH:
         _check_depth(value)
     if b"\\u" in body:
         _check_text(value)
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise ApiError(413, "body_too_large", f"an object of the body has more than {MAX_KEYS} keys; send fewer")
+    return dict(pairs)
 
 
 def _check_size(value: Any) -> None:
@@ -53,8 +68,6 @@ def _check_size(value: Any) -> None:
         n_values += len(item)
         if n_values > MAX_VALUES:
             raise ApiError(413, "body_too_large", f"the body has more than {MAX_VALUES} values; send fewer")
-        if isinstance(item, dict) and len(item) > MAX_KEYS:
-            raise ApiError(413, "body_too_large", f"an object of the body has more than {MAX_KEYS} keys; send fewer")
         stack += item.values() if isinstance(item, dict) else item
 
 
