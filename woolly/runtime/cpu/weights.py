@@ -37,6 +37,7 @@ class PackedWeights:
         self._uses = uses
         self._resident: dict[str, npt.NDArray[np.uint8]] = {}
         self._hits = self._misses = 0
+        self._n_bytes = 0  # counted once: servers ask for it with each request
         left = budget
         for _, name, matrices in uses:
             n_bytes = _packed_bytes(tensors[name])
@@ -46,6 +47,7 @@ class PackedWeights:
             for matrix, part in zip(matrices, memory.reshape(len(matrices), -1), strict=True):
                 program.set_packed(matrix, part)
             self._resident[name] = memory
+            self._n_bytes += memory.nbytes
             left = None if left is None else left - n_bytes
 
     def ran(self, first: int, last: int) -> None:
@@ -59,7 +61,7 @@ class PackedWeights:
 
     def stats(self) -> WeightStats:
         """Return the reads from packed memory, the reads that packed again, and the bytes reserved."""
-        return WeightStats(self._hits, self._misses, 0, sum(a.nbytes for a in self._resident.values()))
+        return WeightStats(self._hits, self._misses, 0, self._n_bytes)
 
 
 def _packed_bytes(tensor: Tensor | RowView) -> int:

@@ -7,25 +7,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly import chat
 from woolly.chat import ChatRequest, ReasoningOptions, ToolChoice
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
-from woolly.serving.dialects.sampling_parameters import Items, Sampling
+from woolly.serving.dialects.completions.vendor_fields import MAX_TOP, ChatVendorFields, VendorFields
+from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.generation.token_constraints import TokenConstraints
 from woolly.serving.observability.logs import ignore
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 256
-MAX_TOP = 20  # alternatives per token, OpenAI's limit
-
 _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
 
 _OPENAI_LIMIT = 16  # default max_tokens of a text completion, as in OpenAI's API and vLLM
-
-_MAX_BAD_WORDS = 256  # each is compared with the answer at every token
 
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
@@ -76,28 +71,7 @@ class ResponseFormat(BaseModel):
         return {"type": "object"} if self.schema_ is None else self.schema_
 
 
-class ReasoningSpec(BaseModel):
-    """Reasoning effort."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    effort: str | None = None
-    enabled: bool | None = None
-    summary: str | None = None
-    max_tokens: int | None = Field(None, description="As reasoning_budget.")
-    exclude: bool | None = Field(None, description="Accepted; reasoning is a field of its own.")
-
-
-class ThinkingSpec(BaseModel):
-    """Thinking on or off, in Anthropic's form."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = Field(None, description="As reasoning_budget.")
-
-
-class OpenAIBody(Sampling):
+class OpenAIBody(VendorFields):
     """Fields of chat and text completions."""
 
     model: str | None = Field(None, description="Name of a model; without it, the one that is loaded.")
@@ -106,35 +80,6 @@ class OpenAIBody(Sampling):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="Accepted; nothing depends on it.")
-    return_progress: bool | None = Field(
-        None, description="Chunks of a stream that tell how much of the prompt is computed."
-    )
-    verbose: bool | None = Field(None, description="Adds __verbose to the reply: the prompt as the model reads it.")
-    id_slot: int | None = Field(
-        None, ge=-1, description="The slot that remembers the request's tokens, as /slots has it."
-    )
-    timings_per_token: bool | None = Field(None, description="Timings in every chunk of a stream.")
-
-    # vLLM's fields.
-    prompt_logprobs: int | None = Field(
-        None, ge=0, le=MAX_TOP, description="Alternatives to each token of the prompt, in prompt_logprobs of the reply."
-    )
-    return_token_ids: bool | None = Field(None, description="Ids of the prompt and of the answer in the reply.")
-    return_tokens_as_token_ids: bool | None = Field(None, description="Log-probabilities name tokens token_id:N.")
-    allowed_token_ids: Items[int] | None = Field(None, min_length=1, description="The only tokens that may come.")
-    bad_words: Items[str] | None = Field(None, max_length=_MAX_BAD_WORDS, description="Texts that may not come.")
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="Tokens of the prompt that are kept, from its end; -1: as many as the context holds."
-    )
-    include_stop_str_in_output: bool | None = Field(None, description="The text of `stop` that ended the answer too.")
-
-    @property
-    def token_constraints(self) -> TokenConstraints:
-        """Constraints on token ids, which need the vocabulary of the model."""
-        allowed = None if self.allowed_token_ids is None else tuple(self.allowed_token_ids)
-        return TokenConstraints(
-            allowed, tuple(word for word in self.bad_words or () if word), self.truncate_prompt_tokens
-        )
 
     @property
     def has_continuous_usage(self) -> bool:
@@ -150,12 +95,7 @@ class OpenAIBody(Sampling):
         """Raise ApiError for values that contradict each other."""
         if self.n is not None and not 1 <= self.n <= MAX_CHOICES:
             raise invalid_param("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
-        if self.prompt_logprobs is not None and self.stream:
-            raise invalid_param("prompt_logprobs", "a stream does not carry them; leave stream out")
-        if self.truncate_prompt_tokens == 0:
-            raise invalid_param(
-                "truncate_prompt_tokens", "it is 0; a number of tokens, or -1 for all that fit, was expected"
-            )
+        self.check_vendor_fields(is_stream=bool(self.stream))
         if self.stream_options is not None:
             if not self.stream:
                 raise invalid_param("stream_options", "it is given, but stream is not true")
@@ -169,33 +109,18 @@ class OpenAIBody(Sampling):
         return self.params(defaults, **overrides)
 
 
-class ChatBody(OpenAIBody):
-    """The body of /v1/chat/completions."""
+class ChatBody(ChatVendorFields, OpenAIBody):
+    """The body of /v1/chat/completions: OpenAI's fields. Those of other servers are in vendor_fields.py."""
 
     messages: Items[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, description="As max_tokens.")
     wants_logprobs: bool | None = Field(None, alias="logprobs")
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
-    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     tools: Items[ToolSpec] | None = None
     tool_choice: str | ChoiceSpec | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = Field(None, description="For models whose template takes it, or can switch it off.")
-    reasoning: ReasoningSpec | None = Field(None, description="As reasoning_effort, in the words of OpenRouter.")
-    thinking: ThinkingSpec | bool | None = Field(None, description="Whether the model thinks, as others have it.")
-    enable_thinking: bool | None = Field(None, description="As in chat_template_kwargs.")
-    reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
-        None, description="none leaves reasoning in the text."
-    )
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Switches of the model's chat template.")
-    continue_final_message: bool | None = Field(
-        None, description="Whether the answer continues the assistant's last message; without it, as llama-server does."
-    )
-    add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message, as in vLLM.")
-
-    echo: bool | None = Field(None, description="The text that the answer continues before it, as vLLM has it.")
-
     store: bool | None = None
     metadata: dict[str, str] | None = Field(None, description="Accepted; nothing depends on it.")
     service_tier: str | None = None
@@ -262,16 +187,14 @@ class ChatBody(OpenAIBody):
                 defaults,
                 max_tokens=self.max_completion_tokens,
                 logprobs=logprobs,
-                reasoning_budget=self._budget(),
+                reasoning_budget=self.budget,
                 **overrides,
             ),
             choice,
             schema,
-            ReasoningOptions(
-                self._effort(), None if self.reasoning_format is None else self.reasoning_format != "none"
-            ),
-            variables=self._variables(),
-            continue_final=self._continues(talk[-1], is_bound=schema is not None or choice.is_enforced),
+            ReasoningOptions(self.effort, None if self.reasoning_format is None else self.reasoning_format != "none"),
+            variables=self.variables,
+            continue_final=self.continues(talk[-1], is_bound=schema is not None or choice.is_enforced),
             tell_schema=bool(self.tell_schema),
         )
 
@@ -295,44 +218,6 @@ class ChatBody(OpenAIBody):
             new = error.param or "tools"
             old = new.replace("tool_choice", "function_call").replace("tools", "functions").replace(".function.", ".")
             raise invalid_param(old, error.message.removeprefix(f"{new}: ")) from None
-
-    def _effort(self) -> str | None:
-        """Return the reasoning effort, from any of its field names."""
-        if self.reasoning_effort is not None:
-            return self.reasoning_effort
-        if self.reasoning is not None and self.reasoning.enabled is not False:
-            return self.reasoning.effort
-        return "none" if self.reasoning is not None or self._thinks is False else None
-
-    def _budget(self) -> int | None:
-        """Return the maximum reasoning tokens, from any of its field names."""
-        if self.reasoning_budget is not None:
-            return self.reasoning_budget
-        if self.reasoning is not None and self.reasoning.max_tokens is not None:
-            return self.reasoning.max_tokens
-        return self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSpec) else None
-
-    @property
-    def _thinks(self) -> bool | None:
-        """Return True or False if fields of other APIs switch reasoning on or off; None without them."""
-        if self.enable_thinking is not None or self.thinking is None:
-            return self.enable_thinking
-        return self.thinking if isinstance(self.thinking, bool) else self.thinking.type != "disabled"
-
-    def _variables(self) -> dict[str, Any]:
-        """Return the template variables."""
-        return ({"enable_thinking": True} if self._thinks else {}) | (self.chat_template_kwargs or {})
-
-    def _continues(self, last: chat.Message, *, is_bound: bool) -> bool:
-        """Return True if the answer continues the last message: on request, or after an assistant message."""
-        wanted, begins = self.continue_final_message, self.add_generation_prompt
-        if wanted is not None and wanted is begins:
-            raise invalid_param(
-                "continue_final_message", f"it and add_generation_prompt are both {str(begins).lower()}"
-            )
-        if wanted is None and begins is None:
-            return last.role == "assistant" and not last.calls and bool(last.content or last.reasoning) and not is_bound
-        return bool(wanted) or begins is False
 
 
 class CompletionBody(OpenAIBody):
