@@ -10,11 +10,10 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.chat import ChatRequest, Message
 from woolly.errors import StoreError
 from woolly.llm.presets import load_of
-from woolly.serving import Generator, ModelManager, Settings
+from woolly.serving import ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import manager as manager_module
 from woolly.serving.model_manager.served_names import ServedNames
-from woolly.serving.observability.metrics import Stats
 from woolly.serving.settings.configuration import read_settings
 
 NAMES = """
@@ -210,16 +209,17 @@ def test_adapter_paths_are_relative_to_the_settings_file(tmp_path):
 
 
 def test_name_may_set_thinking(folder):
-    generator = Generator(Settings(), manager(folder, NAMES), Stats())
+    models = manager(folder, NAMES)
     template = SimpleNamespace(reads=lambda name: name == "enable_thinking")
-    slot = SimpleNamespace(model=SimpleNamespace(template=template))
+    llm = SimpleNamespace(template=template, preset=None)
     chat = ChatRequest(messages=(Message("user", "Hi"),))
 
     async def story():
-        named = await generator.with_derived_defaults(chat, "cold", slot)
+        named = with_defaults(chat, llm, Settings(), await models.find_derived("cold"))
         assert named.reasoning.effort == "none" and named.messages[0].content == "Be brief."
-        assert generator._with_reasoning(chat, slot, "on").variables == {"enable_thinking": True}
-        assert await generator.with_derived_defaults(chat, "plain", slot) == chat
+        assert with_defaults(chat, llm, Settings(reasoning="on")).variables == {"enable_thinking": True}
+        plain = with_defaults(chat, llm, Settings(), await models.find_derived("plain"))
+        assert plain == with_defaults(chat, llm, Settings())
 
     asyncio.run(story())
 

@@ -6,13 +6,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
 from typing import Any
 
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
-from woolly.chat import ChatRequest, Layout
+from woolly.chat import ChatRequest
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk, ChatReader
 from woolly.serving.dialect import ChatDialect, Dialect, ReplyContext
@@ -23,8 +22,7 @@ from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.generation.sse import EventStreamResponse
 from woolly.serving.generation.token_constraints import UNCONSTRAINED
-from woolly.serving.model_manager.loaded_model import ModelSlot
-from woolly.serving.observability.logs import ignore, log
+from woolly.serving.observability.logs import log
 
 
 async def answer_chat(
@@ -96,7 +94,7 @@ async def open_chat(
     load_seconds = time.monotonic() - started
     names = {"prompt": "messages", **dialect.fields}
     try:
-        layout = await lay_out_chat(generator, chat, slot, model)
+        layout = await generator.lay_out(chat, slot, model)
         if layout.made_of is not None:  # the client never saw the grammar
             names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
         generation = GenerationRequest(
@@ -115,22 +113,6 @@ async def open_chat(
         raise to_api_error(error, names) from error
     reader = ChatReader(layout, running.requests)
     return ReplyContext(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
-
-
-async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: ModelSlot, model: str | None) -> Layout:
-    """Return the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
-
-    Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.
-    """
-    chat = await generator.with_derived_defaults(chat, model, slot)
-    try:
-        return await generator.lay_out(chat, slot)
-    except RequestError as error:
-        if error.field != "reasoning_effort" or chat.reasoning.effort == "none":
-            raise
-        ignore("reasoning_effort (the model has no such switch)")
-        plain = replace(chat, reasoning=replace(chat.reasoning, effort=None))
-        return await generator.lay_out(plain, slot)
 
 
 def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:

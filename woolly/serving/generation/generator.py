@@ -13,29 +13,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from woolly.chat import ChatRequest, Layout, Modalities, ReasoningOptions, lay_out
+from woolly.chat import ChatRequest, Layout, Modalities, lay_out
 from woolly.chat.media import has_media
 from woolly.engine import Hook, Request
 from woolly.engine.threads.chunk_queue import LoopNotifier
 from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
-from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.multimodal import Prompt
 from woolly.sampling import SamplingParams
 from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.usage_meter import UsageMeter
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.generation.admission import Admission, Admitted
+from woolly.serving.generation.prompt_length import check_characters, check_length, check_text
 from woolly.serving.generation.read_ahead_tasks import ReadAheadTasks
+from woolly.serving.generation.request_defaults import with_defaults
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.slots import SlotTable
 from woolly.serving.generation.thread_pool import run_in_thread, start_task
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.served_names import reasoning_of
-from woolly.serving.observability.logs import log
+from woolly.serving.observability.logs import ignore, log
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.observability.request_history import answer_log, record_answer
 from woolly.serving.settings.table import Settings
@@ -46,14 +46,6 @@ request_priority: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 
 # Group of the requests of the current task (`Request.group`); None: each request has a separate turn.
 fairness_group: ContextVar[int | None] = ContextVar("woolly_fairness_group", default=None)
-
-# Fields that hold images, audio and files in the bodies of dialects: their characters are no tokens.
-_MEDIA_KEYS = frozenset(
-    {
-        *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
-        *("file", "file_data", "video_url"),
-    }
-)
 
 _DEFAULT_CONCURRENT = 16  # concurrent answers before a model is loaded
 
@@ -153,55 +145,33 @@ class Generator:
                 slot = await stack.enter_async_context(self._models.use(generation.model))
             yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
-    async def with_derived_defaults(self, chat: ChatRequest, model: str | None, slot: ModelSlot) -> ChatRequest:
-        """Return the conversation with the defaults of a derived model: system prompt, reasoning."""
-        made = await self._models.find_derived(model)
-        return with_system(made, self._with_reasoning(chat, slot, reasoning_of(made)))
+    async def lay_out(self, chat: ChatRequest, slot: ModelSlot, model: str | None) -> Layout:
+        """Render a conversation with the model's template, off the event loop. `model`: the name in the request.
 
-    async def lay_out(self, chat: ChatRequest, slot: ModelSlot) -> Layout:
-        """Render the conversation with the model's template, off the event loop."""
-        llm, asked = slot.model, self.with_server_defaults(chat, slot)
-        pool = self.media_pool if has_media(asked.messages) else None
-        return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
+        Agents always send a reasoning effort: it is ignored if the template has no such switch, unless it is "none".
+        """
+        derived = await self._models.find_derived(model)
+        try:
+            return await self._render(with_defaults(chat, slot.model, self._settings, derived), slot.model)
+        except RequestError as error:
+            if error.field != "reasoning_effort" or chat.reasoning.effort in (None, "none"):
+                raise
+        ignore("reasoning_effort (the model has no such switch)")
+        plain = with_system(derived, replace(chat, reasoning=replace(chat.reasoning, effort=None)))
+        return await self._render(with_defaults(plain, slot.model, self._settings), slot.model)
+
+    async def _render(self, chat: ChatRequest, llm: LLM) -> Layout:
+        pool = self.media_pool if has_media(chat.messages) else None
+        return await run_in_thread(lay_out, chat, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
+
+    def with_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
+        """Return a conversation with the defaults of the model's preset and the server."""
+        return with_defaults(chat, slot.model, self._settings)
 
     def load_modalities(self, llm: LLM) -> Modalities | None:
         """Return the modalities of a model with the server's rule for remote URLs; None for a text model."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
-
-    def with_server_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
-        """Return the conversation with defaults of the server's settings and the model's preset.
-
-        A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
-        """
-        settings, llm, wanted = self._settings, slot.model, chat.reasoning
-        template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
-        chat = self._with_reasoning(chat, slot, settings.reasoning)
-        effort, is_split, variables = chat.reasoning.effort, wanted.is_split, dict(chat.variables)
-        if is_split is None:
-            is_split = settings.reasoning_format != "none"
-        for name, value in settings.template_variables.items():
-            if template.reads(name):
-                variables.setdefault(name, value)
-        asked = replace(
-            chat,
-            reasoning=ReasoningOptions(effort, is_split),
-            variables=variables,
-            pdf_pages=settings.pdf_pages,
-            allows_remote=settings.allow_remote_images,
-        )
-        return with_system(llm.preset, asked)
-
-    def _with_reasoning(self, chat: ChatRequest, slot: ModelSlot, reasoning: str) -> ChatRequest:
-        """Return the conversation with reasoning on or off, unless it says so itself or the word is auto."""
-        if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
-            return chat
-        if reasoning == "off":
-            return replace(chat, reasoning=replace(chat.reasoning, effort="none"))
-        template = slot.model.template.for_tools if chat.tools.mode != "none" else slot.model.template
-        if not template.reads("enable_thinking"):
-            return chat
-        return replace(chat, variables={**chat.variables, "enable_thinking": True})
 
     async def defaults_for(self, model: str | None) -> SamplingParams:
         """Return the default parameters of a request: the preset's of the model, else the server's."""
@@ -259,16 +229,12 @@ class Generator:
                 self._models.discard(slot)
 
     def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
-        """ApiError 400 if the texts among JSON values are too long for any prompt, before work is done for them.
-
-        Texts that are slightly too long pass: tokenizing them shows by how much.
-        """
-        n = _n_characters(values)
-        _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
+        """Raise ApiError 400 if the texts among JSON values are too long for any prompt; see prompt_length.py."""
+        check_characters(values, self._max_prompt(llm))
 
     def check_text(self, llm: LLM, text: str) -> None:
-        """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
-        _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
+        """Raise ApiError 400 if a prompt is too long for counting tokens: files become text in the layout."""
+        check_text(text, self._max_prompt(llm))
 
     async def count_tokens(self, layout: Layout, slot: ModelSlot) -> int:
         """Return the tokens of a layout, counted off the event loop; errors as `check_text`."""
@@ -344,7 +310,7 @@ class Generator:
             self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
         if isinstance(prompt, Layout):
             layout = replace(prompt, params=constraints.bind(prompt.params, llm.tokenizer))
-            _check_length(f"has {len(generation.context_ids)} tokens", len(generation.context_ids), most)
+            check_length(f"has {len(generation.context_ids)} tokens", len(generation.context_ids), most)
             requests = llm.prepare_layout(
                 layout, generation.context_ids, partial(constraints.cut, most=most), **options
             )
@@ -352,10 +318,10 @@ class Generator:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
             ids = tuple(constraints.cut(cast("tuple[int, ...]", prompt), most))  # rows of an audio clip pass as ids do
-            _check_length(f"has {len(ids)} tokens", len(ids), most)
+            check_length(f"has {len(ids)} tokens", len(ids), most)
             params = constraints.bind(generation.params, llm.tokenizer)
             (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)
-        _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
+        check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests
 
 
@@ -370,29 +336,3 @@ def _cancelled_if_closed(llm: LLM) -> Iterator[None]:
         except RequestError:
             raise answer_cancelled() from None
         raise
-
-
-def _n_characters(values: Iterable[Any]) -> int:
-    """Return the number of characters of all texts in JSON values."""
-    n = 0
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            n += len(value)
-        elif isinstance(value, Mapping):
-            stack += (one for key, one in value.items() if key not in _MEDIA_KEYS)
-        elif isinstance(value, (list, tuple)):
-            stack += value
-    return n
-
-
-def _check_length(what: str, n_tokens: int, most: int) -> None:
-    if n_tokens > most:
-        raise ApiError(
-            400,
-            "context_length_exceeded",
-            f"the prompt {what}, and this server takes at most {most} tokens; shorten it",
-            param="prompt",
-            exceeds=(n_tokens, most),
-        )

@@ -15,7 +15,7 @@ from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
 from woolly.serving.dialects.anthropic.context import Edited, edit_messages
 from woolly.serving.dialects.anthropic.messages import Message
 from woolly.serving.dialects.anthropic.replies import Form
-from woolly.serving.dialects.reply import answer_chat, lay_out_chat
+from woolly.serving.dialects.reply import answer_chat
 from woolly.serving.errors import to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -75,7 +75,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [_texts(body)])
         try:
-            layout = await lay_out_chat(generator, chat, slot, body.model)
+            layout = await generator.lay_out(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **dialect_of(request).fields}) from error
         return await generator.count_tokens(layout, slot)

@@ -16,7 +16,7 @@ from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedB
 from woolly.serving.dialects.gemini.contents import text_of
 from woolly.serving.dialects.gemini.replies import Form
 from woolly.serving.dialects.google_models import google_model
-from woolly.serving.dialects.reply import answer_chat, json_reply, lay_out_chat
+from woolly.serving.dialects.reply import answer_chat, json_reply
 from woolly.serving.errors import invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -57,7 +57,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
         texts = asked.model_dump(include={"contents", "system_instruction", "tools"})
         generator.check_characters(slot.model, [texts])
         try:
-            layout = await lay_out_chat(generator, chat, slot, model)
+            layout = await generator.lay_out(chat, slot, model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "contents", **dialect_of(request).fields}) from error
         n_tokens = await generator.count_tokens(layout, slot)

@@ -11,7 +11,6 @@ from woolly.errors import RequestError
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
-from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
@@ -56,7 +55,7 @@ async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
         try:
-            layout = await lay_out_chat(generator, chat, slot, body.model)
+            layout = await generator.lay_out(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
         n_tokens = await generator.count_tokens(layout, slot)

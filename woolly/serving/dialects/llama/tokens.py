@@ -87,7 +87,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
                 variables=body.chat_template_kwargs or {},
                 continue_final=body.continue_final_message,
             )
-            chat = generator.with_server_defaults(asked, slot)
+            chat = generator.with_defaults(asked, slot)
         pool = generator.media_pool if chat is not None and has_media(chat.messages) else None
         check = partial(generator.check_text, slot.model)
         return await run_in_thread(
@@ -121,7 +121,7 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         generator.check_characters(slot.model, given.values())
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
-        shown, modalities = generator.with_server_defaults(chat, slot), generator.load_modalities(llm)
+        shown, modalities = generator.with_defaults(chat, slot), generator.load_modalities(llm)
         pool = generator.media_pool if has_media(shown.messages) else None
         return {"prompt": await run_in_thread(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
 

@@ -16,7 +16,7 @@ from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.embeddings.bodies import RerankBody
 from woolly.serving.dialects.embeddings.embeddings import embed_texts
 from woolly.serving.dialects.embeddings.ranking import rank
-from woolly.serving.dialects.reply import lay_out_chat, open_chat
+from woolly.serving.dialects.reply import open_chat
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
@@ -141,7 +141,7 @@ async def _count(request: Request, body: CountBody) -> Mapping[str, Any]:
         generator.check_characters(slot.model, (body.text,))
         chat = ChatRequest((Message("user", body.text),))
         async with generator.texts:
-            layout = await lay_out_chat(generator, chat, slot, body.model)
+            layout = await generator.lay_out(chat, slot, body.model)
             n_message, n_text = await run_in_thread(_lengths, slot.model, layout.text, body.text)
     return {"text_tokens": n_text, "message_tokens": n_message, "context": slot.model.ctx, "model": slot.info.name}
 

@@ -14,7 +14,6 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import current_account
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
-from woolly.serving.dialects.reply import lay_out_chat
 from woolly.serving.errors import ApiError, feature_disabled, to_api_error
 from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
@@ -94,7 +93,7 @@ async def _read(
     layouts = []
     async with generator.read_ahead_tasks.layouts:
         for chat in chats:
-            layout = await lay_out_chat(generator, chat, slot, model)
+            layout = await generator.lay_out(chat, slot, model)
             generator.check_text(slot.model, layout.text)
             if task.ended:
                 return

@@ -18,7 +18,7 @@ from woolly.llm import ChatChunk
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
-from woolly.serving.dialects.reply import lay_out_chat, open_chat
+from woolly.serving.dialects.reply import open_chat
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.errors import ApiError, invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
@@ -52,7 +52,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
         n_dropped = 0
         while True:
             try:
-                layout = await lay_out_chat(generator, asked, slot, model)
+                layout = await generator.lay_out(asked, slot, model)
             except RequestError as error:
                 raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
             n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized

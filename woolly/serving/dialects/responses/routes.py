@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.errors import RequestError
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.reply import answer_chat, json_reply, lay_out_chat, stream_reply
+from woolly.serving.dialects.reply import answer_chat, json_reply, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
 from woolly.serving.dialects.responses.bodies import ResponseBody
 from woolly.serving.dialects.responses.compaction import compacted, noting, reject_with_trigger, without_trigger
@@ -111,7 +111,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [items, body.instructions, body.tools])
         try:
-            layout = await lay_out_chat(generator, chat, slot, body.model)
+            layout = await generator.lay_out(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
         return {"object": "response.input_tokens", "input_tokens": await generator.count_tokens(layout, slot)}

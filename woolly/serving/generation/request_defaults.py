@@ -1,0 +1,48 @@
+"""Defaults of a conversation: those of the name in the request, of the model's preset and of the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.llm import LLM
+from woolly.llm.presets import with_system
+from woolly.serving.model_manager.served_names import reasoning_of
+from woolly.serving.settings.table import Settings
+from woolly.store import Preset
+from woolly.templates import ChatTemplate
+
+
+def with_defaults(chat: ChatRequest, llm: LLM, settings: Settings, derived: Preset | None = None) -> ChatRequest:
+    """Return a conversation with what it leaves open: from a derived model, then the model's preset, then the server.
+
+    A variable of --chat-template-kwargs that the template does not read is left out: models have different ones.
+    """
+    template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
+    asked = with_system(derived, _with_reasoning(chat, template, reasoning_of(derived)))
+    asked = _with_reasoning(asked, template, settings.reasoning)
+    is_split, variables = chat.reasoning.is_split, dict(asked.variables)
+    if is_split is None:
+        is_split = settings.reasoning_format != "none"
+    for name, value in settings.template_variables.items():
+        if template.reads(name):
+            variables.setdefault(name, value)
+    asked = replace(
+        asked,
+        reasoning=ReasoningOptions(asked.reasoning.effort, is_split),
+        variables=variables,
+        pdf_pages=settings.pdf_pages,
+        allows_remote=settings.allow_remote_images,
+    )
+    return with_system(llm.preset, asked)
+
+
+def _with_reasoning(chat: ChatRequest, template: ChatTemplate, reasoning: str) -> ChatRequest:
+    """Return a conversation with reasoning on or off, unless it says so itself or the word is auto."""
+    if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
+        return chat
+    if reasoning == "off":
+        return replace(chat, reasoning=replace(chat.reasoning, effort="none"))
+    if not template.reads("enable_thinking"):
+        return chat
+    return replace(chat, variables={**chat.variables, "enable_thinking": True})
