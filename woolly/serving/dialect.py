@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
-import fastapi
 from starlette.datastructures import State
 from starlette.requests import HTTPConnection
 
@@ -16,6 +15,7 @@ from woolly.llm import ChatChunk
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.sse import sse_event
+from woolly.serving.router import APIRouter
 
 HealthReport = Literal[
     "health", "status", "ready", "live"
@@ -29,7 +29,7 @@ class Dialect(Protocol):
     prefix: str  # of the paths whose errors have this dialect's shape
     aliases: tuple[str, ...] = ()  # additional prefixes
     pattern: re.Pattern[str] | None = None  # additional paths, below the prefix of another dialect
-    router: fastapi.APIRouter
+    router: APIRouter
     health: Mapping[str, HealthReport] = {}  # by path; answered without a key
     metrics: tuple[str, ...] = ()  # paths
     polled: tuple[str, ...] = ()  # polled paths

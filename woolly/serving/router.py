@@ -1,17 +1,21 @@
-"""APIRouter: FastAPI's router, whose routes take the JSON that the gate has parsed."""
+"""APIRouter: the routes of a part of the server, which take the JSON that the gate has parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-import fastapi
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute
+from starlette.routing import BaseRoute
 
 from woolly.serving.errors import ApiError
 from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 _MAX_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
 
@@ -57,8 +61,101 @@ class ParsedRoute(APIRoute):
         return handle_parsed
 
 
-class APIRouter(fastapi.APIRouter):
-    """A router of ParsedRoutes."""
+@dataclass(frozen=True)
+class _Declared:
+    """A route as its file declares it."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"route_class": ParsedRoute, **options})
+    path: str
+    endpoint: Callable[..., Any]
+    methods: tuple[str, ...]  # none: a WebSocket
+    options: Mapping[str, Any]
+
+
+class APIRouter:
+    """Routes of a part of the server. FastAPI analyzes each once, when `add_to` adds them to the app.
+
+    FastAPI's own router analyzes a route when it is declared and again when its router is included, and resolves nested
+    routers for each request.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        tags: Sequence[str] = (),
+        include_in_schema: bool = True,
+        lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+    ) -> None:
+        self._prefix, self._tags, self._is_in_schema, self.lifespan = prefix, list(tags), include_in_schema, lifespan
+        self._parts: list[_Declared | BaseRoute | APIRouter] = []
+
+    def api_route(self, path: str, *, methods: Sequence[str], **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare the decorated function a route; `options` are those of FastAPI."""
+
+        def declare(endpoint: Endpoint) -> Endpoint:
+            self._parts.append(_Declared(path, endpoint, tuple(methods), options))
+            return endpoint
+
+        return declare
+
+    def get(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a GET route."""
+        return self.api_route(path, methods=["GET"], **options)
+
+    def head(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a HEAD route."""
+        return self.api_route(path, methods=["HEAD"], **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a POST route."""
+        return self.api_route(path, methods=["POST"], **options)
+
+    def put(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a PUT route."""
+        return self.api_route(path, methods=["PUT"], **options)
+
+    def patch(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a PATCH route."""
+        return self.api_route(path, methods=["PATCH"], **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        """Declare a DELETE route."""
+        return self.api_route(path, methods=["DELETE"], **options)
+
+    def websocket(self, path: str) -> Callable[[Endpoint], Endpoint]:
+        """Declare a WebSocket."""
+        return self.api_route(path, methods=[])
+
+    def add_route(self, route: BaseRoute) -> None:
+        """Add a route that is made already."""
+        self._parts.append(route)
+
+    def include_router(self, router: APIRouter) -> None:
+        """Add the routes of another router, at its place in the order."""
+        self._parts.append(router)
+
+    def lifespans(self) -> Iterator[Callable[[FastAPI], AbstractAsyncContextManager[None]]]:
+        """Yield the lifespans of this router and of those it includes."""
+        if self.lifespan is not None:
+            yield self.lifespan
+        for part in self._parts:
+            if isinstance(part, APIRouter):
+                yield from part.lifespans()
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes to an app."""
+        app.router.routes.extend(self._routes("", [], True))
+
+    def _routes(self, prefix: str, tags: list[str], is_in_schema: bool) -> Iterator[BaseRoute]:
+        prefix, tags, is_in_schema = prefix + self._prefix, [*tags, *self._tags], is_in_schema and self._is_in_schema
+        for part in self._parts:
+            if isinstance(part, APIRouter):
+                yield from part._routes(prefix, tags, is_in_schema)
+            elif not isinstance(part, _Declared):
+                yield part
+            elif not part.methods:
+                yield APIWebSocketRoute(prefix + part.path, part.endpoint)
+            else:
+                options = dict(part.options)
+                options["include_in_schema"] = is_in_schema and options.get("include_in_schema", True)
+                yield ParsedRoute(prefix + part.path, part.endpoint, methods=[*part.methods], tags=[*tags], **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -90,7 +90,11 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
         end_traces: Callable[[], None] | None = None
         if (endpoint := settings.otlp_endpoint) is not None:
             app.state.traces, end_traces = open_traces(endpoint, __version__)
-        yield
+        async with AsyncExitStack() as stack:
+            for dialect in dialects:
+                for part in dialect.router.lifespans():
+                    await stack.enter_async_context(part(app))
+            yield
         app.state.generator.stop()
         app.state.generator.media_pool.shutdown(wait=False, cancel_futures=True)
         await app.state.batches.stop()
@@ -140,13 +144,12 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
 
     for kind in (ApiError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _reply)
-    app.include_router(health_router(dialects))
-    app.include_router(_metrics_router(dialects))
-    for dialect in dialects:
-        app.include_router(dialect.router)
     folder = None if settings.path is None else Folder(settings.path)
+    routers = [health_router(dialects), _metrics_router(dialects), *(dialect.router for dialect in dialects)]
     if folder is None:
-        app.include_router(web.create_router(has_page=settings.webui))
+        routers.append(web.create_router(has_page=settings.webui))
+    for router in routers:
+        router.add_to(app)
     describe(app)
     add_reference(app)
 

@@ -46,7 +46,7 @@ class Mcp(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["mcp"], lifespan=_lifespan)
-        self.router.routes.append(Route("/mcp", McpRoute(), methods=["POST"], include_in_schema=False))
+        self.router.add_route(Route("/mcp", McpRoute(), methods=["POST"], include_in_schema=False))
         self.router.include_router(page_tools.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

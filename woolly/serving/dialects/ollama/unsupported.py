@@ -25,7 +25,7 @@ async def _reject(request: Request) -> None:
 
 
 for _method, _path in _SENTENCES:
-    router.add_api_route(_path, _reject, methods=[_method])
+    router.api_route(_path, methods=[_method])(_reject)
 
 
 @router.head("/api/blobs/{digest}")
