@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from woolly.serving.generation.generator import GenerationRequest, Generator
     from woolly.serving.generation.running_request import RunningRequest
     from woolly.serving.lifecycle.app import create_app
-    from woolly.serving.model_manager.catalog import ModelInfo
     from woolly.serving.model_manager.manager import ModelManager
+    from woolly.serving.model_manager.model_info import ModelInfo
     from woolly.serving.settings.configuration import read_settings
     from woolly.serving.settings.table import Settings
 

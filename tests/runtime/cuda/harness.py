@@ -13,7 +13,7 @@ from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.ops.attention import is_far
-from woolly.runtime.gpu.batch import is_apart
+from woolly.runtime.gpu.batch_checks import is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Array, Emitter, Fill
 from woolly.runtime.rope_tables import RopeTables

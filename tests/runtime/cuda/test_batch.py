@@ -11,7 +11,8 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch
-from woolly.runtime.gpu.batch import BATCH, BatchSlot, check_batch, is_apart
+from woolly.runtime.gpu.batch import BATCH, BatchSlot
+from woolly.runtime.gpu.batch_checks import check_batch, is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.weight_views import Views

@@ -12,6 +12,7 @@ from woolly.errors import StoreError
 from woolly.llm.presets import load_of
 from woolly.serving import ModelManager, Settings
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.request_defaults import with_defaults
 from woolly.serving.model_manager import manager as manager_module
 from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.settings.configuration import read_settings

@@ -19,7 +19,8 @@ from woolly.plan import Plan, Value
 from woolly.plan.passes import append
 from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.batch import Batch
-from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
+from woolly.runtime.gpu.batch import BatchSlot, bucket
+from woolly.runtime.gpu.batch_checks import check_batch, is_apart
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.kernels import LogitRanker
 from woolly.runtime.gpu.memory_requirements import ALIGNMENT, USUAL_ROWS

@@ -21,8 +21,8 @@ from woolly.serving.batches.row_client import RowDeferred, RowReply, send_row
 from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.generation.thread_pool import run_in_thread, start_task
-from woolly.serving.model_manager.catalog import Capability
 from woolly.serving.model_manager.loaded_model import ModelSlot
+from woolly.serving.model_manager.model_info import Capability
 from woolly.serving.settings.table import Settings
 
 _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.model_info import ModelInfo
 
 
 def is_google(request: Request) -> bool:

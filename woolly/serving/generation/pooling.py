@@ -22,8 +22,8 @@ from woolly.serving.errors import ApiError, answer_cancelled, model_changed, to_
 from woolly.serving.gate.request_id import client_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.thread_pool import run_in_thread, start_task
-from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.model_info import Capability, ModelInfo
 from woolly.serving.observability.logs import log
 from woolly.store import Purpose, models_for
 

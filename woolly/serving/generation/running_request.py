@@ -14,7 +14,7 @@ from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
 
 if TYPE_CHECKING:
-    from woolly.serving.model_manager.catalog import ModelInfo
+    from woolly.serving.model_manager.model_info import ModelInfo
     from woolly.tokens import Tokenizer
 
 

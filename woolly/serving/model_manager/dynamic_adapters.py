@@ -12,9 +12,10 @@ from woolly.errors import WoollyError
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.thread_pool import start_task
-from woolly.serving.model_manager.catalog import ModelCatalog, ModelInfo
+from woolly.serving.model_manager.catalog import ModelCatalog
 from woolly.serving.model_manager.eviction import check_adapter_memory
 from woolly.serving.model_manager.loaded_model import ModelSlot
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.model_manager.resolver import RESERVED
 from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import log

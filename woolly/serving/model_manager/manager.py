@@ -17,7 +17,7 @@ from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions
 from woolly.serving.errors import ApiError, server_stopping
 from woolly.serving.generation.thread_pool import start_task
-from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo, name_taken, same_file
+from woolly.serving.model_manager.catalog import ModelCatalog, name_taken, same_file
 from woolly.serving.model_manager.device_failures import DeviceFailures
 from woolly.serving.model_manager.dynamic_adapters import DynamicAdapters
 from woolly.serving.model_manager.eviction import check_reload, choose_evictions
@@ -30,6 +30,7 @@ from woolly.serving.model_manager.loader import (
     warn_missing_template,
     with_client_config,
 )
+from woolly.serving.model_manager.model_info import Capability, ModelInfo
 from woolly.serving.model_manager.resolver import NO_MODEL as NO_MODEL
 from woolly.serving.model_manager.resolver import ModelResolver, is_allowed
 from woolly.serving.model_manager.served_names import KeepAlive, ServedNames

@@ -9,8 +9,8 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
 from woolly.multimodal.processing.video import video_sampling
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.loaded_model import ModelSlot
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 

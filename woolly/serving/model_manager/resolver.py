@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from woolly.errors import StoreError
 from woolly.serving.accounts.account import current_account, is_model_allowed
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo
+from woolly.serving.model_manager.catalog import ModelCatalog
 from woolly.serving.model_manager.loaded_model import ModelSlot
+from woolly.serving.model_manager.model_info import Capability, ModelInfo
 from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import ignore
 from woolly.serving.settings.table import Settings

@@ -23,7 +23,7 @@ from typing import Any
 from woolly.errors import StoreError
 from woolly.llm.presets import defaults_of, load_of
 from woolly.sampling import SamplingParams
-from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.observability.logs import log
 from woolly.store import Preset, find_preset, list_derived, read_presets
 

@@ -13,7 +13,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.f64_math import log_double, slopes_of
-from woolly.runtime.gpu.batch import MAX_CONTEXT
+from woolly.runtime.gpu.batch_checks import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room

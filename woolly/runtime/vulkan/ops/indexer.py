@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
-from woolly.runtime.gpu.batch import MAX_CONTEXT
+from woolly.runtime.gpu.batch_checks import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room

@@ -9,9 +9,9 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.gate.request_id import check_admin
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import llama_server_model
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

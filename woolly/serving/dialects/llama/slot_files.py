@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from woolly.serving.errors import ApiError, invalid_param
-from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.store.safe_files import atomic_write, open_regular_file, read_regular_file
 
 _MAGIC = b"WOOLSLOT"

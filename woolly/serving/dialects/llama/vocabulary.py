@@ -11,8 +11,8 @@ from woolly.chat.tools.prompt import knows_tools
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.settings.table import Settings
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer

@@ -14,9 +14,9 @@ from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.request_id import check_admin
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities, supports_video
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.router import APIRouter
 
 _MODALITIES = (("image", "vision"), ("audio", "audio"))  # modalities of a model, and their names here

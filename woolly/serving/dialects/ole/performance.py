@@ -14,8 +14,8 @@ from woolly.measure.live_benchmark import Benchmarked, TestType, run_benchmark
 from woolly.serving.dialects.ole.engine_stats import Bandwidth, engine_stats, memory_mb, optimizations
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.thread_pool import SharedTask, run_in_thread
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings

@@ -25,8 +25,8 @@ from woolly.serving.dialects.reply import answer_chat, json_reply, stream_reply
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.request_id import check_admin, client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 

@@ -19,9 +19,9 @@ from woolly.gguf import open_gguf
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
 from woolly.serving.dialects.reply import json_reply
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.model_manager.resolver import is_allowed
 from woolly.serving.router import APIRouter
 from woolly.store import Preset, quant_of

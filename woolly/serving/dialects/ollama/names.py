@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.model_info import Capability, ModelInfo
 
 
 def tagged(name: str) -> str:

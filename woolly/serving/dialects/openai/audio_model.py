@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import input_modalities
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.model_manager.resolver import RESERVED
 from woolly.serving.observability.logs import ignore
 

@@ -10,8 +10,8 @@ from fastapi import Request, Response
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
 from woolly.serving.dialects.reply import json_reply
-from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.modalities import input_modalities, llama_server_model, supports_video
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

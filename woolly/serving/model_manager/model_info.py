@@ -1,0 +1,143 @@
+"""ModelInfo: a model, described by the header of its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from woolly import _native
+from woolly.errors import WoollyError
+from woolly.gguf import GGUFFile, open_gguf
+from woolly.gguf.main_type import main_type
+from woolly.models import trace
+from woolly.plan import Plan
+from woolly.serving.observability.logs import log
+from woolly.store import Preset, quant_of
+
+# token_embedding: a vector for each token, of a model whose file names no pooling.
+Kind = Literal["completion", "embedding", "rerank", "transcription"]
+Capability = Kind | Literal["chat", "tools", "token_embedding", "classify"]
+
+_MAX_METADATA_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model, described by the header of its file."""
+
+    name: str
+    path: Path
+    description: str
+    size_bytes: int
+    parameters: int  # weights
+    quantization: str | None  # by the file's name, or the type that most of its bytes have
+    architecture: str
+    context_length: int  # of one request, as the model is loaded or would be
+    n_ctx_train: int  # of the model
+    token_bytes: float  # bytes per token of an f16 cache
+    capabilities: tuple[Capability, ...]  # chat and tools, if the file has a template for them
+    created: int  # seconds since 1970, of the file
+    aliases: tuple[str, ...] = ()  # further names: that of its file, and those of the catalogue
+    given_names: tuple[str, ...] = ()  # those of --alias
+    tags: tuple[str, ...] = ()
+    unsupported: str | None = None  # why it cannot be run
+    state: str = "unloaded"  # unloaded, loading, ready, unloading
+    stage: str | None = None  # of loading: waiting, reading, freeing, opening
+    progress: float | None = None  # the share of the weights that a GPU has, until it has all
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
+    base: str | None = None  # the model that a derived model stands for
+    loading: Preset | None = None  # the derived model whose loading settings it has
+
+    @property
+    def loaded(self) -> bool:
+        """True if requests need not wait for the model to load."""
+        return self.state == "ready"
+
+    def has_name(self, name: str) -> bool:
+        """Return True if a name is one of this model's, in any case, with or without Ollama's tag `:latest`."""
+        wanted = name.lower()
+        return any(own.lower() in (wanted, wanted.removesuffix(":latest")) for own in (self.name, *self.aliases))
+
+    @property
+    def transcribes(self) -> bool:
+        """True for speech-to-text models (Whisper, Parakeet)."""
+        return "transcription" in self.capabilities
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the model: text generation, embedding, reranking or speech recognition."""
+        if self.transcribes:
+            return "transcription"
+        if {"embedding", "token_embedding"} & set(self.capabilities):
+            return "embedding"
+        return "rerank" if "classify" in self.capabilities else "completion"
+
+
+def read_header(path: Path, created: int) -> ModelInfo:
+    """Return the description of a model by the header of its file."""
+    with open_gguf(path) as file:
+        metadata = file.metadata
+        architecture = readable(str(metadata.get("general.architecture", "unknown")))
+        template = metadata.get("tokenizer.chat_template")
+        plan = _plan_of(file)
+        has_tools = "tools" in str(template) or "tokenizer.chat_template.tool_use" in metadata
+        n_ctx = metadata.get(f"{architecture}.context_length", 0)
+        if isinstance(plan, Plan) and plan.positions is not None and isinstance(n_ctx, int):
+            n_ctx = min(n_ctx, plan.positions)
+        general = {
+            readable(key): readable(value[:_MAX_METADATA_TEXT]) if isinstance(value, str) else value
+            for key in metadata
+            if key.startswith("general.") and isinstance(value := metadata[key], (str, int, float, bool))
+        }
+        return ModelInfo(
+            name=readable(path.stem),
+            path=path,
+            description=readable(str(metadata.get("general.name", path.stem))[:_MAX_METADATA_TEXT]),
+            size_bytes=file.n_bytes,
+            parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+            quantization=quant_of(path.name) or main_type(file),
+            architecture=architecture,
+            context_length=n_ctx if isinstance(n_ctx, int) else 0,
+            n_ctx_train=n_ctx if isinstance(n_ctx, int) else 0,
+            token_bytes=0.0 if isinstance(plan, str) else plan.bytes_per_token(_native.kv_value_bytes("f16")),
+            capabilities=_capabilities(plan, isinstance(template, str), has_tools),
+            created=created,
+            unsupported=plan if isinstance(plan, str) else None,
+            metadata=MappingProxyType(general),
+        )
+
+
+def _plan_of(file: GGUFFile) -> Plan | str:
+    """Return the plan of a model, which computes nothing, or why it cannot be run."""
+    try:
+        return trace(file)
+    except WoollyError as error:
+        return readable(str(error)).removeprefix(f"{file.path}: ").partition("; supported:")[0]
+    except Exception as error:  # a header that no check expected must not break the list of all others
+        log.warning("model cannot be traced", extra={"model": file.path.name, "reason": repr(error)}, exc_info=error)
+        return "the header has values that no model of its architecture can have"
+
+
+def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
+    """Return the capabilities of a model."""
+    if isinstance(plan, str):
+        return ()
+    if plan.transcribes:
+        return ("transcription",)
+    if plan.result == "embeddings":
+        return ("token_embedding",) if plan.pooling == "none" else ("embedding",)
+    if plan.result == "scores":
+        ranks = plan.width == 1 or "yes" in map(str.lower, plan.labels)
+        return ("rerank", "classify") if ranks else ("classify",)
+    if not has_template:
+        return ("completion",)
+    return ("completion", "chat", "tools") if has_tools else ("completion", "chat")
+
+
+def readable(text: str) -> str:
+    """Return text with U+FFFD for bytes that are not UTF-8, which JSON cannot represent."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
