@@ -59,7 +59,7 @@ def check_batch(
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
         raise ValueError("the arrays of the batch do not fit together")
     if not 1 <= n_rows <= max_rows:
-        raise ValueError(f"a batch of {n_rows} rows is not supported; expected 1 to {max_rows}")
+        raise ValueError(f"a batch of {n_rows} rows, where 1 to {max_rows} fit")
     if len(batch.output_rows) > max_rows:
         raise ValueError("more logits wanted than rows fit")
     offsets = batch.offsets.tolist()
