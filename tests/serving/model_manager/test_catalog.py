@@ -8,8 +8,8 @@ import pytest
 from tests.gguf.build import array, entry, gguf_bytes, string
 from woolly.gguf.values import ValueType
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager import catalog as library_module
 from woolly.serving.model_manager import manager as models_module
+from woolly.serving.model_manager import model_info
 from woolly.serving.model_manager.catalog import ModelCatalog
 
 
@@ -78,14 +78,14 @@ def test_broken_file_is_reported_without_its_path(folder):
 
 @pytest.mark.parametrize(("step", "line"), [("trace", "model cannot be traced"), ("open_gguf", "model cannot be read")])
 def test_one_bad_file_does_not_break_the_list(folder, monkeypatch, caplog, step, line):
-    original = getattr(library_module, step)
+    original = getattr(model_info, step)
 
     def fails(file):
         if Path(getattr(file, "path", file)).name == "one.gguf":
             raise ZeroDivisionError("no check expected this")
         return original(file)
 
-    monkeypatch.setattr(library_module, step, fails)
+    monkeypatch.setattr(model_info, step, fails)
     catalog = ModelCatalog(folder)
     with caplog.at_level("WARNING", "woolly.serving"):
         for _ in range(2):
