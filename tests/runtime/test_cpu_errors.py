@@ -24,7 +24,7 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 from woolly.runtime.cpu import program as cpu_program
 from woolly.runtime.cpu.stale_build import advice_if_old
-from woolly.runtime.gpu.core import Core
+from woolly.runtime.gpu.graph_runner import Core
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.weight_views import Views, check_weights
 

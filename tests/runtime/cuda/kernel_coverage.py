@@ -27,7 +27,7 @@ from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.device import CudaDevice
 from woolly.runtime.cuda.ops import KERNELS
-from woolly.runtime.gpu import core
+from woolly.runtime.gpu import graph_runner
 from woolly.runtime.gpu.device import Address
 
 _T = GGMLType
@@ -192,7 +192,7 @@ class Launched:
             self.names.add(kernel)
             launch(device, kernel, *rest, **options)
 
-        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(core, "_MAX_GRAPH_ROWS", 0))
+        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(graph_runner, "_MAX_GRAPH_ROWS", 0))
         for one in self._patches:
             one.start()
         return self.names

@@ -27,7 +27,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.device import open_device
-from woolly.runtime.gpu import core
+from woolly.runtime.gpu import graph_runner
 from woolly.runtime.gpu.batch import BATCH
 from woolly.runtime.gpu.top_k import Ranker
 
@@ -143,12 +143,12 @@ def _rows(backend: CudaBackend, name: str, counts: tuple[int, ...]) -> None:
             differ = (got.view(np.uint32) != whole.view(np.uint32)).any(axis=1)
             assert not differ.any(), f"in runs of {n_rows} rows {differ.sum()} differ, first {np.argmax(differ)}"
         _mixed(program, tokens, whole)
-        before = core._MAX_GRAPH_ROWS
-        core._MAX_GRAPH_ROWS = 0
+        before = graph_runner._MAX_GRAPH_ROWS
+        graph_runner._MAX_GRAPH_ROWS = 0
         try:
             eager = _logits(program, tokens[:40], 5)
         finally:
-            core._MAX_GRAPH_ROWS = before
+            graph_runner._MAX_GRAPH_ROWS = before
         assert np.array_equal(eager, whole[:40]), "graphs give other bits than single launches"
         file.close()
 

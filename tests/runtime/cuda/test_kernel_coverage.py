@@ -8,7 +8,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.kernel_coverage import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.device import CudaDevice
-from woolly.runtime.gpu import core
+from woolly.runtime.gpu import graph_runner
 
 
 def test_dry_run_names_the_launched_kernels(monkeypatch):
@@ -50,8 +50,8 @@ def test_4_bit_kernels_are_launched():
 def test_launches_can_be_recorded_temporarily():
     launch = CudaDevice.launch
     with Launched() as launched:
-        assert CudaDevice.launch is not launch and core._MAX_GRAPH_ROWS == 0
-    assert CudaDevice.launch is launch and core._MAX_GRAPH_ROWS > 0 and launched == set()
+        assert CudaDevice.launch is not launch and graph_runner._MAX_GRAPH_ROWS == 0
+    assert CudaDevice.launch is launch and graph_runner._MAX_GRAPH_ROWS > 0 and launched == set()
 
 
 def test_kernels_excluded_for_hopper_are_exactly_those_never_launched_there():

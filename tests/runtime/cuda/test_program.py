@@ -17,7 +17,7 @@ from woolly.gguf import Tensor, open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda.backend import CudaBackend
-from woolly.runtime.gpu import core, loader
+from woolly.runtime.gpu import graph_runner, loader
 
 
 class Watched(EmulatedDevice):
@@ -99,13 +99,13 @@ def test_program_matches_the_reference_with_and_without_graphs(name, opened, mon
     got = one.logits()
     assert (np.abs(got.astype(np.float64) - want) <= bound).all()
     assert one.device.n_replays == len(one.case.batches()) > 0
-    monkeypatch.setattr(core, "_MAX_GRAPH_ROWS", 0)
+    monkeypatch.setattr(graph_runner, "_MAX_GRAPH_ROWS", 0)
     assert np.array_equal(one.logits(), got)
     assert one.device.n_replays == len(one.case.batches())
 
 
 def test_one_graph_serves_all_batches_of_a_bucket_and_old_ones_are_dropped(opened, monkeypatch):
-    monkeypatch.setattr(core, "_MAX_GRAPHS", 2)
+    monkeypatch.setattr(graph_runner, "_MAX_GRAPHS", 2)
     one = opened("add-17")
     state = one.program.new_state(4, 8)
 

@@ -19,7 +19,7 @@ from woolly.models.towers import trace_towers
 from woolly.plan.passes import fuse
 from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda import CudaBackend
-from woolly.runtime.gpu import core
+from woolly.runtime.gpu import graph_runner
 from woolly.runtime.gpu.gpu_info import Gpu
 from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
@@ -39,7 +39,7 @@ def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_pa
 
 
 def test_images_of_a_known_size_run_as_a_graph(emulated, tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "_MAX_GRAPH_ROWS", 2)
+    monkeypatch.setattr(graph_runner, "_MAX_GRAPH_ROWS", 2)
     captured, capture = [], EmulatedDevice.capture
     monkeypatch.setattr(EmulatedDevice, "capture", lambda *own: captured.append(own) or capture(*own))
     tower = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cuda", Options())

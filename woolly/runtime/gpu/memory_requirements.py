@@ -53,7 +53,7 @@ class _Counter:
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
     """Compute the memory for a plan and its draft. Raises UnsupportedError if the device cannot run it."""
-    from woolly.runtime.gpu.emitter import Emitter  # as in core.py
+    from woolly.runtime.gpu.emitter import Emitter  # as in graph_runner.py
 
     check_heads(plan)
     passes = device.kernels.fusions(kv_type)

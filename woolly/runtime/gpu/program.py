@@ -14,8 +14,8 @@ from woolly.plan import Plan
 from woolly.plan.passes import fuse
 from woolly.runtime.batch import Batch
 from woolly.runtime.biased_keys import warn_of_biased_keys
-from woolly.runtime.gpu.core import Core, Meanwhile
 from woolly.runtime.gpu.device import Device
+from woolly.runtime.gpu.graph_runner import Core, Meanwhile
 from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS
 from woolly.runtime.gpu.state import GpuState, check_heads
 from woolly.runtime.options import Options
