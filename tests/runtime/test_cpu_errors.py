@@ -24,7 +24,7 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 from woolly.runtime.cpu import program as cpu_program
 from woolly.runtime.cpu.stale_build import advice_if_old
-from woolly.runtime.gpu.graph_runner import Core
+from woolly.runtime.gpu.graph_runner import GraphRunner
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.weight_views import Views, check_weights
 
@@ -144,7 +144,7 @@ def test_tensor_with_a_shape_or_type_unlike_its_plan_is_rejected(changes, name, 
         with pytest.raises(ModelError, match=message):
             backend.compile(plan, tensors, Options(threads=1, max_rows=MAX_ROWS))
     with pytest.raises(ModelError, match=message):
-        Core(MagicMock(), plan, None, Views(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
+        GraphRunner(MagicMock(), plan, None, Views(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
 
 
 def test_rows_outside_a_tensor_are_rejected(tmp_path):

@@ -56,7 +56,7 @@ class _Run:
     mark: int
 
 
-class Core:
+class GraphRunner:
     """Device, weights and launches shared by a program and its draft. The last reference frees them."""
 
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:

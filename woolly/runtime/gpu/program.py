@@ -15,7 +15,7 @@ from woolly.plan.passes import fuse
 from woolly.runtime.batch import Batch
 from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.gpu.device import Device
-from woolly.runtime.gpu.graph_runner import Core, Meanwhile
+from woolly.runtime.gpu.graph_runner import GraphRunner, Meanwhile
 from woolly.runtime.gpu.memory_requirements import RESERVE, USUAL_ROWS
 from woolly.runtime.gpu.state import GpuState, check_heads
 from woolly.runtime.options import Options
@@ -43,7 +43,7 @@ class GpuProgram:
         passes = device.kernels.fusions(options.kv_type)
         self.running_plan = fuse(plan, passes)
         draft = fuse(plan.draft, passes) if plan.draft is not None else None
-        self._core = Core(device, self.running_plan, draft, Views(tensors), options)
+        self._core = GraphRunner(device, self.running_plan, draft, Views(tensors), options)
         warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=device.kernels.centers)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
         if budget is not None and n_bytes > budget:
@@ -137,7 +137,7 @@ class RankingProgram(GpuProgram):
 class GpuDraft:
     """Draft model of a plan: the last steps of the program, with their own KV cache."""
 
-    def __init__(self, core: Core, plan: Plan, running_plan: Plan) -> None:
+    def __init__(self, core: GraphRunner, plan: Plan, running_plan: Plan) -> None:
         self.running_plan = running_plan
         self._core = core
         self._plan = plan
