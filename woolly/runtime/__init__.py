@@ -8,7 +8,7 @@ from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_pla
 if TYPE_CHECKING:
     from woolly.runtime.arithmetic_version import ARITHMETIC
     from woolly.runtime.batch import Batch
-    from woolly.runtime.device_share import Share
+    from woolly.runtime.device_share import DeviceShare
     from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
     from woolly.runtime.gpu.backend import GpuBackend
     from woolly.runtime.gpu.gpu_info import Gpu
@@ -76,7 +76,7 @@ __all__ = [
     "Program",
     "Ranking",
     "Ranks",
-    "Share",
+    "DeviceShare",
     "SplitState",
     "Stages",
     "State",
@@ -112,7 +112,7 @@ __getattr__ = later(
         "options": "KV_TYPES Options check_kv_type kv_types_of parse_max_running parse_layers parse_size",
         "program": "About Advances Backend CancelledRun CutsRows DraftProgram LostState Program WeightStats",
         "top_logits": "MAX_RANKED PICK NextStep LostRows Ranking Ranks AsyncRanks as_ranks as_async_ranks",
-        "device_share": "Share",
+        "device_share": "DeviceShare",
         "split": "Placement SplitState",
         "stage_addresses": "Stages read_token",
         "state": "PAGE_SIZE PortableState State pages_for",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """Layers and bytes of one device."""
 
     device: str  # "cuda:0", "cpu"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.plan import Plan
     from woolly.runtime.batch import Batch
-    from woolly.runtime.device_share import Share
+    from woolly.runtime.device_share import DeviceShare
     from woolly.runtime.options import Options
     from woolly.runtime.state import State
 
@@ -42,7 +42,7 @@ class About:
     arena_bytes: int  # preallocated for values between steps; 0: each step allocates its own
     kv_type: str = "f32"  # type of the KV cache
     memory: int | None = None  # bytes available for a cache; None: system memory
-    shares: tuple[Share, ...] = ()  # one per device, if there are several
+    shares: tuple[DeviceShare, ...] = ()  # one per device, if there are several
     device: str = ""  # name of the GPU; empty: the CPU
     device_memory: int | None = None  # total bytes of the GPU
     device_bandwidth: float | None = (

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.runtime.device_share import Share
+from woolly.runtime.device_share import DeviceShare
 from woolly.runtime.split.placement_units import Atom, Costs, atoms_of
 from woolly.runtime.split.program import Segment
 
@@ -44,7 +44,7 @@ class Placement:
 
     segments: tuple[Segment, ...]
     cards: tuple[int, ...]  # numbers of the cards that are used
-    shares: tuple[Share, ...]  # one per part
+    shares: tuple[DeviceShare, ...]  # one per part
     n_layers: int  # layers of the model
     n_tokens: int  # capacity of the cache
     cpu_bytes: int  # bytes of weights that the CPU reads per token
@@ -238,16 +238,16 @@ class _Placer:
             partly = sum(share.n_without_experts for share in shares)
             has_output = self.atoms[-1] in left
             cache = self.costs[0].cache(left)
-            shares.append(Share("cpu", "", n_left - partly, 0, has_output, sum(weights.values()), cache, 0))
+            shares.append(DeviceShare("cpu", "", n_left - partly, 0, has_output, sum(weights.values()), cache, 0))
         n_tokens = self.options.cache_tokens or 0
         cpu_bytes = sum(step.row_bytes() for step in steps if step.matrices)
         return Placement(tuple(segments), tuple(used), tuple(shares), self.n_layers, n_tokens, cpu_bytes, bound)
 
-    def _share(self, home: Home, at: int) -> Share:
+    def _share(self, home: Home, at: int) -> DeviceShare:
         card, costs, own = self.cards[at], self.costs[at], self._own(home, at)
         whole = [unit for unit in range(len(self.layers)) if all(a in own for a in self.atoms if a.unit == unit)]
         partly = {atom.unit for atom in own} - set(whole)
-        return Share(
+        return DeviceShare(
             card.label,
             card.device.name,
             sum(self.layers[unit] for unit in whole),
