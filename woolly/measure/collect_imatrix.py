@@ -22,7 +22,7 @@ from woolly.measure.slot_rotation import SlotRotation
 from woolly.models import trace
 from woolly.quantize.imatrix_file import ColumnSums, ImportanceMatrix
 from woolly.runtime import Batch, Options, pages_for
-from woolly.runtime.activation_observer import ObservedProgram
+from woolly.runtime.activation_observer import ActivationObserver
 from woolly.store import resolve
 from woolly.tokens import Tokenizer
 
@@ -87,7 +87,7 @@ class _Collector:
         if not 4 <= ctx <= limit:
             raise RequestError(f"ctx is {ctx}; expected an integer from 4 to {limit}", field="ctx")
         options = Options(threads=threads, max_rows=ctx)
-        self.program = ObservedProgram(plan, file.tensors, options, "" if output else "blk.")
+        self.program = ActivationObserver(plan, file.tensors, options, "" if output else "blk.")
         self.tokenizer = Tokenizer.from_metadata(file.metadata)
         self.sums: dict[str, _Sums] = {}
         self._slots = SlotRotation(plan)

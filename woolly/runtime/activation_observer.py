@@ -41,7 +41,7 @@ class SeenRows:
     x: npt.NDArray[np.float32]  # (rows, columns), valid until the next one
 
 
-class ObservedProgram:
+class ActivationObserver:
     """Compiled plan whose runs yield the inputs of its matrices."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, names: str = "") -> None:
