@@ -120,7 +120,7 @@ class GpuCopies(Protocol):
         """Free the buffers. The stream must be idle."""
 
 
-class QueuedDevice(ABC):
+class CommandBufferDevice(ABC):
     """One GPU with one queue of work."""
 
     def __init__(self, shared: GpuContext, stream: GpuStream, staging: GpuCopies, is_first: bool) -> None:
@@ -199,7 +199,7 @@ class QueuedDevice(ABC):
         """Prepare kernels by name."""
 
     @abstractmethod
-    def beside(self) -> QueuedDevice:
+    def beside(self) -> CommandBufferDevice:
         """Return a handle of the same device with a separate stream."""
 
     def allocate(self, n_bytes: int) -> Address:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.gpu.command_buffer_device import QueuedDevice
+from woolly.runtime.gpu.command_buffer_device import CommandBufferDevice
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.probe import OWN_HALVES, TINY, differences, lost_in_trial, refusal
@@ -21,7 +21,7 @@ from woolly.runtime.vulkan.kernel_archive import open_archive
 LEVEL = "metal"  # one level for all chips: results match the CPU backend
 
 
-class MetalDevice(QueuedDevice):
+class MetalDevice(CommandBufferDevice):
     """One GPU with one queue of work."""
 
     def __init__(self, shared: MetalContext, is_first: bool = True) -> None:

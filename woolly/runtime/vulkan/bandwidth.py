@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from woolly.errors import DeviceError, RequestError
 
 if TYPE_CHECKING:
-    from woolly.runtime.gpu.command_buffer_device import QueuedDevice
+    from woolly.runtime.gpu.command_buffer_device import CommandBufferDevice
     from woolly.runtime.vulkan.device import VulkanDevice
 
 COPIED = 128 << 20  # bytes per copy: more than the caches of most GPUs
@@ -31,7 +31,7 @@ def find_bandwidth(device: VulkanDevice) -> float | None:
         return None
 
 
-def measure_bandwidth(device: QueuedDevice, n_bytes: int) -> float | None:
+def measure_bandwidth(device: CommandBufferDevice, n_bytes: int) -> float | None:
     """Return the bytes per second of the fastest copy or fill, or None if timestamps are too coarse.
 
     Fills count because a driver may use a slow copy engine: on an H200 copies run at 840 GB/s, fills at 4,000 GB/s.

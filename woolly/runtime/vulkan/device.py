@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError
-from woolly.runtime.gpu.command_buffer_device import QueuedDevice
+from woolly.runtime.gpu.command_buffer_device import CommandBufferDevice
 from woolly.runtime.gpu.probe import OWN_HALVES, differences, lost_in_trial, refusal
 from woolly.runtime.vulkan import cooperative_matrix
 from woolly.runtime.vulkan.auto_selection import LEVEL
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _lost_units: set[tuple[int, str]] = set()
 
 
-class VulkanDevice(QueuedDevice):
+class VulkanDevice(CommandBufferDevice):
     """One GPU with one queue of work."""
 
     def __init__(self, shared: VulkanContext, limit_s: float, is_first: bool = True) -> None:
