@@ -224,13 +224,13 @@ def test_stage_keeps_the_device_it_was_started_with(model, tmp_path, monkeypatch
 
 def test_memory_of_a_stage_counts_as_free_for_the_next_engine(model, tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.cluster.stage.available_memory", lambda: 1000)
-    reported, dial = [], places.Place.dial
+    reported, dial = [], places.StageClient.dial
 
     def dialled(place, go_on):
         dial(place, go_on)
         reported.append(place.memory)
 
-    monkeypatch.setattr(places.Place, "dial", dialled)
+    monkeypatch.setattr(places.StageClient, "dial", dialled)
     with pytest.warns(UserWarning, match="GB of memory left"), on_threads(model, 1) as stages:
         for _ in range(2):
             with over(names(stages), model, tmp_path) as llm:

@@ -25,7 +25,7 @@ from woolly.plan.serialize import plan_digest
 from woolly.runtime.arithmetic_version import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
-from woolly.runtime.pipeline.stage_client import Place
+from woolly.runtime.pipeline.stage_client import StageClient
 from woolly.runtime.program import About, CancelledRun, LostState, WeightStats, checked_range
 from woolly.runtime.stage_addresses import Stages
 from woolly.runtime.state import State
@@ -116,7 +116,7 @@ class PipelineProgram:
         self._generation = 0  # number of lost stages so far
         self._carried: Float32 | None = None  # result of the last run, if it ended between two stages
         instance = secrets.token_hex(16)
-        self._places = [Place(addresses, stages.token, instance) for addresses in stages.places]
+        self._places = [StageClient(addresses, stages.token, instance) for addresses in stages.places]
         try:
             for place in self._places:
                 self._keep_trying(partial(place.dial, self._go_on))
@@ -253,7 +253,7 @@ class PipelineProgram:
                 raise
 
     def _run_part(
-        self, place: Place, batch: Batch, state: PipelineState, value: Float32 | None, steps: tuple[int, int, int]
+        self, place: StageClient, batch: Batch, state: PipelineState, value: Float32 | None, steps: tuple[int, int, int]
     ) -> Float32:
         """Run steps `at` to `until` of the running plan in the part that begins at step `begin`."""
         begin, at, until = steps
@@ -310,7 +310,7 @@ class PipelineProgram:
                 with suppress(LostConnection):
                     place.say(WireMessage("free", {"state": number}))
 
-    def _connect(self, place: Place, fields: Mapping[str, object]) -> None:
+    def _connect(self, place: StageClient, fields: Mapping[str, object]) -> None:
         """Connect if needed, open the part, and create the program's states in it."""
         try:
             if not place.is_connected:
@@ -324,7 +324,7 @@ class PipelineProgram:
             place.drop()
             raise
 
-    def _make_state(self, place: Place, state: PipelineState) -> tuple[list[int], int, int]:
+    def _make_state(self, place: StageClient, state: PipelineState) -> tuple[list[int], int, int]:
         reply = place.ask(WireMessage("state", state.wanted), self._go_on)
         pages, slot, whole = reply.fields["sizes"]
         return [int(page) for page in pages], int(slot), int(whole)
@@ -344,7 +344,7 @@ class PipelineProgram:
     def _go_on(self) -> None:
         """Continue waiting for a reply. Timeouts of stages are detected elsewhere."""
 
-    def _warn_if_small(self, place: Place, part: Plan) -> None:
+    def _warn_if_small(self, place: StageClient, part: Plan) -> None:
         n_bytes = sum(weight.n_bytes for weight in part.weights.values())
         if n_bytes > place.memory:
             warnings.warn(

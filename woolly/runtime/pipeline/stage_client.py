@@ -24,7 +24,7 @@ _DIAL = 5.0  # connection timeout in seconds, per address
 SILENCE = 15.0  # seconds without a message after which a stage is lost
 
 
-class Place:
+class StageClient:
     """One part of the model.
 
     LostConnection from any method means that the stage and its state are lost. `is_connected` is then False.
