@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice, Usage, gather, lay_out
+from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice, Usage, format_chat, gather
 from woolly.chat.template_format import find_template_format
 from woolly.templates import ChatTemplate
 
@@ -99,7 +99,7 @@ class TemplateModel:
 
     def layout(self, *messages: Message, tools: ToolChoice | None = None):
         request = ChatRequest((Message("user", USER), *messages), tools=tools or self.tools)
-        return lay_out(request, self.template, self.tokenizer)
+        return format_chat(request, self.template, self.tokenizer)
 
     def shown(self, message: Message) -> str | None:
         """Return the answer as the template shows it behind a prompt; None if it leaves a part out."""

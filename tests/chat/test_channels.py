@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases.tiny import byte_vocabulary
-from woolly.chat import ChatRequest, Message, Tool, ToolChoice, Usage, lay_out
+from woolly.chat import ChatRequest, Message, Tool, ToolChoice, Usage, format_chat
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.events import gather
 from woolly.templates import ChatTemplate
@@ -46,7 +46,7 @@ CASES = [
 def layout():
     tokenizer = Tokenizer.from_metadata(byte_vocabulary())
     request = ChatRequest((Message("user", "Hi"),), tools=ToolChoice.of([Tool("clock")], None))
-    return lay_out(request, ChatTemplate(TEMPLATE), tokenizer)
+    return format_chat(request, ChatTemplate(TEMPLATE), tokenizer)
 
 
 def parts(layout, pieces):

@@ -16,7 +16,7 @@ from woolly.chat import (
     ToolCall,
     ToolChoice,
     Usage,
-    lay_out,
+    format_chat,
 )
 from woolly.chat.message import FilePart, OtherPart, TextPart, read_messages
 from woolly.errors import RequestError, TemplateError
@@ -50,7 +50,7 @@ class Counting(ChatTemplate):
 def test_template_is_rendered_once(source, schema, tokenizer):
     template = Counting(source)
     request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], "required"), schema=schema)
-    layout = lay_out(request, template, tokenizer)
+    layout = format_chat(request, template, tokenizer)
     assert template.n_rendered == 1
     assert layout.made_of == "tools" and layout.params.lark
     layout.parser()
@@ -59,21 +59,21 @@ def test_template_is_rendered_once(source, schema, tokenizer):
 
 def test_unchanged_params_are_not_checked_again(tokenizer):
     request = ChatRequest(HI)
-    assert lay_out(request, ChatTemplate(TURNS), tokenizer).params is request.params
+    assert format_chat(request, ChatTemplate(TURNS), tokenizer).params is request.params
 
 
 def test_prompt_that_opens_reasoning_starts_in_reasoning(tokenizer):
-    parser = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).parser()
+    parser = format_chat(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).parser()
     events = parser.push("Hm.</think>Yes.") + parser.finish("stop", USAGE)
     assert events[:2] == [Reasoning("Hm."), Text("Yes.")] and events[-1].reason == "stop"
     whole = ChatRequest(HI, reasoning=ReasoningOptions(is_split=False))
-    parser = lay_out(whole, ChatTemplate(OPEN), tokenizer).parser()
+    parser = format_chat(whole, ChatTemplate(OPEN), tokenizer).parser()
     assert parser.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
 
 
 def test_tool_call_sets_the_finish_reason(tokenizer):
     request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], None))
-    parser = lay_out(request, ChatTemplate(TURNS), tokenizer).parser()
+    parser = format_chat(request, ChatTemplate(TURNS), tokenizer).parser()
     events = parser.push('{"name": "clock", "arguments": {}}') + parser.finish("stop", USAGE)
     assert events[-1].reason == "tool_calls" and events[-1].usage == USAGE
     assert parser.finish("length", USAGE)[-1].reason == "length"
@@ -84,7 +84,7 @@ def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
     monkeypatch.setattr("woolly.multimodal.fetch.fetch", lambda *given, **_: fetched.append(given) or b"no file")
     template = ChatTemplate(TURNS)
     with pytest.raises(RequestError) as caught:
-        lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)
+        format_chat(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)
     assert caught.value.field == "reasoning_effort"
     file = (Message("user", (FilePart(FileInput(data="https://x/a.pdf")),)),)
     for refused, reason in (
@@ -92,10 +92,10 @@ def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
         (ChatRequest((*file, Message("usr", "Hi")), allows_remote=True), "did you mean 'user'"),
     ):
         with pytest.raises((RequestError, TemplateError), match=reason):
-            lay_out(refused, template, tokenizer)
+            format_chat(refused, template, tokenizer)
     assert fetched == []
     with pytest.raises(RequestError, match="x"):
-        lay_out(ChatRequest(file, allows_remote=True), template, tokenizer)
+        format_chat(ChatRequest(file, allows_remote=True), template, tokenizer)
     assert len(fetched) == 1
     for more in ({"tools": ToolChoice.of([CLOCK], "required")}, {"schema": {"type": "object"}}):
         with pytest.raises(RequestError) as caught:
@@ -117,7 +117,7 @@ def test_messages_keep_the_fields_a_template_may_read(tokenizer):
     assert user.content == (TextPart("a"), OtherPart({"type": "image", "n": 1}))
     assert user.to_template() == given[0]
     assert "content" not in assistant.to_template() and assistant.calls[0].arguments == '{"a": 1}'
-    text = lay_out(ChatRequest((HI[0], assistant, result)), ChatTemplate(TURNS), tokenizer).text
+    text = format_chat(ChatRequest((HI[0], assistant, result)), ChatTemplate(TURNS), tokenizer).text
     assert text.endswith('assistant: {"name": "clock", "arguments": {"a": 1}}\nuser: Result of clock: noon\n')
     with pytest.raises(TemplateError, match="message 1 needs a 'role'"):
         read_messages([{"content": "x"}])
@@ -135,10 +135,12 @@ def test_foreign_tool_call_ids_fit_a_template_that_needs_nine_characters(tokeniz
         Message("tool", "x", call_id="toolu_0123456789"),
         Message("tool", "y", call_id="abcdefgh1"),
     )
-    text = lay_out(ChatRequest(talk), ChatTemplate(source), tokenizer).text
+    text = format_chat(ChatRequest(talk), ChatTemplate(source), tokenizer).text
     first, second, answered, other = re.findall(r"\((\w+)\)", text)
     assert first == answered and len(first) == 9 and second == other == "abcdefgh1"
-    assert lay_out(ChatRequest(talk[:2]), ChatTemplate(source), tokenizer).text == text[: text.index(f"({answered})x")]
+    assert (
+        format_chat(ChatRequest(talk[:2]), ChatTemplate(source), tokenizer).text == text[: text.index(f"({answered})x")]
+    )
 
 
 def test_schema_is_in_the_prompt_on_request(tokenizer):
@@ -148,11 +150,13 @@ def test_schema_is_in_the_prompt_on_request(tokenizer):
     mapping = {"schema": MappingProxyType({**schema, "properties": MappingProxyType(schema["properties"])})}
     for more in (own, whole, mapping):
         for before, talk in (("", HI), ("Be brief.\n\n", (Message("system", "Be brief."), *HI))):
-            reported = lay_out(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
+            reported = format_chat(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
             assert reported.text.startswith(said.format(before)) and "x-" not in reported.text
-            plain = lay_out(ChatRequest(talk, **more), ChatTemplate(TURNS), tokenizer)
+            plain = format_chat(ChatRequest(talk, **more), ChatTemplate(TURNS), tokenizer)
             assert reported.params == plain.params and "schema" not in plain.text
-    bound, same = (lay_out(ChatRequest(HI, **more), ChatTemplate(OPEN), tokenizer).params for more in (own, mapping))
+    bound, same = (
+        format_chat(ChatRequest(HI, **more), ChatTemplate(OPEN), tokenizer).params for more in (own, mapping)
+    )
     assert bound == same and bound.lark is not None
     with pytest.raises(RequestError, match="tell_schema: there is no schema"):
         ChatRequest(HI, tell_schema=True)

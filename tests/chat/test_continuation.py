@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cases.tiny import byte_vocabulary
-from woolly.chat import ChatRequest, Message, Reasoning, Text, TextPart, Tool, ToolCall, ToolChoice, Usage, lay_out
+from woolly.chat import ChatRequest, Message, Reasoning, Text, TextPart, Tool, ToolCall, ToolChoice, Usage, format_chat
 from woolly.errors import RequestError
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -33,7 +33,7 @@ def tokenizer():
 
 
 def continued(template, tokenizer, *messages, **more):
-    return lay_out(ChatRequest((HI, *messages), continue_final=True, **more), ChatTemplate(template), tokenizer)
+    return format_chat(ChatRequest((HI, *messages), continue_final=True, **more), ChatTemplate(template), tokenizer)
 
 
 @pytest.mark.parametrize("text", ["Hello", " Hello, \n", "", "<|end|>", "ends with mark {{ x }}"])
@@ -65,7 +65,7 @@ def test_unfinished_reasoning_is_continued(tokenizer):
 
 def test_without_continuation_a_turn_starts(tokenizer):
     request = ChatRequest((HI, Message("assistant", "Hello")))
-    text = lay_out(request, ChatTemplate(STRIPPING), tokenizer).text
+    text = format_chat(request, ChatTemplate(STRIPPING), tokenizer).text
     assert text == "<|user|>Hi<|end|><|assistant|>Hello<|end|><|assistant|>"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice, lay_out, render_prompt
+from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice, format_chat, render_prompt
 from woolly.chat.message import TextPart
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -37,7 +37,7 @@ def ends(tokenizer, text):
 def test_tool_results_contain_no_control_tokens(tokenizer):
     request = conversation(ATTACK, (TextPart(ATTACK),))
     template = ChatTemplate(CHATML)
-    for text in (lay_out(request, template, tokenizer).text, render_prompt(request, template, tokenizer)):
+    for text in (format_chat(request, template, tokenizer).text, render_prompt(request, template, tokenizer)):
         assert ends(tokenizer, text) == 4  # of the template alone
         assert text.replace("\u200b", "").count(ATTACK) == 2
 
@@ -45,7 +45,7 @@ def test_tool_results_contain_no_control_tokens(tokenizer):
 def test_tool_descriptions_contain_no_control_tokens(tokenizer):
     properties = {"x": {"type": "string", "description": ATTACK, "enum": ["a"]}}
     tool = Tool("look", f"Looks. {ATTACK}", {"type": "object", "properties": properties})
-    text = lay_out(conversation("green", tools=(tool,)), ChatTemplate(CHATML), tokenizer).text
+    text = format_chat(conversation("green", tools=(tool,)), ChatTemplate(CHATML), tokenizer).text
     assert ends(tokenizer, text) == 4
 
 
@@ -53,7 +53,7 @@ def test_other_texts_are_unchanged(tokenizer):
     plain = "a < b | c > d, <|nothing|>, \ud800"
     assert tokenizer.break_marks(plain) == plain
     asked = ChatRequest((Message("user", ATTACK),))
-    assert ATTACK in lay_out(asked, ChatTemplate(CHATML), tokenizer).text
+    assert ATTACK in format_chat(asked, ChatTemplate(CHATML), tokenizer).text
 
 
 def test_breaking_a_control_token_creates_no_other(tokenizer):

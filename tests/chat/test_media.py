@@ -10,7 +10,7 @@ import pytest
 
 from tests.cases.tiny import byte_vocabulary
 from woolly import multimodal
-from woolly.chat import ChatRequest, ImagePart, Message, Modalities, TextPart, lay_out, render_prompt
+from woolly.chat import ChatRequest, ImagePart, Message, Modalities, TextPart, format_chat, render_prompt
 from woolly.chat.compaction import compaction_request, without_oldest
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
@@ -49,7 +49,7 @@ def asked(*parts, role="user"):
 
 def test_template_shows_images_in_place(tokenizer):
     request = asked(TextPart("a"), image(1), TextPart("b"), image(2))
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
+    layout = format_chat(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert layout.text == "user: a<start_of_image>b<start_of_image>"
     assert [layout.text[one.start : one.end] for one in layout.media] == ["<start_of_image>"] * 2
     assert [shade(one) for one in layout.media] == [1, 2]
@@ -57,7 +57,7 @@ def test_template_shows_images_in_place(tokenizer):
 
 
 def test_text_only_template_gets_the_image_marker(tokenizer):
-    layout = lay_out(asked(image(1), TextPart("what?")), ChatTemplate(TURNS), tokenizer, QWEN)
+    layout = format_chat(asked(image(1), TextPart("what?")), ChatTemplate(TURNS), tokenizer, QWEN)
     assert layout.text == "user: <|vision_start|><|image_pad|><|vision_end|>\nwhat?\n"
     (one,) = layout.media
     assert layout.text[one.start : one.end] == "<|vision_start|><|image_pad|><|vision_end|>"
@@ -67,25 +67,25 @@ def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
     request = ChatRequest(
         (Message("user", "a <start_of_image> b"), Message("user", (TextPart("<start_of_image>"), image(3))))
     )
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
+    layout = format_chat(request, ChatTemplate(PARTS), tokenizer, VISION)
     (one,) = layout.media
     assert shade(one) == 3 and one.start == layout.text.rindex("<start_of_image>")
-    alone = lay_out(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, VISION)
+    alone = format_chat(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, VISION)
     assert alone.text == "user: <start_of_image>" and alone.media == ()  # nothing changes without images
     whole = "<|vision_start|><|image_pad|><|vision_end|>"  # a mark with a shorter one in it
-    layout = lay_out(asked(image(3), TextPart(whole)), ChatTemplate(TURNS), tokenizer, QWEN)
+    layout = format_chat(asked(image(3), TextPart(whole)), ChatTemplate(TURNS), tokenizer, QWEN)
     assert [one.start for one in layout.media] == [len("user: ")]
 
 
 def test_mismatched_sizes_of_a_file_give_a_one_line_error(tokenizer):
     odd = Modalities(VisionSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge_size=4))
     with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
-        lay_out(asked(image(1)), ChatTemplate(PARTS), tokenizer, odd)
+        format_chat(asked(image(1)), ChatTemplate(PARTS), tokenizer, odd)
 
 
 def test_model_without_a_projector_says_what_is_missing(tokenizer):
     with pytest.raises(RequestError, match="this model does not support images: no projector") as error:
-        lay_out(asked(image(1, "messages.0.content.0")), ChatTemplate(PARTS), tokenizer)
+        format_chat(asked(image(1, "messages.0.content.0")), ChatTemplate(PARTS), tokenizer)
     assert error.value.field == "messages.0.content.0"
     assert str(error.value).startswith("messages.0.content.0: ")
 
@@ -94,7 +94,7 @@ def test_template_that_drops_an_image_is_not_used(tokenizer):
     hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     request = ChatRequest((Message("user", "hi"), Message("assistant", (image(1),))))
     with pytest.raises(TemplateError, match="has 1 images, but the model's chat template shows 0"):
-        lay_out(request, ChatTemplate(hides), tokenizer, VISION)
+        format_chat(request, ChatTemplate(hides), tokenizer, VISION)
 
 
 def test_library_messages_contain_images(tokenizer, tmp_path):
@@ -112,7 +112,7 @@ def test_library_messages_contain_images(tokenizer, tmp_path):
         {"type": "text", "text": "what?"},
     ]
     request = ChatRequest(read_messages([{"role": "user", "content": parts}]))
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
+    layout = format_chat(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert len({one.prepared.digest for one in layout.media}) == 1 and len(layout.media) == 4
     assert layout.text == "user: " + "<start_of_image>" * 4 + "what?"
 
@@ -120,7 +120,7 @@ def test_library_messages_contain_images(tokenizer, tmp_path):
 def test_bad_image_error_names_its_field(tokenizer):
     request = asked(ImagePart(ImageInput(url="file:///etc/passwd", where="messages.3.content.1.image_url")))
     with pytest.raises(RequestError) as error:
-        lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
+        format_chat(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert str(error.value) == (
         "messages.3.content.1.image_url: files of the server are not read for a client; send the image as a data: URL"
     )
@@ -138,7 +138,7 @@ def test_image_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
         return image
 
     monkeypatch.setattr(ImageInput, "read", watched)
-    layout = lay_out(asked(image(1), image(2), image(3)), ChatTemplate(PARTS), tokenizer, VISION)
+    layout = format_chat(asked(image(1), image(2), image(3)), ChatTemplate(PARTS), tokenizer, VISION)
     assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.media) == 3
 
 
@@ -149,26 +149,26 @@ def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
     request, shades = compaction_request(ChatRequest(tuple(turns)), 8), []
     while (left := without_oldest(request.messages)) is not None:
         request = replace(request, messages=left)
-        shades.append([shade(one) for one in lay_out(request, ChatTemplate(PARTS), tokenizer, VISION).media])
+        shades.append([shade(one) for one in format_chat(request, ChatTemplate(PARTS), tokenizer, VISION).media])
     assert shades == [[1, 4, 5, 6], [1, 5, 6], [1, 6], [1]] and len(n_read) == 4
     # Another tower reads them anew.
     other = replace(VISION, vision=replace(VISION.vision, mean=(0.4,) * 3))
-    lay_out(request, ChatTemplate(PARTS), tokenizer, other)
+    format_chat(request, ChatTemplate(PARTS), tokenizer, other)
     assert len(n_read) == 5
 
 
 def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
     template = ChatTemplate(PARTS)
     unread = ImagePart(ImageInput(url="file:///none"))
-    for call in (lay_out, render_prompt):
+    for call in (format_chat, render_prompt):
         with pytest.raises(
             RequestError, match=r"^the conversation has 65 images, and at most 64 are allowed; send fewer$"
         ):
             call(asked(*[unread] * 65), template, tokenizer, VISION)
     monkeypatch.setattr("woolly.chat.media._MAX_PIXELS", 2 * 56 * 56)
-    assert len(lay_out(asked(*[image(1)] * 2), template, tokenizer, VISION).media) == 2
+    assert len(format_chat(asked(*[image(1)] * 2), template, tokenizer, VISION).media) == 2
     with pytest.raises(RequestError, match=r"^images\[2\]: the images of the conversation have more than"):
-        lay_out(asked(image(1), image(1), image(1, "images[2]")), template, tokenizer, VISION)
+        format_chat(asked(image(1), image(1), image(1, "images[2]")), template, tokenizer, VISION)
 
 
 def test_prompt_is_rendered_without_decoding_images(tokenizer):
@@ -179,7 +179,7 @@ def test_prompt_is_rendered_without_decoding_images(tokenizer):
 def test_unsupported_image_error_names_its_field(tokenizer):
     thin = ImagePart(ImageInput(np.zeros((1, 300, 3), np.uint8), where="images[0]"))
     with pytest.raises(RequestError, match=r"^images\[0\]: the image has 300 x 1 pixels"):
-        lay_out(asked(thin), ChatTemplate(TURNS), tokenizer, QWEN)
+        format_chat(asked(thin), ChatTemplate(TURNS), tokenizer, QWEN)
 
 
 def test_images_too_large_for_the_context_are_rejected_before_preparation(tokenizer, monkeypatch):
@@ -188,10 +188,10 @@ def test_images_too_large_for_the_context_are_rejected_before_preparation(tokeni
     whole = multimodal.process_image
     monkeypatch.setattr(multimodal, "process_image", lambda *a: prepared.append(1) or whole(*a))
     parts = [image(1, f"images[{i}]") for i in range(6)]
-    assert len(lay_out(asked(*parts[:3]), ChatTemplate(PARTS), tokenizer, small).media) == 3
+    assert len(format_chat(asked(*parts[:3]), ChatTemplate(PARTS), tokenizer, small).media) == 3
     prepared.clear()
     with pytest.raises(
         RequestError, match=r"^the images up to images\[3\] take 4 tokens, but the context holds 4, of which"
     ) as no:
-        lay_out(asked(*parts), ChatTemplate(PARTS), tokenizer, small)
+        format_chat(asked(*parts), ChatTemplate(PARTS), tokenizer, small)
     assert len(prepared) == 3 and (no.value.code, no.value.limit, no.value.given) == ("context_length", 4, 4)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cases.tiny import byte_vocabulary
-from woolly.chat import ChatRequest, Message, lay_out
+from woolly.chat import ChatRequest, Message, format_chat
 from woolly.chat.message import TextPart
 from woolly.chat.stable_prefix import stable_prefix, with_other_ending
 from woolly.errors import RequestError
@@ -16,7 +16,7 @@ TRIMMED = "{% for message in messages %}<{{ message.role }}>{{ message.content |
 def settled_text(content, template=TRIMMED, before=()):
     tokenizer = Tokenizer.from_metadata(byte_vocabulary())
     request = ChatRequest((*before, Message("user", content)))
-    layouts = [lay_out(one, ChatTemplate(template), tokenizer) for one in (request, with_other_ending(request))]
+    layouts = [format_chat(one, ChatTemplate(template), tokenizer) for one in (request, with_other_ending(request))]
     return stable_prefix(*layouts).text
 
 

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
-from woolly.chat import Layout
+from woolly.chat import ChatFormat
 from woolly.serving import Settings, create_app
 
 TEMPLATE = (
@@ -31,16 +31,16 @@ class Scripted:
     def __init__(self, url: str, app: Any) -> None:
         self.url = url
         self.app = app
-        self.script: Callable[[Layout], str] | None = None  # the text of an answer, by the prompt
-        self._lay_out = app.state.generator.lay_out
-        app.state.generator.lay_out = self._scripted
+        self.script: Callable[[ChatFormat], str] | None = None  # the text of an answer, by the prompt
+        self._lay_out = app.state.generator.format_chat
+        app.state.generator.format_chat = self._scripted
 
     def says(self, text: str | None) -> None:
         """Makes the model write this text; None: what it likes."""
         generator = self.app.state.generator
         generator._defaults = replace(generator._defaults, regex=None if text is None else re.escape(text))
 
-    async def _scripted(self, *given: Any) -> Layout:
+    async def _scripted(self, *given: Any) -> ChatFormat:
         layout = await self._lay_out(*given)
         if self.script is None or layout.params.structure is not None:
             return layout

@@ -79,13 +79,13 @@ def test_stream_adds_up_to_the_text(server, audio):
 
 def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
     seen = []
-    lay_out = server.app.state.generator.lay_out
+    format_chat = server.app.state.generator.format_chat
 
     async def sees(chat, slot):
-        seen.append((chat.params.temperature, (layout := await lay_out(chat, slot)).text))
+        seen.append((chat.params.temperature, (layout := await format_chat(chat, slot)).text))
         return layout
 
-    server.app.state.generator.lay_out = sees
+    server.app.state.generator.format_chat = sees
     try:
         reply = audio.transcriptions.create(model="audio", file=TALK)
         clip = {"data": base64.b64encode(TALK[1]).decode(), "format": "wav"}
@@ -93,7 +93,7 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
         messages = [{"role": "user", "content": parts}]
         chat = audio._client.chat.completions.create(model="audio", messages=messages, temperature=0)
     finally:
-        server.app.state.generator.lay_out = lay_out
+        server.app.state.generator.format_chat = format_chat
     assert seen[0] == seen[1] and INSTRUCTION in seen[0][1]
     assert chat.choices[0].message.content == reply.text == "Wool."
     used, reported = chat.usage, reply.usage

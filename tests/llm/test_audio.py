@@ -11,7 +11,7 @@ from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, samples, writ
 from tests.cases.tiny import TINY, write_tiny
 from tests.multimodal.test_audio import wav
 from woolly import LLM
-from woolly.chat import AudioPart, Modalities, lay_out
+from woolly.chat import AudioPart, Modalities, format_chat
 from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
@@ -104,7 +104,7 @@ def test_model_without_audio_says_so(llm, monkeypatch):
 
 def asked(llm, template, *parts, modalities=AUDIO_ONLY):
     request = ChatRequest((Message("user", parts),), SamplingParams())
-    return lay_out(request, ChatTemplate(template), llm.tokenizer, modalities)
+    return format_chat(request, ChatTemplate(template), llm.tokenizer, modalities)
 
 
 def test_template_shows_parts_or_the_marker_is_inserted(llm):

@@ -13,7 +13,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, write_tower
 from tests.cli.terminal import woolly
 from woolly import LLM
-from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, VideoPart, lay_out
+from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, VideoPart, format_chat
 from woolly.chat.files import open_files
 from woolly.errors import RequestError
 from woolly.multimodal import pdf
@@ -85,7 +85,9 @@ def test_pages_of_a_conversation_are_counted_together(folder, vision_model):
     with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
         opened(vision_model, folder / "paper.pdf", folder / "scan.pdf", most=2)
     many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
-    layout = lay_out(many, vision_model.template, vision_model.tokenizer, replace(vision_model.modalities, ctx=None))
+    layout = format_chat(
+        many, vision_model.template, vision_model.tokenizer, replace(vision_model.modalities, ctx=None)
+    )
     assert len(layout.media) == 70  # more than the images that a conversation may bring one by one
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM
-from woolly.chat import Modalities, lay_out
+from woolly.chat import Modalities, format_chat
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
 from woolly.multimodal import Placeholder, VisionSettings
@@ -25,7 +25,7 @@ def llm(tmp_path_factory):
 
 
 def laid_out(llm, modalities, **options):
-    return lay_out(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, modalities)
+    return format_chat(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, modalities)
 
 
 def test_image_rows_replace_the_marker(llm, monkeypatch):

@@ -6,7 +6,7 @@ from woolly.lazy_imports import later
 
 if TYPE_CHECKING:
     from woolly.chat.answer_parser import AnswerParser
-    from woolly.chat.chat_format import Layout, lay_out, render_prompt
+    from woolly.chat.chat_format import ChatFormat, format_chat, render_prompt
     from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
     from woolly.chat.media import MediaPlaceholder, Modalities
     from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
@@ -23,7 +23,7 @@ __all__ = [
     "FilePart",
     "Finished",
     "ImagePart",
-    "Layout",
+    "ChatFormat",
     "MediaPlaceholder",
     "Message",
     "Modalities",
@@ -40,7 +40,7 @@ __all__ = [
     "Usage",
     "VideoPart",
     "gather",
-    "lay_out",
+    "format_chat",
     "render_prompt",
 ]
 
@@ -48,7 +48,7 @@ __getattr__ = later(
     __name__,
     {
         "events": "CallArguments CallStart Event Finished Parts Reasoning Text Usage gather",
-        "chat_format": "Layout lay_out render_prompt",
+        "chat_format": "ChatFormat format_chat render_prompt",
         "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
         "answer_parser": "AnswerParser",
         "request": "ChatRequest ReasoningOptions",

@@ -44,7 +44,7 @@ _CHATML_END = "<|im_end|>"
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChatFormat:
     """A conversation as a prompt, and how its answers are read."""
 
     text: str  # the prompt
@@ -76,9 +76,9 @@ class Layout:
         return AnswerParser(ReasoningSplitter(marks, is_open=self.is_reasoning), parser, opened)
 
 
-def lay_out(
+def format_chat(
     request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, modalities: Modalities | None = None
-) -> Layout:
+) -> ChatFormat:
     """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its images.
 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
@@ -108,7 +108,7 @@ def lay_out(
     is_split = request.reasoning.is_split is not False
     if is_split and marks is not None:
         shown_marks += marks.tokens
-    return Layout(
+    return ChatFormat(
         text,
         params,
         choice,

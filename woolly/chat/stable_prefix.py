@@ -10,7 +10,7 @@ from woolly.chat.message import Message, TextPart
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.chat.chat_format import Layout
+    from woolly.chat.chat_format import ChatFormat
     from woolly.chat.request import ChatRequest
 
 # The last word may go on. Languages without spaces have no such words: this many characters are held back there.
@@ -29,7 +29,7 @@ def with_other_ending(chat: ChatRequest) -> ChatRequest:
     return replace(chat, messages=(*chat.messages[:-1], _ended(chat.messages[-1])))
 
 
-def stable_prefix(layout: Layout, other: Layout) -> Layout:
+def stable_prefix(layout: ChatFormat, other: ChatFormat) -> ChatFormat:
     """Return the prefix of a prompt that does not depend on the end of its last message."""
     pairs = zip(layout.text, other.text, strict=False)
     n = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(layout.text), len(other.text)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from woolly.chat import CallStart, Event, Finished, Layout, Reasoning, Text, ToolCall, Usage, gather
+from woolly.chat import CallStart, ChatFormat, Event, Finished, Reasoning, Text, ToolCall, Usage, gather
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Stream
 from woolly.errors import RequestError
 
@@ -32,7 +32,7 @@ class ChatChunk(Chunk):
 class ChatReader:
     """Reads the chunks of the answers to one conversation, as they arrive."""
 
-    def __init__(self, layout: Layout, requests: Sequence[Request]) -> None:
+    def __init__(self, layout: ChatFormat, requests: Sequence[Request]) -> None:
         self._layout = layout
         self._requests = tuple(requests)
         self._parsers = [layout.parser() for _ in self._requests]
@@ -81,7 +81,7 @@ class ChatReader:
 class ChatStream(Stream):
     """A Stream of ChatChunks."""
 
-    def __init__(self, driver: EngineDriver, layout: Layout, requests: Sequence[Request]) -> None:
+    def __init__(self, driver: EngineDriver, layout: ChatFormat, requests: Sequence[Request]) -> None:
         super().__init__(driver, requests)
         self._reader = ChatReader(layout, requests)
 
@@ -99,12 +99,12 @@ def _fields(given: Chunk | Completion) -> dict[str, Any]:
     return {field.name: getattr(given, field.name) for field in fields(given) if field.name != "text"}
 
 
-def written_note(driver: EngineDriver, layout: Layout, requests: Sequence[Request]) -> str:
+def written_note(driver: EngineDriver, layout: ChatFormat, requests: Sequence[Request]) -> str:
     """Return the note of a conversation, written by the model. RequestError if the model writes no note."""
     return read_note(layout, requests, *driver.complete([requests]))
 
 
-def read_note(layout: Layout, requests: Sequence[Request], completion: Completion) -> str:
+def read_note(layout: ChatFormat, requests: Sequence[Request], completion: Completion) -> str:
     """Return an answer's text as the note. RequestError if it is not a note."""
     note = ChatReader(layout, requests).complete(completion.checked()).text.strip()
     if not note:

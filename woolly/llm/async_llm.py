@@ -24,7 +24,7 @@ from woolly.multimodal import read_audio
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from woolly.chat import Layout
+    from woolly.chat import ChatFormat
     from woolly.engine.pooling import PoolingJob
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
@@ -301,7 +301,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 class AsyncChatStream(AsyncStream):
     """An AsyncStream of ChatChunks."""
 
-    def __init__(self, driver: EngineDriver, prepare: Callable[[], tuple[Layout, Sequence[Request]]]) -> None:
+    def __init__(self, driver: EngineDriver, prepare: Callable[[], tuple[ChatFormat, Sequence[Request]]]) -> None:
         self._reader: ChatReader | None = None
 
         def requests() -> Sequence[Request]:

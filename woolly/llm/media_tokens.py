@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from woolly import multimodal
 
 if TYPE_CHECKING:
-    from woolly.chat import Layout, Modalities
+    from woolly.chat import ChatFormat, Modalities
     from woolly.multimodal import Audio, AudioSettings, Image, Prompt, VisionSettings
 
 
-def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
+def encode_layout(layout: ChatFormat, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Return the tokens of a conversation, with placeholder rows for its images and audio."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from woolly.chat import Layout, Modalities, lay_out
+from woolly.chat import ChatFormat, Modalities, format_chat
 from woolly.chat.compaction import compaction_request, max_summary_tokens, without_oldest
 from woolly.chat.media import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
@@ -81,7 +81,7 @@ class RequestMixin:
 
     def prepare_chats(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
-    ) -> list[tuple[Layout, list[Request]]]:
+    ) -> list[tuple[ChatFormat, list[Request]]]:
         """Return the layout of each conversation, and its requests as `prepare` does."""
         sampling, options = split_options("LLM.chat", options, ChatOptions.__annotations__)
         if not is_list_of_chats(messages):
@@ -100,7 +100,7 @@ class RequestMixin:
 
     def prepare_chat(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
-    ) -> tuple[Layout, list[Request]]:
+    ) -> tuple[ChatFormat, list[Request]]:
         """Return the layout of one conversation and its requests; RequestError for a list of conversations."""
         if is_list_of_chats(messages):
             raise RequestError("messages is a list of conversations, but one at a time can be streamed")
@@ -108,7 +108,7 @@ class RequestMixin:
 
     def prepare_note(
         self, messages: Messages, params: SamplingParams | None = None, **options: Any
-    ) -> tuple[Layout, list[Request]]:
+    ) -> tuple[ChatFormat, list[Request]]:
         """Return the request for a note of a conversation, as `prepare_chat` does.
 
         The oldest messages except the first question are dropped if they leave no room for a note.
@@ -120,7 +120,7 @@ class RequestMixin:
         ctx = self.driver.engine.ctx
         asked = compaction_request(chat, max_summary_tokens(ctx))
         while True:
-            layout = lay_out(asked, self.template, self.tokenizer, self.modalities)
+            layout = format_chat(asked, self.template, self.tokenizer, self.modalities)
             is_long = self.count_tokens(layout) + (asked.params.max_tokens or 0) > ctx
             left = without_oldest(asked.messages) if is_long else None
             if left is None:
@@ -129,7 +129,7 @@ class RequestMixin:
 
     def prepare_layout(
         self,
-        layout: Layout,
+        layout: ChatFormat,
         before: Sequence[int] = (),
         cut: Callable[[Sequence[int]], Sequence[int]] | None = None,
         **options: Any,
@@ -154,7 +154,7 @@ class RequestMixin:
                 raise
             raise self._fault_of_tool(layout) or error from None
 
-    def _fault_of_tool(self, layout: Layout) -> RequestError | None:
+    def _fault_of_tool(self, layout: ChatFormat) -> RequestError | None:
         """Return the error that names the tool whose schema has no grammar; None if it is not found in time.
 
         One grammar has the schemas of all tools, and its error names none of them.
@@ -171,11 +171,11 @@ class RequestMixin:
                 break
         return None
 
-    def count_tokens(self, layout: Layout) -> int:
+    def count_tokens(self, layout: ChatFormat) -> int:
         """Return the number of tokens of a conversation that is laid out, which may be more than the context holds."""
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
-    def tokenize_layout(self, layout: Layout) -> list[int]:
+    def tokenize_layout(self, layout: ChatFormat) -> list[int]:
         """Return the ids of a conversation that is laid out; each row of an image is the placeholder 0."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
@@ -205,9 +205,9 @@ class RequestMixin:
         priority: int = 0,
         replay_tokens: Sequence[int] = (),
         **options: Any,
-    ) -> tuple[Layout, list[Request]]:
+    ) -> tuple[ChatFormat, list[Request]]:
         chat = with_system(self.preset, read_chat(messages, params, **options))
-        layout = lay_out(chat, self.template, self.tokenizer, self.modalities)
+        layout = format_chat(chat, self.template, self.tokenizer, self.modalities)
         return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, replay_tokens=replay_tokens)
 
     def _requests(self, ids: Sequence[Any], params: SamplingParams, options: RequestOptions) -> list[Request]:
@@ -233,14 +233,14 @@ class RequestMixin:
         ids = self._encode(text)
         return [*self._missing_bos(ids), *ids]
 
-    def _encoded(self, layout: Layout) -> Sequence[int | Placeholder]:
+    def _encoded(self, layout: ChatFormat) -> Sequence[int | Placeholder]:
         """Return the tokens of a rendered conversation, with placeholder rows for its images."""
         if not layout.media or self.modalities is None:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]
 
-    def _n_shared(self, layout: Layout, ids: Sequence[int | Placeholder]) -> int:
+    def _n_shared(self, layout: ChatFormat, ids: Sequence[int | Placeholder]) -> int:
         """Return the number of ids of system prompt and tools; 0 if it has no effect."""
         if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast
 from starlette.datastructures import State
 from starlette.requests import HTTPConnection
 
-from woolly.chat import Layout
+from woolly.chat import ChatFormat
 from woolly.llm import ChatChunk
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.running_request import RunningRequest
@@ -56,7 +56,7 @@ class ReplyContext:
     """Facts of a reply besides its chunks: model, tokens, times, and the options of the body."""
 
     running: RunningRequest  # model, and tokens and times so far
-    layout: Layout
+    layout: ChatFormat
     form: Any = None  # specific to the dialect
     load_seconds: float = 0.0  # seconds that the request waited for its model
 

@@ -143,11 +143,11 @@ def test_unlimited_thinking_requests_nothing(client):
 )
 def test_thinking_budget_has_many_names(client, path, fields, monkeypatch):
     generator, seen = client.app.state.generator, []
-    lay_out = generator.lay_out
+    format_chat = generator.format_chat
 
     async def watched(chat, slot):
         seen.append(chat.params.reasoning_budget)
-        return await lay_out(chat, slot)
+        return await format_chat(chat, slot)
 
     monkeypatch.setattr(generator, "lay_out", watched)
     reply = client.post(path, json={"messages": [{"role": "user", "content": "hi"}], **SHORT, **fields})

@@ -201,10 +201,10 @@ def test_later_message_of_a_client_replaces_the_prefilled_one(app_with, slow):
 
 
 def test_replaced_message_is_abandoned_and_only_one_runs(app_with, monkeypatch):
-    plain, calls = generator.lay_out, []
+    plain, calls = generator.format_chat, []
     has_begun, goes_on = threading.Event(), threading.Event()
 
-    def lay_out(*given):
+    def format_chat(*given):
         calls.append(given)
         has_begun.set()
         assert goes_on.wait(WAIT)
@@ -212,7 +212,7 @@ def test_replaced_message_is_abandoned_and_only_one_runs(app_with, monkeypatch):
 
     with app_with() as client, ThreadPoolExecutor() as pool:
         load(client)
-        monkeypatch.setattr(generator, "lay_out", lay_out)
+        monkeypatch.setattr(generator, "lay_out", format_chat)
         first = pool.submit(lambda: client.post(PATH, json=body()).json())
         assert has_begun.wait(WAIT)
         assert client.post(PATH, json=body(LONG)).json()["state"] == "busy"

@@ -240,14 +240,14 @@ def test_many_status_requests_take_no_thread_from_generation(tiny_model, tmp_pat
 
 
 def test_conversations_with_images_delay_no_others(tiny_model, tmp_path, monkeypatch):
-    gate, plain = threading.Event(), generator.lay_out
+    gate, plain = threading.Event(), generator.format_chat
 
-    def lay_out(chat, *given):
+    def format_chat(chat, *given):
         if has_media(chat.messages):
             assert gate.wait(60)
         return plain(chat, *given)
 
-    monkeypatch.setattr(generator, "lay_out", lay_out)
+    monkeypatch.setattr(generator, "lay_out", format_chat)
     shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
 
     async def story(state, client):

@@ -16,7 +16,7 @@ from woolly.errors import RequestError, TemplateError, WoollyError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from woolly.chat import Layout, ToolCall
+    from woolly.chat import ChatFormat, ToolCall
     from woolly.cli.chat.conversation import Conversation
     from woolly.cli.chat.tools import Tools
     from woolly.engine import Request
@@ -257,7 +257,7 @@ class Chat:
             raise
         return True
 
-    def _prepared(self, messages: list[dict[str, Any]], params: SamplingParams) -> tuple[Layout, list[Request]]:
+    def _prepared(self, messages: list[dict[str, Any]], params: SamplingParams) -> tuple[ChatFormat, list[Request]]:
         return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
 
     def _try_to_compact(self) -> bool:

@@ -59,7 +59,7 @@ class GenerationRequest:
     """Dialect-neutral request: a prompt as text, ids or rendered conversation, and sampling parameters."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
-    prompt: str | Prompt | Layout  # the ids may have placeholders for audio rows
+    prompt: str | Prompt | ChatFormat  # the ids may have placeholders for audio rows
     model: str | None = None  # None: the loaded one
     score_only: bool = False  # generate nothing; for params.prompt_logprobs
     client: str = ""  # its name in the log
@@ -236,7 +236,7 @@ class Generator:
         """Raise ApiError 400 if a prompt is too long for counting tokens: files become text in the layout."""
         check_text(text, self._max_prompt(llm))
 
-    async def count_tokens(self, layout: Layout, slot: ModelSlot) -> int:
+    async def count_tokens(self, layout: ChatFormat, slot: ModelSlot) -> int:
         """Return the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_in_thread(slot.model.count_tokens, layout)
@@ -289,7 +289,7 @@ class Generator:
 
     def _scaled(self, generation: GenerationRequest, slot: ModelSlot) -> GenerationRequest:
         """Return a request with the server's adapter scales, if it has none."""
-        layout = generation.prompt if isinstance(generation.prompt, Layout) else None
+        layout = generation.prompt if isinstance(generation.prompt, ChatFormat) else None
         params = generation.params if layout is None else layout.params
         if params.adapters is not None or not slot.has_scales:
             return generation
@@ -308,7 +308,7 @@ class Generator:
         }
         if not isinstance(prompt, tuple):
             self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
-        if isinstance(prompt, Layout):
+        if isinstance(prompt, ChatFormat):
             layout = replace(prompt, params=constraints.bind(prompt.params, llm.tokenizer))
             check_length(f"has {len(generation.context_ids)} tokens", len(generation.context_ids), most)
             requests = llm.prepare_layout(

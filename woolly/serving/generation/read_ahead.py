@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from woolly.chat import Layout
+from woolly.chat import ChatFormat
 from woolly.chat.stable_prefix import stable_prefix
 from woolly.engine import Engine, Request
 from woolly.llm import LLM
@@ -37,7 +37,7 @@ class SettledPrompt:
     params: SamplingParams  # of the request
 
 
-def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
+def settled_prompt(llm: LLM, layout: ChatFormat, other: ChatFormat) -> SettledPrompt:
     """Return the prompt of a layout, and the length of the prefix that further typing cannot change."""
     ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(stable_prefix(layout, other))
     alike = (a == b for a, b in zip(ids, first, strict=False))

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from woolly.chat import Layout
+from woolly.chat import ChatFormat
 from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
 from woolly.serving.dialects.llama.media_markers import MarkedPrompt, marked_layout
@@ -75,7 +75,7 @@ async def _generation(
     slot: ModelSlot,
 ) -> GenerationRequest:
     """Return the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
-    whole: str | tuple[int, ...] | Layout
+    whole: str | tuple[int, ...] | ChatFormat
     if isinstance(prompt, str):
         whole = prompt
     elif isinstance(prompt, MarkedPrompt):

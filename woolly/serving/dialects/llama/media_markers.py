@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.chat import Layout, Message, Modalities, ToolChoice
+from woolly.chat import ChatFormat, Message, Modalities, ToolChoice
 from woolly.chat.media import MediaPlaceholder, find_placeholders, process_media
 from woolly.chat.message import AudioPart, ImagePart
 from woolly.errors import RequestError
@@ -55,7 +55,7 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
     return ImagePart(ImageInput(base64=data, where=where))
 
 
-def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> Layout:
+def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> ChatFormat:
     """Return the prompt with decoded images and audio; RequestError if decoding fails."""
     items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
@@ -65,12 +65,12 @@ def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Moda
 
 def seen_prompt(
     text: str, messages: Sequence[Message], params: SamplingParams, modalities: Modalities | None
-) -> Layout:
+) -> ChatFormat:
     """Return a rendered conversation with decoded images."""
     items = process_media(messages, modalities)
     return _layout(text, params, find_placeholders(text, items, modalities) if items and modalities is not None else ())
 
 
-def _layout(text: str, params: SamplingParams, images: Sequence[MediaPlaceholder]) -> Layout:
+def _layout(text: str, params: SamplingParams, images: Sequence[MediaPlaceholder]) -> ChatFormat:
     """Return the layout of a prompt whose answer is plain text."""
-    return Layout(text, params, ToolChoice(), None, None, frozenset(), media=tuple(images))
+    return ChatFormat(text, params, ToolChoice(), None, None, frozenset(), media=tuple(images))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import Request
 from fastapi.responses import Response
 
-from woolly.chat import Layout, ToolChoice
+from woolly.chat import ChatFormat, ToolChoice
 from woolly.errors import RequestError
 from woolly.llm import ChatReader
 from woolly.sampling import SamplingParams
@@ -79,7 +79,7 @@ async def _continue(
         slot = await stack.enter_async_context(models.use(info))
         load_seconds = time.monotonic() - started
         bound = params if body.schema_wanted is None else replace(params, json_schema=body.schema_wanted)
-        layout = Layout(body.prompt, bound, ToolChoice(), None, None, frozenset())
+        layout = ChatFormat(body.prompt, bound, ToolChoice(), None, None, frozenset())
         before: tuple[int, ...] = ()
         gap: tuple[int, ...] = ()
         if body.suffix:

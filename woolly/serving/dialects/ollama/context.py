@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from woolly.chat import ChatRequest, Layout, Message
+from woolly.chat import ChatFormat, ChatRequest, Message
 from woolly.errors import RequestError
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.loaded_model import ModelSlot
@@ -14,7 +14,7 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 
 async def lay_out_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: ModelSlot
-) -> tuple[Layout, tuple[int, ...]]:
+) -> tuple[ChatFormat, tuple[int, ...]]:
     """Return the layout of the next turn only, and the ids before it.
 
     A separate turn would begin with the template's default system prompt. So it is rendered after a marked answer, and
