@@ -20,7 +20,7 @@ from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import TranscribeOptions
 from woolly.llm.speech import parakeet as parakeet_transcriber
 from woolly.llm.speech.parakeet import ParakeetTranscriber, _windows
-from woolly.llm.speech.transducer_decoding import GreedyDecoding, TimedToken
+from woolly.llm.speech.transducer_decoding import TimedToken, TransducerDecoding
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Audio, EncoderInput
@@ -67,7 +67,7 @@ def check(llm, kind):
     rows, want = rows_of(llm), GOLDEN[f"{kind} rows"]
     assert rows.shape == want.shape
     assert np.linalg.norm(rows - want) < 1e-5 * np.linalg.norm(want)
-    found = GreedyDecoding(llm._loaded[0].source.decoder).decode(rows)
+    found = TransducerDecoding(llm._loaded[0].source.decoder).decode(rows)
     assert [one.token for one in found] == GOLDEN[f"{kind} tokens"].tolist()
     assert [one.first for one in found] == GOLDEN[f"{kind} frames"].tolist()
     return found
@@ -96,14 +96,14 @@ def test_reference_agrees(folder, llm):
     with LLM(folder / "ggml-parakeet-tiny.bin", backend="reference") as other:
         want = rows_of(other)
         assert np.linalg.norm(rows_of(llm) - want) < 1e-5 * np.linalg.norm(want)
-        decoded = (GreedyDecoding(one._loaded[0].source.decoder).decode(want) for one in (other, llm))
+        decoded = (TransducerDecoding(one._loaded[0].source.decoder).decode(want) for one in (other, llm))
         assert len({tuple((one.token, one.first, one.last) for one in found) for found in decoded}) == 1
 
 
 @pytest.mark.parametrize("cut", [1, 7, 64, 124])
 def test_rows_in_parts_decode_alike(llm, folder, cut):
     rows, decoder = rows_of(llm), llm._loaded[0].source.decoder
-    want, parts = GreedyDecoding(decoder).decode(rows), GreedyDecoding(decoder)
+    want, parts = TransducerDecoding(decoder).decode(rows), TransducerDecoding(decoder)
     assert parts.decode(rows[:cut], is_end=False) + parts.decode(rows[cut:]) == want
 
 
@@ -135,7 +135,7 @@ NUMBERS = np.arange(6, dtype=np.float32)[:, None]
 
 
 def test_repeated_letters_collapse_unless_a_blank_is_between(llm):
-    found = GreedyDecoding(ScriptedDecoder("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).decode(NUMBERS)
+    found = TransducerDecoding(ScriptedDecoder("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).decode(NUMBERS)
     assert [(one.token, one.first, one.last) for one in found] == [(0, 0, 2), (0, 3, 4), (1, 4, 6)]
 
 
@@ -148,7 +148,7 @@ def test_repeated_letters_collapse_unless_a_blank_is_between(llm):
     ],
 )
 def test_reset_keeps_the_time(decoder, cut, want):
-    decoding = GreedyDecoding(decoder)
+    decoding = TransducerDecoding(decoder)
     found = decoding.decode(NUMBERS[:cut], is_end=False)
     decoding.reset()
     found += decoding.decode(NUMBERS[cut:])
@@ -156,10 +156,10 @@ def test_reset_keeps_the_time(decoder, cut, want):
 
 
 def test_tokens_per_frame_are_limited():
-    assert len(GreedyDecoding(ScriptedDecoder("rnnt", [(0,)] * 6)).decode(NUMBERS)) == 3 * 6
-    assert len(GreedyDecoding(ScriptedDecoder("tdt", [(0, 3)] * 6, (0, 1))).decode(NUMBERS)) == 3 * 6
+    assert len(TransducerDecoding(ScriptedDecoder("rnnt", [(0,)] * 6)).decode(NUMBERS)) == 3 * 6
+    assert len(TransducerDecoding(ScriptedDecoder("tdt", [(0, 3)] * 6, (0, 1))).decode(NUMBERS)) == 3 * 6
     blanks = [(2, 3)] * 6  # a blank with duration 0 still advances
-    assert GreedyDecoding(ScriptedDecoder("tdt", blanks, (0, 1))).decode(NUMBERS) == []
+    assert TransducerDecoding(ScriptedDecoder("tdt", blanks, (0, 1))).decode(NUMBERS) == []
 
 
 def test_windows_overlap_and_take_each_row_once():

@@ -65,7 +65,7 @@ class Identity:
         return self.id
 
 
-class Identified:
+class BitIdentityMixin:
     """Identity methods of LLM. Thread-safe."""
 
     driver: EngineDriver

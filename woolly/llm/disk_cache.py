@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from woolly.engine import Engine, LoadedModel
 from woolly.errors import RequestError
-from woolly.llm.bit_identity import Identified, Identity, compute_rate, identity_of
+from woolly.llm.bit_identity import BitIdentityMixin, Identity, compute_rate, identity_of
 from woolly.runtime import PortableState, Program, parse_size
 from woolly.store import models_folder
 
@@ -29,7 +29,7 @@ class DiskCache:
     compute_rate: float
 
 
-class DiskCacheMixin(Identified):
+class DiskCacheMixin(BitIdentityMixin):
     """Disk cache methods of LLM."""
 
     _tier: DiskTier | None = None

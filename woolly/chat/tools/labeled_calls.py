@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from woolly.chat.tools.json_calls import ObjectScanner, Status, Unread
-from woolly.chat.tools.unquoted_json import BareObject
+from woolly.chat.tools.unquoted_json import UnquotedJson
 
 _MAX_LABEL = 256
 
@@ -57,7 +57,7 @@ class LabelScanner(Unread):
         self._pattern = label.pattern
         self._label = ""
         self._object = ObjectScanner()
-        self._bare = BareObject() if label.is_bare else None
+        self._bare = UnquotedJson() if label.is_bare else None
 
     def push(self, character: str) -> Status:
         """Takes the next character."""

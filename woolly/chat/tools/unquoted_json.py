@@ -7,7 +7,7 @@ from woolly.chat.tools.values import python_json, to_json
 QUOTE = '<|"|>'  # around strings; one token of Gemma 4's vocabulary
 
 
-class BareObject:
+class UnquotedJson:
     """Reads {key:<|"|>text<|"|>,other:[1,true]} from its opening to its closing bracket; JSON strings are taken too."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from woolly.errors import RequestError
 from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
 from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
-from woolly.llm.speech.transducer_decoding import GreedyDecoding, TimedToken
+from woolly.llm.speech.transducer_decoding import TimedToken, TransducerDecoding
 from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import conv_length
@@ -81,7 +81,7 @@ class ParakeetTranscriber:
             frames = log_mel_nemo(self.audio.samples, self._n_mels)
         if len(frames) < 2:
             raise RequestError("the audio is shorter than 20 ms; send a longer clip", field="audio")
-        decoding = GreedyDecoding(self._decoder)
+        decoding = TransducerDecoding(self._decoder)
         for first, last, begin, end in _windows(len(frames)):
             rows = yield from self._encode(np.ascontiguousarray(frames[first:last]))
             kept = rows[(begin - first) // _SUBSAMPLING : conv_length(end - first, 3)]

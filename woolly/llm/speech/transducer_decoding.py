@@ -27,7 +27,7 @@ class TimedToken:
     logprob: float
 
 
-class GreedyDecoding:
+class TransducerDecoding:
     """Decoding state of one audio clip. Encoder frames arrive in order, in any number of parts."""
 
     def __init__(self, decoder: TransducerDecoder) -> None:
