@@ -40,7 +40,7 @@ def test_identity_covers_cache_and_backend_but_not_threads_and_chunks(tiny_model
     assert identity_in(tiny_model, chunk=8) == plain
     others = [identity_in(tiny_model, kv_type="q8_0"), identity_in(tiny_model, backend="reference")]
     assert len({plain.id, *(one.id for one in others)}) == 3
-    assert plain.id.startswith(f"w{bit_identity.ARITHMETIC}-")
+    assert plain.id.startswith(f"w{bit_identity.ARITHMETIC_VERSION}-")
 
 
 def test_identity_is_the_same_in_another_process_with_any_numpy(tiny_model, home):

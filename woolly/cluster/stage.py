@@ -20,7 +20,7 @@ from woolly.models import trace
 from woolly.plan.passes import slice_layers
 from woolly.plan.serialize import plan_digest, steps_to_data
 from woolly.runtime import (
-    ARITHMETIC,
+    ARITHMETIC_VERSION,
     Batch,
     Options,
     Program,
@@ -137,9 +137,9 @@ class Stage:
         """Return the requested layers, compiled. Errors name mismatches of the model."""
         if self._part is not None and self._part.wanted == wanted:
             return self._part
-        if wanted.get("arithmetic") != ARITHMETIC:
+        if wanted.get("arithmetic") != ARITHMETIC_VERSION:
             raise StageError(
-                f"the stage's Woolly has arithmetic {ARITHMETIC}, the engine's {wanted.get('arithmetic')}: both must"
+                f"the stage's Woolly has arithmetic {ARITHMETIC_VERSION}, the engine's {wanted.get('arithmetic')}: both must"
                 " be one version",
                 code="refused",
             )

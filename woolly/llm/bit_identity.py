@@ -16,7 +16,7 @@ import numpy.typing as npt
 from woolly import runtime
 from woolly.errors import ModelError
 from woolly.gguf.overlay import Overlay
-from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
+from woolly.runtime import ARITHMETIC_VERSION, Batch, PortableState, Program, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.file_digest import digest_of
@@ -118,7 +118,7 @@ def _proved(program: Program, digest: str, tower: str = "") -> Identity:
     """Return the identity; `tower` identifies the bits of the encoder rows."""
     about = program.about
     bits = about.bits if tower in ("", about.bits) else f"{about.bits}, tower {tower}"
-    return Identity(ARITHMETIC, digest, bits, about.kv_type, _probe(program))
+    return Identity(ARITHMETIC_VERSION, digest, bits, about.kv_type, _probe(program))
 
 
 def device_bytes(engine: Engine) -> int | None:

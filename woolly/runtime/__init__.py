@@ -6,7 +6,7 @@ from woolly.lazy_imports import later
 from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_placement
 
 if TYPE_CHECKING:
-    from woolly.runtime.arithmetic_version import ARITHMETIC
+    from woolly.runtime.arithmetic_version import ARITHMETIC_VERSION
     from woolly.runtime.batch import Batch
     from woolly.runtime.device_share import DeviceShare
     from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ARITHMETIC",
+    "ARITHMETIC_VERSION",
     "BACKENDS",
     "GPU_KINDS",
     "KV_TYPES",
@@ -103,7 +103,7 @@ __all__ = [
 __getattr__ = later(
     __name__,
     {
-        "arithmetic_version": "ARITHMETIC",
+        "arithmetic_version": "ARITHMETIC_VERSION",
         "batch": "Batch",
         "devices": "GPU_KINDS TOWER_KINDS backend_for is_gpu_backend parse_devices",
         "gpu.backend": "GpuBackend",

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 # Incremented when a code change alters a bit of any logit or sampled token, so that earlier results are not mixed
 # with new ones.
-ARITHMETIC = 7
+ARITHMETIC_VERSION = 7

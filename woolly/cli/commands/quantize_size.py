@@ -116,11 +116,11 @@ def _records(
 ) -> Any:
     from woolly import __version__
     from woolly.measure.bit_allocation.measurement_cache import Records
-    from woolly.runtime.arithmetic_version import ARITHMETIC
+    from woolly.runtime.arithmetic_version import ARITHMETIC_VERSION
     from woolly.store.file_digest import digest_of
 
     of = {
-        "woolly": f"{__version__}, arithmetic {ARITHMETIC}",
+        "woolly": f"{__version__}, arithmetic {ARITHMETIC_VERSION}",
         "model": digest_of(file.paths),
         "text": hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest(),
         "imatrix": None if imatrix is None else hashlib.sha256(imatrix.path.read_bytes()).hexdigest(),

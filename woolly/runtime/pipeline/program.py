@@ -22,7 +22,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import balance_layers, merge_parts, slice_layers
 from woolly.plan.serialize import plan_digest
-from woolly.runtime.arithmetic_version import ARITHMETIC
+from woolly.runtime.arithmetic_version import ARITHMETIC_VERSION
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
 from woolly.runtime.pipeline.stage_client import StageClient
@@ -123,7 +123,7 @@ class PipelineProgram:
             layers = balance_layers(plan, [place.memory for place in self._places])
             self._open: list[dict[str, Any]] = [
                 {
-                    "arithmetic": ARITHMETIC,
+                    "arithmetic": ARITHMETIC_VERSION,
                     "model": stages.model,
                     "ctx": stages.ctx,
                     "layers": [first, last],
