@@ -26,7 +26,7 @@ from woolly.runtime.cuda.device import CudaDevice, open_device
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Array, Emitter
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 _BATCH_BYTES = 256  # struct Batch of native/cuda/primitives/common.cuh
 _COPIES_BYTES = 250 << 20
@@ -90,7 +90,7 @@ class Bench:
         self.addresses = {id: device.allocate(size) for id, size in sizes.items()}
         self.batch = device.allocate(_BATCH_BYTES)
         with open_gguf(writer.path) as file:
-            views = Views(file.tensors)
+            views = WeightViews(file.tensors)
             layout = ArenaLayout({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
             arguments = (layout, Address(0), self.batch, RopeTables(plan, views))
             self.emitter = Emitter(plan, device, _MAX_ROWS, "f16", views, *arguments)

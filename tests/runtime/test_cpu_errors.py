@@ -26,7 +26,7 @@ from woolly.runtime.cpu import program as cpu_program
 from woolly.runtime.cpu.stale_build import advice_if_old
 from woolly.runtime.gpu.graph_runner import GraphRunner
 from woolly.runtime.reference import ReferenceBackend
-from woolly.runtime.weight_views import Views, check_weights
+from woolly.runtime.weight_views import WeightViews, check_weights
 
 
 def compiled(tiny, folder, **options):
@@ -144,7 +144,7 @@ def test_tensor_with_a_shape_or_type_unlike_its_plan_is_rejected(changes, name, 
         with pytest.raises(ModelError, match=message):
             backend.compile(plan, tensors, Options(threads=1, max_rows=MAX_ROWS))
     with pytest.raises(ModelError, match=message):
-        GraphRunner(MagicMock(), plan, None, Views(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
+        GraphRunner(MagicMock(), plan, None, WeightViews(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
 
 
 def test_rows_outside_a_tensor_are_rejected(tmp_path):
@@ -157,9 +157,9 @@ def test_rows_outside_a_tensor_are_rejected(tmp_path):
         files.append(open_gguf(writer.path))
     view = Weight("x.weight[4:8]", GGMLType.F32, (4, 32))
     plan = SimpleNamespace(steps=[Step("embed", (), (0,), (view,), (), "x.py:1")])
-    check_weights(plan, Views(files[0].tensors))
+    check_weights(plan, WeightViews(files[0].tensors))
     with pytest.raises(ModelError, match=r"'x\.weight\[4:8\]' is F32 \(2, 32\), .* \(x\.py:1\) has F32 \(4, 32\)"):
-        check_weights(plan, Views(files[1].tensors))
+        check_weights(plan, WeightViews(files[1].tensors))
 
 
 def case_of(folder, tensors, build, **options):

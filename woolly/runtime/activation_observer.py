@@ -16,7 +16,7 @@ from woolly.runtime.reference.moe import expert_rows
 from woolly.runtime.reference.ops import OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
@@ -47,7 +47,7 @@ class ActivationObserver:
     def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, names: str = "") -> None:
         """Observe matrices whose names begin with `names`. A run ends after the last of them."""
         self._program = CpuProgram(plan, tensors, options, _PASSES)
-        self._weights = WeightStore(Views(tensors), _EXPERT_MEMORY)
+        self._weights = WeightStore(WeightViews(tensors), _EXPERT_MEMORY)
         self._state = ReferenceState(plan, 0)
         self._steps = [
             (index, step)

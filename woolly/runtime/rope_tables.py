@@ -12,7 +12,7 @@ from woolly.plan import Plan, Rope, Step, rope_axes, rope_frequencies
 
 if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
-    from woolly.runtime.weight_views import Views
+    from woolly.runtime.weight_views import WeightViews
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -21,7 +21,7 @@ Int32 = npt.NDArray[np.int32]
 class RopeTables:
     """Tables [position, pair] of all rotary embeddings of a model, concatenated, which grow by doubling."""
 
-    def __init__(self, plan: Plan, tensors: Views) -> None:
+    def __init__(self, plan: Plan, tensors: WeightViews) -> None:
         self._columns: dict[tuple[Rope, str], int] = {}  # first column of each embedding and its divisors
         frequencies: list[npt.NDArray[np.float64]] = [np.zeros(0)]
         magnitudes: list[npt.NDArray[np.float64]] = [np.zeros(0)]

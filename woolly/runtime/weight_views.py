@@ -63,7 +63,7 @@ class RowView:
         return (*(slice(None),) * self._axis, slice(self.first, self.last))
 
 
-class Views(Mapping[str, "Tensor | RowView"]):
+class WeightViews(Mapping[str, "Tensor | RowView"]):
     """Tensors of a file by name, and row ranges as `name[first:last]`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -82,7 +82,7 @@ class Views(Mapping[str, "Tensor | RowView"]):
         return len(self._tensors)
 
 
-def check_weights(plan: Plan, views: Views) -> None:
+def check_weights(plan: Plan, views: WeightViews) -> None:
     """Raise ModelError unless each tensor has the shape and type that the plan's steps expect.
 
     Buffers have the sizes of the plan. Kernels use those of the tensor and would write past the end of a buffer.

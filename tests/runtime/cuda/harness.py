@@ -17,7 +17,7 @@ from woolly.runtime.gpu.batch_checks import is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Array, Emitter, Fill
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 if TYPE_CHECKING:
     from tests.runtime.cuda.emulated import EmulatedDevice
@@ -59,7 +59,7 @@ class CaseProgram:
 
     def __init__(self, device: EmulatedDevice, plan, tensors, kv_type="f32", max_rows=256):
         self.device, self.plan, self.kv_type, self.max_rows = device, plan, kv_type, max_rows
-        views = Views(tensors)
+        views = WeightViews(tensors)
         self._rope_tables = RopeTables(plan, views)
         self._batch = device.allocate(BATCH.itemsize)
         made = [value for step in plan.steps for value in step.outputs]
@@ -74,7 +74,7 @@ class CaseProgram:
             self._fill(weight, views)
         self._kept: list[Address] = []
 
-    def _fill(self, weight: Array | Fill, views: Views) -> None:
+    def _fill(self, weight: Array | Fill, views: WeightViews) -> None:
         if isinstance(weight, Array):
             self.device.upload(weight.address, np.ascontiguousarray(weight.make()))
             return

@@ -15,7 +15,7 @@ from woolly.runtime.gpu.batch import BATCH, BatchSlot
 from woolly.runtime.gpu.batch_checks import check_batch, is_apart
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 
 class Memory:
@@ -65,7 +65,7 @@ class Pages:
 @pytest.fixture(scope="module")
 def plan_and_views(tmp_path_factory):
     with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("batch") / "tiny.gguf")) as file:
-        yield trace(file), Views(file.tensors)
+        yield trace(file), WeightViews(file.tensors)
 
 
 @pytest.mark.parametrize("max_pages", [1, 70_000])

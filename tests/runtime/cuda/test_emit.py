@@ -17,7 +17,7 @@ from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Emitter, GridRows, Launch
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 
 class Counting:
@@ -39,7 +39,7 @@ class Counting:
 
 def emitter_of(file, left_out=""):
     """Emitter of a file's plan, without the steps of an op."""
-    plan, views = fuse(trace(file)), Views(file.tensors)
+    plan, views = fuse(trace(file)), WeightViews(file.tensors)
     layout = plan_memory(plan, 8)
     plan = replace(plan, steps=tuple(step for step in plan.steps if step.op != left_out))
     return Emitter(

@@ -17,7 +17,7 @@ from woolly.runtime.gpu import loader
 from woolly.runtime.gpu.emitter import Array, Fill, TensorPart
 from woolly.runtime.gpu.loader import Loader
 from woolly.runtime.program import CancelledRun
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 ROWS, COLUMNS = 40, 25
 
@@ -40,7 +40,7 @@ class Weights:
             pack = partial(self.pack, factor) if i % 2 else None
             self.weights.append(Fill(place, self.tables[i].nbytes, (TensorPart(str(i), pack, 8),)))
         self.n_bytes = self.device.memory()
-        self.loader = Loader(self.device, Views(self.tensors), self.weights)
+        self.loader = Loader(self.device, WeightViews(self.tensors), self.weights)
 
     def pack(self, factor, device, weight, staged, first, n_rows):
         rows = self.numbers(staged, n_rows * COLUMNS)
@@ -142,7 +142,7 @@ def test_memory_freed_early_is_not_freed_twice(weights, monkeypatch):
         return allocate(self, n_bytes)
 
     monkeypatch.setattr(EmulatedDevice, "allocate", no_more)
-    broken = Loader(weights.device, Views(tensors), fills)
+    broken = Loader(weights.device, WeightViews(tensors), fills)
     with pytest.raises(RequestError, match="too little free memory"):
         broken.wait(2)
     broken.end()

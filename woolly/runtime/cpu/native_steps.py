@@ -15,7 +15,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.plan.passes.plan_memory import ArenaLayout, barriers
 from woolly.runtime.cpu.stale_build import advice_if_old
-from woolly.runtime.weight_views import RowView, Views
+from woolly.runtime.weight_views import RowView, WeightViews
 
 if TYPE_CHECKING:
     from woolly import _native
@@ -27,7 +27,7 @@ class NativeSteps:
     """Steps registered with a native program: ids of values and matrices, and references to their arrays."""
 
     def __init__(
-        self, native: _native.Program, plan: Plan, layout: ArenaLayout, tensors: Views, rope_tables: RopeTables
+        self, native: _native.Program, plan: Plan, layout: ArenaLayout, tensors: WeightViews, rope_tables: RopeTables
     ) -> None:
         self._native = native
         self._plan = plan

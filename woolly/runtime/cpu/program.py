@@ -25,7 +25,7 @@ from woolly.runtime.cpu.weights import PackedWeights
 from woolly.runtime.options import Options, kept_as
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views, check_weights
+from woolly.runtime.weight_views import WeightViews, check_weights
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
@@ -95,7 +95,7 @@ class CpuProgram:
                 f"max_rows is {self.max_rows}; that many rows need {layout.n_bytes / 1e9:,.2f} GB,"
                 " more than is available: lower it, or free memory"
             ) from None
-        views = Views(tensors)
+        views = WeightViews(tensors)
         check_weights(self._all, views)
         self._rope_tables = RopeTables(self._all, views)
         self._rope_rows: tuple[Batch, tuple[Float32, Float32, npt.NDArray[np.int32] | None]] | None = None

@@ -21,7 +21,7 @@ from woolly.runtime.program import WeightStats
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
-    from woolly.runtime.weight_views import RowView, Views
+    from woolly.runtime.weight_views import RowView, WeightViews
 
 
 class PackedWeights:
@@ -30,7 +30,7 @@ class PackedWeights:
     def __init__(
         self,
         program: _native.Program,
-        tensors: Views,
+        tensors: WeightViews,
         uses: Sequence[tuple[int, str, Sequence[int]]],  # (step, tensor, matrices) in order of use
         budget: int | None,
     ) -> None:

@@ -18,7 +18,7 @@ from woolly.plan import Plan, Step, Weight
 from woolly.plan.passes.plan_memory import ArenaLayout
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Emitter:
         device: Device,
         max_rows: int,
         kv_type: str,
-        views: Views,
+        views: WeightViews,
         layout: ArenaLayout,
         arena: Address,
         batch: Address,

@@ -31,7 +31,7 @@ from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import State
 from woolly.runtime.top_logits import LostRows, NextStep, Ranking
-from woolly.runtime.weight_views import Views, check_weights
+from woolly.runtime.weight_views import WeightViews, check_weights
 
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
@@ -59,7 +59,7 @@ class _Run:
 class GraphRunner:
     """Device, weights and launches shared by a program and its draft. The last reference frees them."""
 
-    def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
+    def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: WeightViews, options: Options) -> None:
         # Imported here: not needed on machines without a GPU.
         from woolly.runtime.gpu.emitter import Emitter
         from woolly.runtime.gpu.loader import Loader

@@ -16,7 +16,7 @@ from woolly.machine.cores import default_threads
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emitter import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 # Size of each thread's staging buffer on the device, for data to be repacked.
 _STAGED = 16 << 20
@@ -41,7 +41,11 @@ class Loader:
     """Uploads weights and prepares kernels in background threads. `wait` blocks until weights are loaded."""
 
     def __init__(
-        self, device: Device, views: Views, weights: Sequence[Fill | Array], kernels: Mapping[str, int] | None = None
+        self,
+        device: Device,
+        views: WeightViews,
+        weights: Sequence[Fill | Array],
+        kernels: Mapping[str, int] | None = None,
     ) -> None:
         self._device = device
         self._kernels = dict(kernels or {})  # dynamic shared memory by name, in order of use

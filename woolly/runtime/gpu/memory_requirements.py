@@ -12,7 +12,7 @@ from woolly.plan.passes.plan_memory import plan_memory
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.state import check_heads
 from woolly.runtime.rope_tables import RopeTables
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
@@ -61,7 +61,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     draft = None if plan.draft is None else fuse(plan.draft, passes)
     whole = running if draft is None else append(running, draft)
     layout = plan_memory(whole, max_rows, ALIGNMENT, device.kernels.joined(whole, kv_type))
-    views, counter = Views(tensors), _Counter(device)
+    views, counter = WeightViews(tensors), _Counter(device)
     emitter = Emitter(
         whole,
         cast(Device, counter),

@@ -22,7 +22,7 @@ from woolly.runtime.options import Options
 from woolly.runtime.program import About, WeightStats, checked_range
 from woolly.runtime.state import State
 from woolly.runtime.top_logits import NextStep, Ranking
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 Float32 = npt.NDArray[np.float32]
 
@@ -43,7 +43,7 @@ class GpuProgram:
         passes = device.kernels.fusions(options.kv_type)
         self.running_plan = fuse(plan, passes)
         draft = fuse(plan.draft, passes) if plan.draft is not None else None
-        self._core = GraphRunner(device, self.running_plan, draft, Views(tensors), options)
+        self._core = GraphRunner(device, self.running_plan, draft, WeightViews(tensors), options)
         warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=device.kernels.centers)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
         if budget is not None and n_bytes > budget:

@@ -21,7 +21,7 @@ from woolly.runtime.reference.ops import REFERENCE_OPS, OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import State
-from woolly.runtime.weight_views import Views, check_weights
+from woolly.runtime.weight_views import WeightViews, check_weights
 
 Float32 = npt.NDArray[np.float32]
 
@@ -128,7 +128,7 @@ class ReferenceBackend:
         for weight in (*plan.weights.values(), *drafted.values()):
             if not can_dequantize(weight.type):
                 raise UnsupportedError(f"tensor {weight.name!r} is {weight.type.name}, which is not supported yet")
-        views = Views(tensors)
+        views = WeightViews(tensors)
         for one in (plan, plan.draft):
             if one is not None:
                 check_weights(one, views)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime.program import WeightStats
-from woolly.runtime.weight_views import Views
+from woolly.runtime.weight_views import WeightViews
 
 Float32 = npt.NDArray[np.float32]
 
@@ -17,7 +17,7 @@ Float32 = npt.NDArray[np.float32]
 class WeightStore:
     """Dequantized tensors with LRU eviction. Thread-safe."""
 
-    def __init__(self, tensors: Views, budget: int | None = None) -> None:
+    def __init__(self, tensors: WeightViews, budget: int | None = None) -> None:
         """`budget`: maximum bytes of cached tensors; None: no limit."""
         self._tensors = tensors
         self._budget = budget
