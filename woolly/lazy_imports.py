@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def later(package: str, files: Mapping[str, str]) -> Callable[[str], object]:
+def lazy_getattr(package: str, files: Mapping[str, str]) -> Callable[[str], object]:
     """Returns the `__getattr__` of a package: `files` are the names, separated by spaces, that each file of it has.
 
     No name may be that of a file: Python sets a package's attribute to the file once that is imported.

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.cache.disk_tier import DiskStats, DiskTier
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DiskStats", "DiskTier", "PrefixReport", "PrefixStats"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "prefix": "PrefixReport PrefixStats",

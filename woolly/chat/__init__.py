@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.chat.answer_parser import AnswerParser
@@ -44,7 +44,7 @@ __all__ = [
     "render_prompt",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "events": "CallArguments CallStart Event Finished Parts Reasoning Text Usage gather",

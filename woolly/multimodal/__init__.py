@@ -7,7 +7,7 @@ output at the placeholders.
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio
@@ -80,7 +80,7 @@ __all__ = [
 
 MAX_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",

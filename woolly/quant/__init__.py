@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.quant.codebooks import codebook_of
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GGMLType", "can_dequantize", "codebook_of", "dequantize", "quantize"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "codebooks": "codebook_of",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_placement
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ __all__ = [
     "read_token",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "arithmetic_version": "ARITHMETIC_VERSION",

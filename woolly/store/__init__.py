@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 from woolly.store.resolve import find_derived_model, is_model_name, resolve, similar_models
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ __all__ = [
     "write_derived",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "companions": "find_draft find_projectors",

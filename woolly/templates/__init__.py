@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.templates.builtin import TEMPLATE_NAMES, builtin_template
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TEMPLATE_NAMES", "ChatTemplate", "builtin_template"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "builtin": "TEMPLATE_NAMES builtin_template",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.engine.drafts.dflash import DFlashProposer
@@ -24,7 +24,7 @@ __all__ = [
     "check_vocabulary",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "gemma4_assistant": "AssistantProposer",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.engine.multimodal.encoder_decoder import AudioEncoder, Source, TextEncoder, open_encoder, source_backend
@@ -40,7 +40,7 @@ __all__ = [
     "tower_bytes",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "prompt_checks": "read_multimodal_prompt",

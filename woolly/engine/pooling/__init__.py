@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.engine.pooling.job import PoolingJob
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pooler", "PoolingJob", "PoolingRunner"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "runner": "PoolingRunner",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.llm.speech.options import TranscribeOptions
@@ -27,7 +27,7 @@ __all__ = [
     "next_step",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "parakeet": "ParakeetTranscriber",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
 from woolly.models.parts.moe import experts, experts_or_feed_forward
 from woolly.models.parts.mtp import next_token
@@ -58,7 +58,7 @@ __all__ = [
     "unembedded",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "attention": "apply_rope attend gated_attention projections self_attention shared_attention",

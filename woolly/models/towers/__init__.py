@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.models.towers.params import AudioParams, TowerParams
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AudioParams", "PatchLayout", "TowerParams", "TracedTower", "trace_towers"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "patch_layout": "PatchLayout",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio.decode import DECODE_SEMAPHORE, Audio, AudioSource, read_audio
@@ -28,7 +28,7 @@ __all__ = [
     "read_audio",
 ]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "mel": "log_mel log_mel_gemma log_mel_granite log_mel_nemo log_mel_usm log_mel_whisper",

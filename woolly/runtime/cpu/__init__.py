@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.runtime.cpu.program import CpuBackend, CpuProgram, kernel_level
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuBackend", "CpuProgram", "CpuState", "kernel_level"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "program": "CpuBackend CpuProgram kernel_level",

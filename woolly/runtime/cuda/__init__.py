@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.runtime.cuda.backend import CudaBackend
 
 __all__ = ["CudaBackend"]
 
-__getattr__ = later(__name__, {"backend": "CudaBackend"})
+__getattr__ = lazy_getattr(__name__, {"backend": "CudaBackend"})

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.runtime.metal.backend import MetalBackend
 
 __all__ = ["MetalBackend"]
 
-__getattr__ = later(__name__, {"backend": "MetalBackend"})
+__getattr__ = lazy_getattr(__name__, {"backend": "MetalBackend"})

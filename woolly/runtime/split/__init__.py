@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.runtime.split.backend import SplitBackend
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Placement", "Segment", "SplitBackend", "SplitProgram", "SplitState"]
 
-__getattr__ = later(
+__getattr__ = lazy_getattr(
     __name__,
     {
         "backend": "SplitBackend",

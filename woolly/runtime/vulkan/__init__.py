@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from woolly.lazy_imports import later
+from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.runtime.vulkan.backend import VulkanBackend
 
 __all__ = ["VulkanBackend"]
 
-__getattr__ = later(__name__, {"backend": "VulkanBackend"})
+__getattr__ = lazy_getattr(__name__, {"backend": "VulkanBackend"})
