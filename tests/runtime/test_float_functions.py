@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from woolly.runtime.f64_math import alibi_slopes, exp2_double, exp_double, fades_of, log_double
+from woolly.runtime.f64_math import alibi_slopes_f64, exp2_double, exp_double, fades_of, log_double
 from woolly.runtime.reference.ops import alibi_slopes, distance_buckets
 
 RANDOM = np.random.default_rng(7)
@@ -42,10 +42,10 @@ def test_as_floats_they_match_numpy():
     steps = np.arange(1.0, 4000)
     np.testing.assert_array_equal(np.float32(log_double(steps)), np.float32(np.log(steps)))
     for heads in (8, 12, 32, 40):
-        np.testing.assert_array_equal(alibi_slopes(8.0, heads), alibi_slopes(8.0, heads))
+        np.testing.assert_array_equal(alibi_slopes_f64(8.0, heads), alibi_slopes(8.0, heads))
         fades = -float(np.float32(0.7)) * 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
         np.testing.assert_array_equal(fades_of(0.7, heads), np.float32(np.exp(fades)))
-    assert alibi_slopes(8.0, 8)[0] == 0.5
+    assert alibi_slopes_f64(8.0, 8)[0] == 0.5
 
 
 @pytest.mark.parametrize("sees_later", [True, False])

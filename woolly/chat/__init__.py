@@ -18,12 +18,12 @@ __all__ = [
     "AudioPart",
     "CallArguments",
     "CallStart",
+    "ChatFormat",
     "ChatRequest",
     "Event",
     "FilePart",
     "Finished",
     "ImagePart",
-    "ChatFormat",
     "MediaPlaceholder",
     "Message",
     "Modalities",
@@ -39,8 +39,8 @@ __all__ = [
     "ToolChoice",
     "Usage",
     "VideoPart",
-    "gather",
     "format_chat",
+    "gather",
     "render_prompt",
 ]
 

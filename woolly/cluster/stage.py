@@ -139,8 +139,8 @@ class Stage:
             return self._part
         if wanted.get("arithmetic") != ARITHMETIC_VERSION:
             raise StageError(
-                f"the stage's Woolly has arithmetic {ARITHMETIC_VERSION}, the engine's {wanted.get('arithmetic')}: both must"
-                " be one version",
+                f"the stage's Woolly has arithmetic {ARITHMETIC_VERSION}, the engine's {wanted.get('arithmetic')}: "
+                "both must be one version",
                 code="refused",
             )
         if wanted.get("model") != self._digest:

@@ -53,7 +53,7 @@ def log_double(x: Float64) -> Float64:
     return result
 
 
-def alibi_slopes(most: float, n_heads: int) -> Float32:
+def alibi_slopes_f64(most: float, n_heads: int) -> Float32:
     """Return the ALiBi slope of each head. Heads beyond a power of two use the slopes in between."""
     powers = 1 << n_heads.bit_length() - 1
     between = (2.0 * np.arange(n_heads - powers) + 1) / (2.0 * powers)

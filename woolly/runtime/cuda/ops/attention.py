@@ -12,7 +12,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.f64_math import alibi_slopes
+from woolly.runtime.f64_math import alibi_slopes_f64
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
@@ -264,7 +264,7 @@ def _arguments(
         partials,
         e.array(f"parts done of {n_partials}", 4 * n_partials, lambda: np.zeros(n_partials, np.uint32)),
         e.vector(sinks[0]) if sinks else _NONE,
-        e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: alibi_slopes(alibi, heads)) if alibi else _NONE,
+        e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: alibi_slopes_f64(alibi, heads)) if alibi else _NONE,
         e.vector(tables[0]) if tables else _NONE,
         _bucket_table(e, tables[0].shape[0]) if tables else _NONE,
         step.integer("entry"),

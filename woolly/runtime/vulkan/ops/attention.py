@@ -167,7 +167,7 @@ def _tempers(e: Emitter, step: Step) -> Address:
 
 def _slopes(e: Emitter, step: Step, heads: int) -> Address:
     most = step.number("alibi")
-    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: alibi_slopes(most, heads)) if most else _NONE
+    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: alibi_slopes_f64(most, heads)) if most else _NONE
 
 
 def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
