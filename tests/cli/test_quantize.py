@@ -159,6 +159,6 @@ def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
     }.items():
         with pytest.raises(WoollyError, match=expected):
             woolly("quantize", source, out, "--force", *more)
-    monkeypatch.setattr("woolly.runtime.arithmetic_version.ARITHMETIC", -1)  # a Woolly that computes otherwise
+    monkeypatch.setattr("woolly.runtime.arithmetic_version.ARITHMETIC_VERSION", -1)  # a Woolly that computes otherwise
     with pytest.raises(WoollyError, match="or of another Woolly"):
         woolly("quantize", source, out, *options, "--dry-run")

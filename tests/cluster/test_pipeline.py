@@ -201,7 +201,7 @@ def test_different_model_token_or_arithmetic_is_rejected(model, tmp_path, monkey
         wrong.chmod(0o600)
         with pytest.raises(StageError, match="the token is not the one of the other side"):
             LLM(model, stages=names(stages), stage_token_file=wrong)
-        monkeypatch.setattr("woolly.cluster.stage.ARITHMETIC", 0)
+        monkeypatch.setattr("woolly.cluster.stage.ARITHMETIC_VERSION", 0)
         with pytest.raises(StageError, match="has arithmetic 0, the engine's"):
             LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
 

@@ -149,7 +149,7 @@ def test_thinking_budget_has_many_names(client, path, fields, monkeypatch):
         seen.append(chat.params.reasoning_budget)
         return await format_chat(chat, slot)
 
-    monkeypatch.setattr(generator, "lay_out", watched)
+    monkeypatch.setattr(generator, "format_chat", watched)
     reply = client.post(path, json={"messages": [{"role": "user", "content": "hi"}], **SHORT, **fields})
     assert reply.status_code == 200, reply.text
     assert set(seen) == {7}

@@ -212,7 +212,7 @@ def test_replaced_message_is_abandoned_and_only_one_runs(app_with, monkeypatch):
 
     with app_with() as client, ThreadPoolExecutor() as pool:
         load(client)
-        monkeypatch.setattr(generator, "lay_out", format_chat)
+        monkeypatch.setattr(generator, "format_chat", format_chat)
         first = pool.submit(lambda: client.post(PATH, json=body()).json())
         assert has_begun.wait(WAIT)
         assert client.post(PATH, json=body(LONG)).json()["state"] == "busy"

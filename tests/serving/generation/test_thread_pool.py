@@ -92,8 +92,8 @@ def test_json_is_held_during_validation(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "body", "where"),
     [
-        ("/v1/chat/completions", {"messages": HI}, "woolly.serving.generation.generator.lay_out"),
-        ("/api/v1/inference/chat", {"messages": HI}, "woolly.serving.generation.generator.lay_out"),
+        ("/v1/chat/completions", {"messages": HI}, "woolly.serving.generation.generator.format_chat"),
+        ("/api/v1/inference/chat", {"messages": HI}, "woolly.serving.generation.generator.format_chat"),
         ("/v1/completions", {"prompt": "hi"}, "woolly.serving.generation.generator.Generator._prepare"),
         ("/completion", {"prompt": ["hi", 5]}, "woolly.serving.dialects.llama.completion._ids"),
         ("/tokenize", {"content": "hi"}, "woolly.serving.dialects.llama.tokens._tokens"),
@@ -247,7 +247,7 @@ def test_conversations_with_images_delay_no_others(tiny_model, tmp_path, monkeyp
             assert gate.wait(60)
         return plain(chat, *given)
 
-    monkeypatch.setattr(generator, "lay_out", format_chat)
+    monkeypatch.setattr(generator, "format_chat", format_chat)
     shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
 
     async def story(state, client):
