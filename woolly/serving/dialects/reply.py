@@ -94,7 +94,7 @@ async def open_chat(
     load_seconds = time.monotonic() - started
     names = {"prompt": "messages", **dialect.fields}
     try:
-        layout = await generator.lay_out(chat, slot, model)
+        layout = await generator.format_chat(chat, slot, model)
         if layout.made_of is not None:  # the client never saw the grammar
             names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
         generation = GenerationRequest(

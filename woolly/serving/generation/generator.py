@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from woolly.chat import ChatRequest, Layout, Modalities, lay_out
+from woolly.chat import ChatFormat, ChatRequest, Modalities, format_chat
 from woolly.chat.media import has_media
 from woolly.engine import Hook, Request
 from woolly.engine.threads.chunk_queue import LoopNotifier
@@ -145,7 +145,7 @@ class Generator:
                 slot = await stack.enter_async_context(self._models.use(generation.model))
             yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
-    async def lay_out(self, chat: ChatRequest, slot: ModelSlot, model: str | None) -> Layout:
+    async def format_chat(self, chat: ChatRequest, slot: ModelSlot, model: str | None) -> ChatFormat:
         """Render a conversation with the model's template, off the event loop. `model`: the name in the request.
 
         Agents always send a reasoning effort: it is ignored if the template has no such switch, unless it is "none".
@@ -160,9 +160,9 @@ class Generator:
         plain = with_system(derived, replace(chat, reasoning=replace(chat.reasoning, effort=None)))
         return await self._render(with_defaults(plain, slot.model, self._settings), slot.model)
 
-    async def _render(self, chat: ChatRequest, llm: LLM) -> Layout:
+    async def _render(self, chat: ChatRequest, llm: LLM) -> ChatFormat:
         pool = self.media_pool if has_media(chat.messages) else None
-        return await run_in_thread(lay_out, chat, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
+        return await run_in_thread(format_chat, chat, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
 
     def with_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
         """Return a conversation with the defaults of the model's preset and the server."""

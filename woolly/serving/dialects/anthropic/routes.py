@@ -75,7 +75,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [_texts(body)])
         try:
-            layout = await generator.lay_out(chat, slot, body.model)
+            layout = await generator.format_chat(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **dialect_of(request).fields}) from error
         return await generator.count_tokens(layout, slot)

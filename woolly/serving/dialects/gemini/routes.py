@@ -57,7 +57,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
         texts = asked.model_dump(include={"contents", "system_instruction", "tools"})
         generator.check_characters(slot.model, [texts])
         try:
-            layout = await generator.lay_out(chat, slot, model)
+            layout = await generator.format_chat(chat, slot, model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "contents", **dialect_of(request).fields}) from error
         n_tokens = await generator.count_tokens(layout, slot)

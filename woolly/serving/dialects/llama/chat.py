@@ -55,7 +55,7 @@ async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
         try:
-            layout = await generator.lay_out(chat, slot, body.model)
+            layout = await generator.format_chat(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
         n_tokens = await generator.count_tokens(layout, slot)

@@ -141,7 +141,7 @@ async def _count(request: Request, body: CountBody) -> Mapping[str, Any]:
         generator.check_characters(slot.model, (body.text,))
         chat = ChatRequest((Message("user", body.text),))
         async with generator.texts:
-            layout = await generator.lay_out(chat, slot, body.model)
+            layout = await generator.format_chat(chat, slot, body.model)
             n_message, n_text = await run_in_thread(_lengths, slot.model, layout.text, body.text)
     return {"text_tokens": n_text, "message_tokens": n_message, "context": slot.model.ctx, "model": slot.info.name}
 

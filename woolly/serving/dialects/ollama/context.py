@@ -27,9 +27,9 @@ async def lay_out_turn(
             raise RequestError(f"context: it holds {token}; ids from 0 to {n_vocab - 1} were expected", field="context")
     mark = uuid4().hex
     talk = (Message("user", "."), Message("assistant", mark), *chat.messages)
-    layout = await generator.lay_out(replace(chat, messages=talk), slot, None)
+    layout = await generator.format_chat(replace(chat, messages=talk), slot, None)
     _, found, after = layout.text.rpartition(mark)
     if not found:  # the template renders no earlier answers
-        return await generator.lay_out(chat, slot, None), tuple(context)
+        return await generator.format_chat(chat, slot, None), tuple(context)
     has_ended = context[-1] in tokenizer.stop_ids  # the text after the mark ends the answer too
     return replace(layout, text=after), tuple(context[:-1] if has_ended else context)

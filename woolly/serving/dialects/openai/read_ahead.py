@@ -93,7 +93,7 @@ async def _read(
     layouts = []
     async with generator.read_ahead_tasks.layouts:
         for chat in chats:
-            layout = await generator.lay_out(chat, slot, model)
+            layout = await generator.format_chat(chat, slot, model)
             generator.check_text(slot.model, layout.text)
             if task.ended:
                 return

@@ -52,7 +52,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
         n_dropped = 0
         while True:
             try:
-                layout = await generator.lay_out(asked, slot, model)
+                layout = await generator.format_chat(asked, slot, model)
             except RequestError as error:
                 raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
             n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized

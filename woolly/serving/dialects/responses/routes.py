@@ -111,7 +111,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [items, body.instructions, body.tools])
         try:
-            layout = await generator.lay_out(chat, slot, body.model)
+            layout = await generator.format_chat(chat, slot, body.model)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
         return {"object": "response.input_tokens", "input_tokens": await generator.count_tokens(layout, slot)}
