@@ -72,7 +72,7 @@ class BatchSlot:
         self._side = 0
 
     def fill(
-        self, batch: Batch, state: StageClients, plan: Plan, picks: npt.NDArray[np.void] | None = None
+        self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
     ) -> Address | None:
         """Queue the upload of a batch and its `picks`, and return the device address of the picks, or None.
 
@@ -106,7 +106,7 @@ class BatchSlot:
         self,
         key: tuple[Any, ...],
         batch: Batch,
-        state: StageClients,
+        state: Places,
         plan: Plan,
         picks: npt.NDArray[np.void] | None,
         rope_rows: Sequence[npt.NDArray[Any]],
@@ -216,7 +216,7 @@ class _Layout:
 
     key: tuple[Any, ...]  # shapes and table addresses; equal keys share a layout
     plan: Plan
-    state: weakref.ref[StageClients]
+    state: weakref.ref[Places]
     base: Address  # device address of the arrays
     head: npt.NDArray[np.uint8]  # the struct, followed by the arrays if they fit
     body: npt.NDArray[np.uint8]  # the arrays

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
-from woolly.runtime.f64_math import log_double, slopes_of
+from woolly.runtime.f64_math import alibi_slopes_f64, log_double
 from woolly.runtime.gpu.batch_checks import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emitter import Emitter, GridRows
