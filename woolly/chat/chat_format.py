@@ -177,7 +177,7 @@ def _render(
     if knows_tools(template.source):
         shown = [known.tool_to_template(tool) for tool in tools] or None
     else:
-        messages = describe_tools(messages, tools)
+        messages = describe_tools(messages, tools, known.calls.example)
     messages = fit_roles(messages, template)
     given = {"tools": shown, "documents": request.documents, **_variables(request, template.source, known)}
     if request.continue_final:

@@ -103,7 +103,8 @@ def python_call(i: int, tool: Tool, rule: Rule) -> str:
     arguments = sorted(_arguments(tool), key=lambda argument: not argument.is_required)
     parts = []
     for j, argument in enumerate(arguments):
-        rule(f"value_{i}_{j}", f"%json {json.dumps(argument.schema)}")
+        rule(f"value_{i}_{j}_json", f"%json {json.dumps(argument.schema)}")
+        rule(f"value_{i}_{j}", " | ".join([f"value_{i}_{j}_json", *_python_forms(argument.schema)]))
         parts.append(f"{json.dumps(argument.key + '=')} value_{i}_{j}")
     n_required = sum(argument.is_required for argument in arguments)
     more = [f'(", " {part})?' for part in parts]
@@ -113,6 +114,16 @@ def python_call(i: int, tool: Tool, rule: Rule) -> str:
         firsts = [" ".join([part, *more[j + 1 :]]) for j, part in enumerate(parts)]
         body = f"({' | '.join(firsts)})?" if firsts else ""
     return f'{json.dumps(tool.name + "(")} {body} ")"'
+
+
+def _python_forms(schema: Mapping[str, Any]) -> list[str]:
+    """Returns what matches a value of a schema as Python writes it, where JSON does not."""
+    if any(key in schema for key in ("enum", "const", *_WHOLE, *_TEXT)):
+        return []
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
+    forms = {"string": [r"/'([^'\\\n]|\\.)*'/"], "boolean": ['"True"', '"False"'], "null": ['"None"']}
+    return [form for kind in kinds for form in forms.get(kind, [])]
 
 
 def _arguments(tool: Tool) -> list[_Argument]:

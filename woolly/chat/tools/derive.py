@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat.events import gather
@@ -14,6 +14,7 @@ from woolly.chat.tools.derive_tags import find_tags
 from woolly.chat.tools.format import FENCES, Format
 from woolly.chat.tools.labeled_calls import Label, label_pattern
 from woolly.chat.tools.parser import ToolParser
+from woolly.chat.tools.payloads import CallSpan, Payloads, find_labels, find_objects, find_python, find_unquoted
 from woolly.chat.tools.probe import IDS, KEYS, NAMES, TEXT, TOOLS, TYPED, USER, VALUES, TemplateProbe, arguments_of
 from woolly.chat.tools.prompt import knows_tools
 from woolly.chat.tools.tool import Tool
@@ -22,25 +23,8 @@ from woolly.chat.tools.unquoted_json import QUOTE
 if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
 
+_MIN_TURN = 10  # characters of the markers around one
 _LONG_ID = "call_0123456789abcdefghijklmn"
-
-
-@dataclass(frozen=True)
-class CallSpan:
-    """One call in a rendered text: its payload, the object or the name and arguments, without what is around it."""
-
-    start: int
-    end: int
-    parts: tuple[str, ...]  # text before the name, between name and arguments, and after them
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """Way of writing a payload."""
-
-    name: str
-    spans: tuple[CallSpan, ...]
-    group: tuple[str, str, str] | None = None  # brackets of an array around all payloads, and the text between two
 
 
 def derive_format(probe: TemplateProbe, reasoning: str = "") -> Format | None:
@@ -67,7 +51,18 @@ def derive_format(probe: TemplateProbe, reasoning: str = "") -> Format | None:
     format = _read(body, calls[:1] if is_single else calls, probe, heads[shown], prompt, said)
     if format is None:
         return None
-    format = replace(format, is_single=is_single, id_length=_id_length(probe, calls[0]), text_end=text_end)
+    example = one[len(heads[one]) :].removesuffix(tail).strip()
+    for name, shown_name in ((NAMES[0], "function_name"), (KEYS[0], "argument_1"), (KEYS[1], "argument_2")):
+        example = example.replace(name, shown_name)
+    for number, value in enumerate(VALUES[0], 1):
+        example = example.replace(value, f"value_{number}")
+    format = replace(
+        format,
+        is_single=is_single,
+        id_length=_id_length(probe, calls[0]),
+        text_end=text_end,
+        example=example.replace(IDS[0], "123456789"),
+    )
     is_right = _reads(format, one[len(heads[one]) :], calls[:1]) and (is_single or _reads(format, body, calls))
     return format if is_right else None
 
@@ -79,8 +74,9 @@ def _tail(probe: TemplateProbe, calls: list[tuple[str, Any]], one: str, said: st
     both = probe.answer(TEXT, calls)
     shared = common_start(both, said)
     at = said.rfind(TEXT) + len(TEXT)
-    if len(shared) >= at and both.endswith(said[len(shared) :]):
-        return said[len(shared) :], shared[at:].strip()
+    tail = said[len(shared) :]
+    if len(shared) >= at and tail.strip() and both.endswith(tail) and _shows(both):
+        return tail, shared[at:].strip()
     return common_end(one[one.rfind(VALUES[0][1]) :], said[at:]), ""
 
 
@@ -89,7 +85,13 @@ def find_probe(template: ChatTemplate) -> TemplateProbe:
     knows = knows_tools(template.source)
     forms = [TemplateProbe(template, knows, content, is_text) for content in ("", None) for is_text in (False, True)]
     call = [(NAMES[0], arguments_of(0))]
-    return next((probe for probe in forms if _shows(probe.answer(calls=call))), forms[0])
+    shown = {probe: text for probe in forms if _shows(text := probe.answer(calls=call))}
+    if not shown:
+        return forms[0]
+    # A text that is empty may be a turn of its own.
+    first = next(iter(shown))
+    plain = replace(first, content=None)
+    return plain if len(shown.get(plain, shown[first])) < len(shown[first]) - _MIN_TURN else first
 
 
 def _shows(rendered: str) -> bool:
@@ -132,19 +134,19 @@ def _read(
 ) -> Format | None:
     """Return the format of the calls in a body; None if it has no known kind of payload."""
     body = body.replace(IDS[1], IDS[0])  # of one length
-    kind = _objects(body, calls) or _labels(body, calls)
+    kind = find_objects(body, calls) or find_labels(body, calls)
     if kind is not None:
         return _format(kind, body, head, prompt)
-    if (python := _python(body, calls)) is not None:
+    if (python := find_python(body, calls)) is not None:
         return _format(python, body, head, prompt)
-    if (bare := _bare(body, calls)) is not None:
+    if (bare := find_unquoted(body, calls)) is not None:
         return _format(bare, body, head, prompt)
     typed = probe.answer(calls=[(NAMES[0], TYPED)])
     found = find_tags(body, calls, typed[len(_head(typed, said, prompt)) :])
     if found is None:
         return None
     tags, spans = found
-    kind = _Kind("tags", tuple(CallSpan(start, end, ("", "", "")) for start, end in spans))
+    kind = Payloads("tags", tuple(CallSpan(start, end, ("", "", "")) for start, end in spans))
     format = _format(kind, body, head, prompt)
     if format is None:
         return None
@@ -160,112 +162,10 @@ def _read(
     return replace(format, tags=tags, marks=tuple(marks), frame=("", "", ""))
 
 
-# Kinds of payload.
-
-
-def _objects(body: str, calls: list[tuple[str, Any]]) -> _Kind | None:
-    """Return JSON objects that hold a name and its arguments, or the arguments by their name."""
-    decoder = json.JSONDecoder()
-    spans: list[CallSpan] = []
-    at, is_keyed, group = 0, False, None
-    for name, arguments in calls:
-        found = None
-        until = body.find(name, at)
-        for start in (match.start() for match in re.finditer(r"\{", body[:until])):
-            if start < at:
-                continue
-            try:
-                value, end = decoder.raw_decode(body, start)
-            except ValueError:
-                continue
-            if isinstance(value, dict) and _is_call(value, name, arguments):
-                found = start, end
-                is_keyed = value.keys() == {name}
-                break
-        if found is None:
-            return None
-        parts = _parts(body[found[0] : found[1]], name, arguments)
-        if parts is None:
-            return None
-        spans.append(CallSpan(*found, parts))
-        at = found[1]
-    before, after = body[: spans[0].start], body[spans[-1].end :]
-    if before.rstrip().endswith("[") and after.lstrip().startswith("]"):
-        i, j = before.rindex("["), len(after) - len(after.lstrip()) + 1
-        between = body[spans[0].end : spans[1].start] if len(spans) > 1 else ", "
-        group = (before[i:], between, after[:j])
-    return _Kind("keyed" if is_keyed else "object", tuple(spans), group)
-
-
-def _is_call(value: Mapping[str, Any], name: str, arguments: Any) -> bool:
-    if value.get(name) == arguments:
-        return True
-    inner = value.get("function")
-    fields = inner if isinstance(inner, dict) else value
-    return name in fields.values() and arguments in fields.values()
-
-
-def _parts(payload: str, name: str, arguments: Any) -> tuple[str, str, str] | None:
-    """Return the texts of a payload around its name and its arguments, which are JSON; None if they are not."""
-    at = payload.rfind(name, 0, payload.find(KEYS[0]))
-    begin = at + len(name)
-    decoder = json.JSONDecoder()
-    for match in re.finditer(r"\{", payload[begin:]):
-        try:
-            value, end = decoder.raw_decode(payload, begin + match.start())
-        except ValueError:
-            continue
-        if value == arguments:
-            return payload[:at], payload[begin : begin + match.start()], payload[end:]
-    return None
-
-
-def _labels(body: str, calls: list[tuple[str, Any]]) -> _Kind | None:
-    """Return names that are followed by JSON of the arguments."""
-    spans: list[CallSpan] = []
-    for i, (name, arguments) in enumerate(calls):
-        key = body.find(VALUES[i][0])
-        at = body.rfind(name, 0, key)
-        parts = _parts(body[at:], name, arguments) if at >= 0 else None
-        if parts is None:
-            return None
-        spans.append(CallSpan(at, len(body) - len(parts[2]), ("", parts[1], "")))
-    return _Kind("label", tuple(spans))
-
-
-def _python(body: str, calls: list[tuple[str, Any]]) -> _Kind | None:
-    """Return calls that are written as Python."""
-    spans = []
-    for i, (name, _) in enumerate(calls):
-        at = body.rfind(name + "(", 0, body.find(VALUES[i][0]))
-        end = body.find(")", body.find(VALUES[i][1]))
-        if at < 0 or end < 0 or f"{KEYS[0]}=" not in body[at:end]:
-            return None
-        spans.append(CallSpan(at, end + 1, ("", "", "")))
-    before, after = body[: spans[0].start], body[spans[-1].end :]
-    if not (before.rstrip().endswith("[") and after.lstrip().startswith("]")):
-        return None
-    i, j = before.rindex("["), after.index("]") + 1
-    between = body[spans[0].end : spans[1].start] if len(spans) > 1 else ", "
-    return _Kind("python", tuple(spans), (before[i:], between, after[:j]))
-
-
-def _bare(body: str, calls: list[tuple[str, Any]]) -> _Kind | None:
-    """Return names that are followed by an object without JSON quotes."""
-    spans = []
-    for i, (name, _) in enumerate(calls):
-        at = body.rfind(name, 0, body.find(VALUES[i][0]))
-        begin, end = at + len(name), body.find("}", body.find(VALUES[i][1]))
-        if at < 0 or end < 0 or not body.startswith(f"{{{KEYS[0]}:{QUOTE}{VALUES[i][0]}{QUOTE}", begin):
-            return None
-        spans.append(CallSpan(at, end + 1, ("", "", "")))
-    return _Kind("bare", tuple(spans))
-
-
 # From payloads to a format.
 
 
-def _format(kind: _Kind, body: str, head: str, prompt: str) -> Format | None:
+def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
     """Return the format of payloads by what is before, between and after them."""
     spans = kind.spans
     before, after = body[: spans[0].start], body[spans[-1].end :]
@@ -289,6 +189,9 @@ def _format(kind: _Kind, body: str, head: str, prompt: str) -> Format | None:
             group, opening, closing = ("", joint, ""), begin + opening, closing + finish
             begin = finish = between = ""
         between = between + opening[: len(opening) - len(opening.lstrip())]
+        if not finish.strip():  # the last call needs no space behind it
+            between = closing[len(closing.rstrip()) :] + between
+            closing = closing.rstrip()
     lead, opening, begin = _lead(begin, opening, names)
     if lead is not None:
         between = between.partition(lead.partition("{name}")[0])[0]

@@ -46,7 +46,8 @@ class Format:
     is_bare: bool = False  # calls are written without marks, but marks are accepted
     section: tuple[str, str] = ("", "")  # marks around all calls
     gaps: tuple[str, str] = ("", "")  # written after the mark that opens the section, and before the one that closes it
-    text_end: str = ""  # written after a text that calls follow
+    text_end: str = ""  # written after a text that calls follow, and before calls without a text
+    example: str = ""  # one call, as the template shows it
     between: str = "\n"  # written between two calls
     # Written after the mark that opens a call, and before the one that closes it.
     padding: tuple[str, str] = ("\n", "\n")

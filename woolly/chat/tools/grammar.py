@@ -43,6 +43,9 @@ def call_grammar(
     grammar = _Grammar(tokenizer)
     calls = _calls(grammar, choice, format)
     head = grammar.mark(marks.answer) if marks is not None and marks.answer else ""
+    if format.text_end:  # of a text that is empty
+        grammar.rule("EMPTY", r"/\s*/")
+        calls = grammar.rule("turn", f"({f'{head} ' if head else ''}{grammar.mark(format.text_end)} EMPTY)? {calls}")
     if choice.mode == "required":
         grammar.rule("reply", calls)
     elif answer is not None:
@@ -133,6 +136,8 @@ def _calls(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
     objects = (_object(grammar, format, i, tool) for i, tool in enumerate(choice.callable))
     grammar.rule("object", " | ".join(objects))
     open_mark, close_mark = format.marks[0] if _is_marked(format) else ("", "")
+    if format.tags is not None and format.tags.name[0].strip() == open_mark:
+        open_mark = ""  # written with the name
     before, after = (json.dumps(text) if open_mark and text else "" for text in format.padding)
     begin, separator, end = format.group or (_LIST if format.is_list else ("", "", ""))
     body = "object"

@@ -18,19 +18,30 @@ _INTRODUCTION = """You can call these functions:
 
 To call one, answer with nothing but a JSON object: {{"name": <its name>, "arguments": <an object>}}"""
 
+_INTRODUCTION_BY_EXAMPLE = """You can call these functions:
+{tools}
+
+To call one, answer with nothing but a call in this form:
+{example}"""
+
 
 def knows_tools(template: str) -> bool:
     """Return True if a chat template's source reads the `tools` variable."""
     return re.search(r"\btools\b|(?:\{\{-?|[+~])\s*functions\b", template) is not None
 
 
-def describe_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Returns the conversation with the tools in its system message, and calls and results as text of plain roles."""
-    plain = [_plain(message) for message in messages]
+def describe_tools(messages: Sequence[Message], tools: Sequence[Tool], example: str = "") -> list[Message]:
+    """Returns the conversation with the tools in its system message.
+
+    Calls and results become text of plain roles, unless the template shows calls, as in `example`.
+    """
+    plain = list(messages) if example else [_plain(message) for message in messages]
     if not tools:
         return plain
     listed = "\n".join(json.dumps(tool.to_json()["function"], ensure_ascii=False) for tool in tools)
     introduction = _INTRODUCTION.format(tools=listed)
+    if example:
+        introduction = _INTRODUCTION_BY_EXAMPLE.format(tools=listed, example=example)
     if plain and plain[0].role == "system":
         return [replace(plain[0], content=f"{plain[0].text}\n\n{introduction}"), *plain[1:]]
     return [Message("system", introduction), *plain]
