@@ -47,7 +47,7 @@ def test_checkpoint_files_are_fetched_once_and_no_others(hub):
 
 @pytest.mark.parametrize(
     ("repo", "sentence"),
-    [("sheep/pickled", "holds no .safetensors files"), ("sheep/nothing", "there is no repository")],
+    [("sheep/pickled", "has no .safetensors files"), ("sheep/nothing", "there is no repository")],
 )
 def test_repository_without_a_checkpoint_gives_a_one_line_error(repo, sentence, hub):
     with pytest.raises(StoreError, match=sentence):

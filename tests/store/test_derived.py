@@ -31,7 +31,7 @@ def test_name_is_replaced_and_removed_and_the_rest_stays(tmp_path):
 def test_user_content_is_unchanged(tmp_path):
     file = tmp_path / PRESETS_FILE
     file.write_text(OWN)
-    with pytest.raises(StoreError, match="a person wrote"):
+    with pytest.raises(StoreError, match="written by hand"):
         write_derived(tmp_path, "Cook", "tiny", None, {})
     write_derived(tmp_path, "pirate", "tiny", "arr", {})
     with pytest.raises(StoreError, match="by hand"):  # a line of the person's text looks like the header

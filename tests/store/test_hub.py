@@ -142,7 +142,7 @@ def test_server_without_ranges_sends_everything_again(hub):
 def test_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypatch):
     real = hub.file
     monkeypatch.setattr(hub, "file", lambda request, data: real(request, data[:-1] + b"?"))
-    with pytest.raises(StoreError, match=r"was removed, for its checksum is \w{64}, not the expected"):
+    with pytest.raises(StoreError, match=r"was removed because its checksum is \w{64}, not the expected"):
         pull(f"hf:{REPO}")
     assert [path.name for path in place(tmp_path).parent.iterdir()] == [".wool-Q4_K_M.gguf.lock"]
 
@@ -155,7 +155,7 @@ def test_full_disk_is_reported_with_both_numbers(hub, monkeypatch):
 
 def test_token_opens_a_gated_repository_and_is_sent_only_to_the_hub(hub, monkeypatch):
     hub.token = "secret"
-    with pytest.raises(StoreError, match=r"gated: accept its terms.*HF_TOKEN"):
+    with pytest.raises(StoreError, match=r"gated; accept its terms.*HF_TOKEN"):
         pull(f"hf:{REPO}")
     monkeypatch.setenv("HF_TOKEN", "secret")
     hub.log.clear()
@@ -204,7 +204,7 @@ def test_invalid_requests_give_a_one_line_error(hub):
         "hf:sheep/wool/a\\x.gguf": "expected hf:org/repo",
         "hf:sheep/wool/a\nx.gguf": "expected hf:org/repo",
         "hf:sheep/none": "there is no repository hf:sheep/none on the hub, or it is private",
-        f"hf:{REPO}:Q2_K": "has no Q2_K: it has Q8_0, Q4_K_M|has no Q2_K: it has Q4_K_M, Q8_0",
+        f"hf:{REPO}:Q2_K": "has no Q2_K; it has Q8_0, Q4_K_M|has no Q2_K; it has Q4_K_M, Q8_0",
         f"hf:{REPO}/other.gguf": r"holds no other\.gguf: it has wool-Q4_K_M\.gguf, wool-Q8_0\.gguf",
     }.items():
         with pytest.raises(StoreError, match=expected):
@@ -256,7 +256,7 @@ def test_ambiguous_choice_is_asked_back():
     assert choose_file(heads, HubName("a/b", file="mtp-x-Q4_K_M.gguf")) == "mtp-x-Q4_K_M.gguf"
     with pytest.raises(StoreError, match="a/b has several files; choose one, as in hf:a/b:QUANT:"):
         choose_file(["x-Q2_K.gguf", "x-Q3_K_S.gguf"], wanted)
-    with pytest.raises(StoreError, match="holds no GGUF file"):
+    with pytest.raises(StoreError, match="has no GGUF files"):
         choose_file(["model.safetensors"], wanted)
 
 
@@ -265,7 +265,7 @@ def test_ambiguous_choice_is_asked_back():
 def test_mirror_cannot_write_outside_the_repository_folder(hub, tmp_path, name):
     name = name.replace("ABS", str(tmp_path)[1:])
     hub.repos["sheep/evil"] = {name: DATA}
-    with pytest.raises(StoreError, match="could be outside of its folder"):
+    with pytest.raises(StoreError, match="path may leave its folder"):
         pull("hf:sheep/evil:Q4_0")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -306,7 +306,7 @@ def test_only_unambiguous_names_are_removed(hub, tmp_path):
     with pytest.raises(StoreError, match=r"no model named .* was pulled"):
         remove_model(f"hf:{REPO}:Q4_K_M")
     pull(f"hf:{REPO}:Q4_K_M")
-    with pytest.raises(StoreError, match=r"may mean hf:\S+Q4_K_M.gguf or hf:\S+Q8_0.gguf: say which"):
+    with pytest.raises(StoreError, match=r"may mean hf:\S+Q4_K_M.gguf or hf:\S+Q8_0.gguf; choose the one"):
         remove_model(f"hf:{REPO}")
     assert place(tmp_path).exists()
     assert place(tmp_path, "wool-Q8_0.gguf").exists()
@@ -345,7 +345,7 @@ def test_whisper_cpp_file_is_pulled_by_name(hub, tmp_path):
         pull("whisper:tiny")
     with pytest.raises(StoreError, match=rf"{repo} has several files; choose one, as in hf:{repo}/ggml-base\.bin:"):
         pull(f"hf:{repo}")
-    with pytest.raises(StoreError, match=r"holds no ggml-x\.bin: it has ggml-base\.bin"):
+    with pytest.raises(StoreError, match=r"has no ggml-x\.bin; it has ggml-base\.bin"):
         pull(f"hf:{repo}/ggml-x.bin")
 
 

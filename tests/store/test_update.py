@@ -69,7 +69,7 @@ def test_with_a_wrong_digest_the_current_one_stays(served):
             "is of 2020-01-01, older than the current catalogue of",
         ),
         (json.dumps(one(size=0)).encode(), "has an invalid value"),
-        (b" " * (4 << 20) + b"{}", "and a catalogue has fewer"),
+        (b" " * (4 << 20) + b"{}", "the maximum for a catalogue"),
     ],
 )
 def test_invalid_catalogue_is_not_installed(served, data, says):

@@ -46,14 +46,14 @@ def test_checksum_is_verified(site, tmp_path):
         pull(url, sha256="0" * 64)
     assert not (tmp_path / "home" / "models" / "own.gguf").exists()
     pull(url, sha256=right.upper())
-    with pytest.raises(StoreError, match="is there already with another checksum"):
+    with pytest.raises(StoreError, match="already exists with another checksum"):
         pull(url, sha256="0" * 64)
     with pytest.raises(StoreError, match="64 hexadecimal digits"):
         pull(url, sha256="abc")
 
 
 def test_non_model_is_not_kept(site, tmp_path):
-    with pytest.raises(StoreError, match="was removed, for it is not a GGUF file"):
+    with pytest.raises(StoreError, match="was removed because it is not a GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.gguf")
     with pytest.raises(StoreError, match="names no GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.html")
@@ -66,7 +66,7 @@ def test_path_is_used_in_place(site, tmp_path):
     own = tmp_path / "mine.gguf"
     own.write_bytes(DATA)
     assert pull(str(own)) == own
-    with pytest.raises(StoreError, match="is a file of yours"):
+    with pytest.raises(StoreError, match="is your own file"):
         remove_model(str(own))
     assert own.exists()
 
@@ -84,9 +84,9 @@ def test_same_file_name_from_another_url_is_another_model(site, tmp_path):
     first, second = (f"{site.url}/cdn/{owner}/where/own.gguf" for owner in ("some", "other"))
     path = pull(first)
     for ask in (pull, resolve):
-        with pytest.raises(StoreError, match=rf"is there already, from {first}: `woolly rm own.gguf` makes room"):
+        with pytest.raises(StoreError, match=rf"already exists, from {first}: `woolly rm own.gguf` before pulling"):
             ask(second)
-    with pytest.raises(StoreError, match="is there already, from"):
+    with pytest.raises(StoreError, match="already exists, from"):
         download.download(download.Remote(second, second), path, keep_source=True)  # as one that waited for the lock
     assert pull(second, sha256=hashlib.sha256(DATA).hexdigest()) == path  # the bytes that were asked for
     remove_model("own.gguf")
@@ -101,7 +101,7 @@ def test_names_that_differ_only_in_case_are_distinguished(tmp_path, site):
         (folder / name).write_bytes(DATA)
     if len(list(folder.iterdir())) < 2:
         pytest.skip("this disk does not tell them apart")
-    with pytest.raises(StoreError, match=r"OWN may mean Own or own: say which"):
+    with pytest.raises(StoreError, match=r"OWN may mean Own or own; choose the one"):
         remove_model("OWN")
     assert remove_model("Own.gguf").path == folder / "Own.gguf"
     assert remove_model("OWN").path == folder / "own.gguf"
@@ -139,7 +139,7 @@ def test_wrong_byte_range_is_not_written(site, tmp_path):
 
 def test_server_that_sends_too_much_is_stopped(site, tmp_path):
     url = f"{site.url}/cdn/some/where/own.gguf"
-    with pytest.raises(StoreError, match="sends more than the 1000 bytes"):
+    with pytest.raises(StoreError, match="sent more than the expected 1000 bytes"):
         download.download(download.Remote(url, url, n_bytes=1000), tmp_path / "own.gguf")
     assert [path.name for path in tmp_path.glob("*own.gguf*")] == [".own.gguf.lock"]
 

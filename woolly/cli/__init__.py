@@ -1,4 +1,4 @@
-"""HANDS: the command line. `commands/` has one file per command."""
+"""Command line. `commands/` has one file per command."""
 
 from woolly.cli.app import app, main
 

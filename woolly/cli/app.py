@@ -1,4 +1,4 @@
-"""The whole command line: collects the commands, turns errors into one line and an exit code."""
+"""Main entry point: collects the commands, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from woolly.cli.terminal.ascii_fallback import PLAIN
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import WoollyError
 
-# Title of each group of --help by its first command.
+# Titles of the groups in --help, by their first command.
 _GROUPS = {"run": "Start here", "launch": "More with models", "why": "Look inside", "cluster": "Many machines"}
 
 # The files of cli/commands that declare a command, and their lines in --help, which then imports none of them.
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 def _switch(name: str, help: str, does: Any) -> click.Option:
-    """An option that does something and ends the program."""
+    """Return an option that runs a function and exits."""
 
     def call(context: click.Context, _: click.Parameter, is_given: bool) -> None:
         if is_given and not context.resilient_parsing:
@@ -70,7 +70,7 @@ def _switch(name: str, help: str, does: Any) -> click.Option:
 
 
 def _completion(name: str) -> None:
-    """Calls a function of the file about completion, which few starts need."""
+    """Call a function of the completion module, which is imported late because it is rarely needed."""
     getattr(import_module("woolly.cli.parse.completion"), name)()
 
 
@@ -96,7 +96,7 @@ app = Group(
 
 
 def _out_of_memory(error: MemoryError) -> str:
-    """The sentence for memory that the system refused: what was asked for, if NumPy says it, and what is left."""
+    """Return the error for failed allocations, with the requested size (if NumPy reports it) and the free memory."""
     from woolly.cli.terminal.human_readable import format_size
     from woolly.machine.memory import available_memory
 
@@ -108,23 +108,23 @@ def _out_of_memory(error: MemoryError) -> str:
 
 
 def main() -> None:
-    """Entry point: 0 for success, 2 for a mistake on the command line, 1 for other errors, 130 for Ctrl-C."""
-    # What 500 modules define stays, 80,000 objects with those of a model: to look for garbage after each 700 is a tenth
-    # of the time of a start, and to look once, after 50,000, is 30 ms of it.
+    """Entry point. Exit codes: 0 success, 2 usage error, 1 other errors, 130 Ctrl-C."""
+    # The 80,000 objects of imported modules and a model stay alive. A garbage collection after every 700 allocations
+    # takes a tenth of the start-up time; one after 50,000 takes 30 ms.
     gc.set_threshold(100_000)
     if hasattr(signal, "SIGPIPE") and sys.argv[1:2] != ["pull"]:
-        # The reader of the output may go away (`woolly plan ... | head`): end as other tools do, without a message.
-        # Not for a download, which sees the other end of its connection go away; the server handles that itself.
+        # If the reader of the output exits (`woolly plan ... | head`), end without a message, as other tools do. Not
+        # for downloads, which notice closed connections themselves; the server handles SIGPIPE itself.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the terminal cannot show is written as ' or \\u4f60: no answer ends in a traceback.
-            with suppress(OSError):  # another file took the place of the one that the stream was opened for
+            # Characters that the terminal cannot encode are replaced, as ' or \\u4f60, instead of raising an error.
+            with suppress(OSError):  # the stream was replaced after opening
                 stream.reconfigure(errors=PLAIN)
             if sys.platform == "win32":
-                # Pipes and files get UTF-8 as on other systems: the code page of the country lacks most characters.
+                # Write UTF-8 to pipes and files, as on other systems. Windows code pages lack most characters.
                 stream.reconfigure(encoding="utf-8")
     warnings.showwarning = lambda message, *_, **__: print_status(f"woolly: warning: {message}")
     try:
@@ -138,9 +138,9 @@ def main() -> None:
         print_status(f"woolly: error: {_out_of_memory(error)}")
         sys.exit(1)
     except OSError as error:
-        # Standard output is full or closed; the files that a person names have errors of their own.
+        # Standard output is full or closed. Other files have errors of their own.
         print_status(f"woolly: error: {error.strerror or error}")
         sys.exit(1)
     finally:
-        # The process ends: Python would look for garbage among all that it has imported, which takes up to 80 ms.
+        # The process ends, so skip the final garbage collection, which takes up to 80 ms.
         gc.freeze()

@@ -57,8 +57,7 @@ _HARMLESS_NAMES = frozenset(
 )
 
 # Settings that change the output but have no GGUF key, with the values that all architectures compute. A family may
-# allow
-# other values.
+# allow other values.
 _USUAL: Mapping[str, Allowed] = {
     "hidden_act": SILU,
     "hidden_activation": SILU,

@@ -46,8 +46,7 @@ def plan_conversion(
     """Plan the GGUF file of a checkpoint. Raise WoollyError if the checkpoint cannot be converted.
 
     `about` has additional `general.*` values, and `ignored` lists settings of config.json to drop. The converted
-    tokenizer is
-    compared with the original, and the model is traced.
+    tokenizer is compared with the original, and the model is traced.
     """
     family, config = family_of(checkpoint.raw, checkpoint.folder)
     try:

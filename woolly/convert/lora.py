@@ -60,8 +60,7 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     experts: dict[str, dict[int, Halves]] = {}
     for stem, (a, b) in pairs.items():
         # Convert a dummy matrix with the product's shape to find the name and changes of the weight. Experts use the
-        # dummy of the
-        # first expert.
+        # dummy of the first expert.
         shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
         first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
         whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))

@@ -1,12 +1,10 @@
 """Common names of checkpoint tensors, and their GGUF names.
 
 A tensor in a block is looked up by its path within the block, without `.weight` or `.bias`; then by the end of the
-path,
-without words that only name a part of the block. A value that ends with `.weight`, `.bias`, `.scale` or `.` is a
-complete
-GGUF name. `a|b` splits a tensor into equal parts, `a*b` copies it to both names, `a@0` is the first of several tensors
-that are concatenated, and `a#0` the first of several that are stacked. `^a` is a name outside blocks, in which `{i}` is
-the block number.
+path, without words that only name a part of the block. A value that ends with `.weight`, `.bias`, `.scale` or `.` is a
+complete GGUF name. `a|b` splits a tensor into equal parts, `a*b` copies it to both names, `a@0` is the first of several
+tensors that are concatenated, and `a#0` the first of several that are stacked. `^a` is a name outside blocks, in which
+`{i}` is the block number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reader of ggml's file format before GGUF, still used by whisper.cpp's models (`ggml-base.en.bin`).
 
 Sizes, tokens and tensors follow each other without alignment. `whisper_bin.py` and `parakeet_bin.py` read the sizes of
-the
-two kinds of models. Tensors stay mapped; unaligned f32 tensors are copied on first read.
+the two kinds of models. Tensors stay mapped; unaligned f32 tensors are copied on first read.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ MAX_DIMENSIONS = 4
 # Maximum key length of the specification. Its limit of 64 for tensor names is exceeded in practice.
 MAX_NAME = 65535
 # Several times the usual maximum, which is 100 keys and 5,000 tensors with names of 30 bytes. An entry costs a few
-# hundred
-# bytes and a character up to four. Both limits keep the memory of opening a file below its size plus 8 MB.
+# hundred bytes and a character up to four. Both limits keep the memory of opening a file below its size plus 8 MB.
 MAX_ENTRIES = 1 << 12
 MAX_TENSORS = 1 << 14
 MAX_NAMES = 1 << 19  # total size of all names

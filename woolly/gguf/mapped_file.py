@@ -20,8 +20,7 @@ class FileMap:
     """Bytes of a mapped file.
 
     Every view keeps the map alive through NumPy's base chain. Closing therefore only drops this reference, and the
-    memory is
-    unmapped with the last view.
+    memory is unmapped with the last view.
     """
 
     __slots__ = ("_bytes", "_watch", "identity", "n_bytes", "path")

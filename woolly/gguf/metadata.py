@@ -151,8 +151,7 @@ class Metadata(Mapping[str, Any]):
     """Mapping of keys to values, in file order.
 
     Scalars are Python int, float, bool or str. Numeric arrays are read-only NumPy views into the file, arrays of
-    strings are
-    `StringArray`, and nested arrays are lists.
+    strings are `StringArray`, and nested arrays are lists.
     """
 
     __slots__ = ("_entries", "_file", "_values")

@@ -1,8 +1,7 @@
 """Reader of whisper.cpp's Parakeet files (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), presented as GGUF.
 
 The files have the tensors of NeMo's checkpoint under NeMo's names, except for the LSTM: its two biases are added, and
-its
-gates are in the order input, forget, output, cell. Tensors get the names of FastConformer projectors.
+its gates are in the order input, forget, output, cell. Tensors get the names of FastConformer projectors.
 """
 
 from __future__ import annotations

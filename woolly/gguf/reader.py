@@ -95,8 +95,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file, all shards of a split model (given the first), or a model of whisper.cpp.
 
     GGUFError names the file and the invalid byte. A file that opens can be read to its last byte. Opening allocates at
-    most
-    the size of the files plus 8 MB.
+    most the size of the files plus 8 MB.
     """
     file = FileMap(Path(path))
     if is_ggml_bin(file):

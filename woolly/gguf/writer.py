@@ -59,8 +59,7 @@ class GGUFWriter:
         """Add a metadata value.
 
         The default type of an integer is the first of UINT32, INT32, UINT64 and INT64 that can store it. Other numbers
-        are
-        FLOAT32, and NumPy values keep their type. For a sequence, `type` is the element type.
+        are FLOAT32, and NumPy values keep their type. For a sequence, `type` is the element type.
         """
         try:
             encoded = encode_value(value, type)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 # CPU time per token that a grammar may use in the engine's thread, and how far it may exceed it in total. Typical
-# grammars
-# take less than 0.1 ms, literals of 10,000 characters take 2 ms, and ambiguous grammars take more with each token.
+# grammars take less than 0.1 ms, literals of 10,000 characters take 2 ms, and ambiguous grammars take more with each
+# token.
 SECONDS_PER_TOKEN = 0.003
 SECONDS_AHEAD = 0.25
 

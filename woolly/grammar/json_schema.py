@@ -81,8 +81,7 @@ class _Walk:
     """Converts every schema reachable from the root to plain draft 2020-12, or rejects it.
 
     llguidance ignores keywords that are unknown in a schema's draft. Without `$schema` it assumes the latest draft,
-    accepts the
-    keywords of all drafts, and rejects those that it does not support.
+    accepts the keywords of all drafts, and rejects those that it does not support.
     """
 
     def __init__(self, root: dict[str, Any]) -> None:

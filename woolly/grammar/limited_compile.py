@@ -2,8 +2,7 @@
 
 llguidance does not limit the work of converting a JSON schema, and Rust aborts the process if an allocation fails. A
 thread cannot stop or survive this, so a child process compiles the grammar first. This takes 30 ms for each grammar
-that is
-not cached.
+that is not cached.
 """
 
 from __future__ import annotations

@@ -69,8 +69,7 @@ class Conjunctions:
         """Set `additionalProperties: false` for each object with properties, unless the schema sets it.
 
         Objects of one conjunction are closed together, with the property names of all, because each object alone would
-        forbid
-        the names of the others. A definition that is used both in a conjunction and by itself stays open.
+        forbid the names of the others. A definition that is used both in a conjunction and by itself stays open.
         """
         joined: set[int] = set()
         wholes: list[tuple[Schema, list[Schema]]] = []

@@ -1,8 +1,7 @@
 """Importance matrix: sums of squares of each weight's inputs over a calibration text.
 
 A window of the text is one batch, and sums are accumulated in row order in f64. CPU rows are bit-identical for any
-number
-of threads, so the file is reproducible.
+number of threads, so the file is reproducible.
 """
 
 from __future__ import annotations

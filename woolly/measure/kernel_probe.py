@@ -1,8 +1,7 @@
 """Speed of this machine's kernels when memory is not the limit.
 
 Compiles a plan with one step whose weights fit the CPU's caches, and times that step. This measures the model's kernels
-at
-any level and row count without code for specific instruction sets.
+at any level and row count without code for specific instruction sets.
 """
 
 from __future__ import annotations

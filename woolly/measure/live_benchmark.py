@@ -1,8 +1,7 @@
 """Live benchmark of the served model against the portable kernels, without stopping the server.
 
 Every run of a program is a job between two engine steps. A request waits for at most one run, and never shares the
-cores
-with a measurement.
+cores with a measurement.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ _DECODED = 8
 _NORM_RUNS = 16  # the norms of one prompt only take some tenths of a millisecond
 
 # Limits the number of compared layers, which is at least one. Scalar kernels take about 2 ns per byte of weights and
-# row,
-# so an iteration, for which requests may have to wait, takes some tenths of a second.
+# row, so an iteration, for which requests may have to wait, takes some tenths of a second.
 _MAX_BYTES_TIMES_ROWS = 160_000_000
 _PAUSE = 0.002  # seconds, so that the engine thread can run a step
 

@@ -184,8 +184,7 @@ def read_transformer(
     If the file does not list sliding-window layers and `period` is set, every layer has the window (default `window`)
     except every period-th layer (with `dense_first` the first of every period). If `local_base` is set, sliding-window
     layers have a separate, unscaled rope. Attention is bidirectional if the file says so, or if the file does not say
-    and
-    `causal` is False.
+    and `causal` is False.
     """
     if period is not None:
         knows = (*knows, "attention.sliding_window_pattern", "attention.key_length_swa", "rope.dimension_count_swa")

@@ -49,8 +49,7 @@ def trace(
     """Trace the plan of a file's model, for a context of `ctx` positions; None: the file's maximum.
 
     By default, encoders return embeddings or scores and decoders return logits; decoders with a pooling in the file
-    return
-    embeddings or scores. `pooling` overrides the file's pooling.
+    return embeddings or scores. `pooling` overrides the file's pooling.
     """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):

@@ -85,8 +85,7 @@ class ImportanceMatrix:
         """Return the names of weights that the recipe quantizes and that have no entry.
 
         RequestError if an entry does not match its weight, or is missing for a type that needs it. Token embedding and
-        output
-        are exempt, because llama.cpp's files do not contain them.
+        output are exempt, because llama.cpp's files do not contain them.
         """
         out = []
         for change in recipe.changes:

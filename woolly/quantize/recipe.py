@@ -116,12 +116,9 @@ def make_recipe(
     """Choose a type for every tensor.
 
     With `pure`, all weights get the mix's main type. `output_type` and `embedding_type` override the choice for these
-    tensors;
-    if they are tied, `embedding_type` wins. `tensor_types` have the highest priority: they apply to weights whose names
-    match
-    the expression, and the last match wins. RequestError if a weight is already quantized, unless `allow_requantize`,
-    or if
-    its type needs an imatrix and `has_imatrix` is not set.
+    tensors; if they are tied, `embedding_type` wins. `tensor_types` have the highest priority: they apply to weights
+    whose names match the expression, and the last match wins. RequestError if a weight is already quantized, unless
+    `allow_requantize`, or if its type needs an imatrix and `has_imatrix` is not set.
     """
     rules = _Rules(file, mix, has_imatrix)
     changes = []

@@ -16,8 +16,7 @@ def is_intact(path: Path, model: WheelModel) -> bool:
     """True if the file exists and has the right SHA-256.
 
     After hashing, a note next to the file stores its size and time, so only a modified file is read again. Otherwise
-    every
-    start would hash about 100 MB.
+    every start would hash about 100 MB.
     """
     try:
         if path.stat().st_size != model.n_bytes:

@@ -85,8 +85,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
     """Download a file to `target`, which only exists when it is complete and its checksum (if known) is verified.
 
     Until then, the data is in `NAME.partial` in the same folder, from which the next call resumes. With `keep_source`,
-    a note
-    next to the file stores its address, and an existing file from another address raises StoreError.
+    a note next to the file stores its address, and an existing file from another address raises StoreError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")

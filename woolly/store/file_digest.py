@@ -18,10 +18,8 @@ def digest_of(paths: Sequence[Path]) -> str:
     """Return the SHA-256 of the files' SHA-256 digests, in hexadecimal.
 
     A note in `$WOOLLY_HOME/digests` avoids reading the files again. It is valid for an inode with the same size,
-    modification
-    time and change time. The kernel sets the change time, so a modified file is read again even if its modification
-    time was
-    set back.
+    modification time and change time. The kernel sets the change time, so a modified file is read again even if its
+    modification time was set back.
     """
     return hashlib.sha256("".join(_digest(path) for path in paths).encode()).hexdigest()
 

@@ -38,7 +38,7 @@ def _model_files(wanted: HubName, names: Sequence[str], with_projector: bool, wi
         # The server at HF_ENDPOINT chooses these names, so they are untrusted paths.
         if not name.isprintable() or leads_out(name):
             raise StoreError(
-                f"{wanted.repo} names a file {name!r}, whose path may leave its folder; choose another repository"
+                f"{wanted.repo} has a file {name!r}, whose path may leave its folder; choose another repository"
             )
         if name not in names:
             raise StoreError(f"{wanted.repo} has no {name}, a shard of this model; choose another file")
@@ -92,8 +92,7 @@ def pull_hub(
     """Download the files of a model and its projector unless they are on disk. Return the path of the first file.
 
     Models on disk or in the hub's cache are not requested again, so `with_projector` only affects new downloads.
-    `with_draft`
-    always queries the hub.
+    `with_draft` always queries the hub.
     """
     here = find_local(wanted)
     if here is not None and (wanted.quant or wanted.file) and not with_draft:

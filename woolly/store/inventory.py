@@ -53,8 +53,7 @@ def own_names(folder: Path, path: Path) -> list[str]:
     """Return the names of a file in a models folder, the displayed name first. Also used by the server.
 
     The displayed name is the catalogue name, `hf:org/repo/file.gguf` for other files of the hub, or the file name
-    without
-    suffix. The file name with and without suffix is always included.
+    without suffix. The file name with and without suffix is always included.
     """
     parts = path.relative_to(folder).parts
     place = "/".join(parts)

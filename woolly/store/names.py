@@ -118,8 +118,7 @@ def remote_name(spec: str) -> HubName | str | None:
     """Return the hub name or address for `spec`, or None for other strings, such as paths.
 
     The hub's web page of a repository counts as the repository, and the page of a file (`/blob/`) as the file
-    (`/resolve/`).
-    Callers check `is_path` first, because existing paths take precedence.
+    (`/resolve/`). Callers check `is_path` first, because existing paths take precedence.
     """
     if spec.lower().startswith("hf:"):
         return HubName.parse(spec)

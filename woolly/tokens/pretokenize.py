@@ -59,8 +59,7 @@ _PUNCTUATED = (
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 # Groups of three digits, counted from the right. A lookahead at every group would take quadratic time for long numbers.
-# A
-# lookahead at the start of the number, and \G for the following groups, splits at the same positions.
+# A lookahead at the start of the number, and \G for the following groups, splits at the same positions.
 _GROUPED_NUMBERS = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})+)\z)", r"\p{N}{3}")
 _GROUPED_DIGITS = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"
 _DIGIT_BREAKS = (

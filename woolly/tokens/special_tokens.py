@@ -68,8 +68,7 @@ _ROLE_TEXTS: dict[str, tuple[str, ...]] = {
 }
 
 # End-of-generation tokens in every vocabulary, regardless of their type in the file. Excludes </s>, which as a normal
-# token
-# closes struck-out HTML, for example in Qwen.
+# token closes struck-out HTML, for example in Qwen.
 _STOP_TEXTS = (
     *_ROLE_TEXTS["eot"],
     "<|return|>",

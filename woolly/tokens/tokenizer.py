@@ -73,8 +73,7 @@ class Tokenizer:
         """Encode `text`.
 
         `add_special` adds BOS and EOS tokens as configured in the file. `parse_special` parses control tokens in the
-        text;
-        user-defined tokens are always parsed.
+        text; user-defined tokens are always parsed.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"only text (str) can be encoded, not {type(text).__name__}")
@@ -135,8 +134,7 @@ class Tokenizer:
         """Decode `ids`. Bytes that are not UTF-8 become U+FFFD.
 
         `skip_special` omits control tokens. `strip_prefix` removes the space that `encode` prepends; set it to False
-        for text that
-        continues another text.
+        for text that continues another text.
         """
         # str and bytes are also sequences, but not ids.
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):

@@ -1,3 +1,3 @@
-"""The conversation of `woolly chat`."""
+"""Conversations of `woolly chat`."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The Chat: takes messages and commands, and shows answers."""
+"""Chat: handles messages and commands, and shows answers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from woolly.llm import LLM, ChatStream
     from woolly.sampling import SamplingParams
 
-# From this share of the context on the chat says how full it is.
+# Show the context use from this share on.
 _NEARLY_FULL = 0.8
 _SHORTER = "/compact makes a note of the turns so far, /forget N drops the N oldest"
-_MAX_ROUNDS = 16  # of calls and results in one turn: a model may call for ever
+_MAX_ROUNDS = 16  # maximum rounds of tool calls per turn, because a model may call tools forever
 
 
 class Chat:
-    """One conversation with a model."""
+    """Conversation with a model."""
 
     def __init__(
         self,
@@ -44,10 +44,11 @@ class Chat:
         compacts: bool = False,
         tools: Tools | None = None,
     ) -> None:
-        """`screen` None writes plain text to standard output. `/model` opens other models with the options of `engine`.
+        """Create a chat. Without a `screen`, plain text is written to standard output.
 
-        `question` asks the person; None if nobody can be asked. `forgets` drops old turns without a question,
-        `compacts` makes them a note before. `tools` are offered to the model.
+        `/model` opens other models with the options of `engine`. `question` asks the user; None if there is no user.
+        `forgets` drops old turns without asking, and `compacts` summarizes them first. `tools` are offered to the
+        model.
         """
         self.llm = llm
         self.conversation = conversation
@@ -55,24 +56,24 @@ class Chat:
         self.compacts = compacts
         self.question = question
         self.tools = tools
-        self.read_texts: list[str] = []  # contents of files for the start of the next message
+        self.read_texts: list[str] = []  # contents of files to prepend to the next message
         self.images: list[str] = []  # paths of images for the next message
         self.audio: list[str] = []  # paths of audio files for the next message
-        self.file: Path | None = None  # where the conversation was saved to or loaded from
+        self.file: Path | None = None  # file that the conversation was saved to or loaded from
         self.last_facts: dict[str, Any] | None = None
-        self.n_tokens = 0  # length of the conversation, as far as it is known
+        self.n_tokens = 0  # known length of the conversation
         self.is_over = False
-        self._wants_note = False  # the person chose a note in place of forgetting
+        self._wants_note = False  # the user prefers a summary to forgetting
         self._screen = screen
         self._engine = engine or {}
 
     @property
     def meter(self) -> str:
-        """Returns how full the context is; an empty text before the first question."""
+        """Return the context use, or an empty string before the first question."""
         return f"context {self.n_tokens / self.llm.ctx:.0%} full" if self.n_tokens else ""
 
     def take(self, text: str) -> None:
-        """Answers a message or runs a command. Prints errors and does not raise them, so that the chat continues."""
+        """Answer a message or run a command. Errors are printed, not raised, so that the chat continues."""
         from woolly.cli.chat.slash_commands import run_slash
 
         try:
@@ -85,9 +86,9 @@ class Chat:
             print_status(f"woolly: {error}")
 
     def ask(self, text: str) -> None:
-        """Answers a question and keeps both; after Ctrl-C it keeps the part of the answer that had arrived.
+        """Answer a question and store both. After Ctrl-C, store the part of the answer that had arrived.
 
-        Runs calls of tools if the person agrees, and has their results answered.
+        Runs tool calls if the user agrees, and continues with their results.
         """
         from woolly.cli.chat.tools import call_message
         from woolly.cli.terminal.answer import EMPTY, is_template_missing
@@ -111,7 +112,7 @@ class Chat:
                 if not goes_on or n_rounds == _MAX_ROUNDS:
                     if goes_on:
                         print_status(f"(ended: the model called tools {_MAX_ROUNDS} times without an answer)")
-                    messages.append(call_message("", ()))  # templates want an answer between results and a question
+                    messages.append(call_message("", ()))  # templates require an answer between results and a question
                     break
                 stream = self._begin(None)
         except WoollyError:
@@ -126,7 +127,7 @@ class Chat:
         sys.stdout.flush()
 
     def _show(self, stream: ChatStream) -> tuple[str | None, str, tuple[ToolCall, ...]]:
-        """Shows an answer. Returns why it ended, its text, and its calls if the answer is complete."""
+        """Show an answer. Return its finish reason, its text, and its tool calls if the answer is complete."""
         from woolly.cli.terminal.answer import Timing, show_markdown, show_plain
         from woolly.cli.terminal.keyboard import no_echo
 
@@ -142,19 +143,19 @@ class Chat:
         except KeyboardInterrupt:
             stream.close()
             print_status("(stopped)")
-        self.last_facts = timing.facts(stream.completion) if kept else None  # none: Ctrl-C before the first token
+        self.last_facts = timing.facts(stream.completion) if kept else None  # None after Ctrl-C before the first token
         if self.last_facts is not None:
             self.n_tokens = self.last_facts["prompt_tokens"] + self.last_facts["answer_tokens"]
-        # A call that a limit or Ctrl-C cut must not run.
+        # A tool call that was cut by a limit or Ctrl-C must not run.
         return ended, "".join(kept), stream.completion.tool_calls if ended == "stop" else ()
 
     def forget(self, n_turns: int) -> None:
-        """Stops sending the oldest turns to the model."""
+        """Stop sending the oldest turns to the model."""
         self.conversation.forget(n_turns)
         self.measure()
 
     def compact(self) -> None:
-        """Lets a note that the model writes stand for all turns but the last; for that too, if it is the only one."""
+        """Replace all turns except the last (or a single turn) by a summary written by the model."""
         n_turns = self.conversation.n_turns
         if n_turns == 0:
             raise RequestError("there is no turn to compact")
@@ -170,7 +171,7 @@ class Chat:
         print_status(f"{visible(note)}\n({'; '.join(facts)})")
 
     def measure(self) -> None:
-        """Counts the tokens of the conversation after a change; 0 if it has no turn, or the template refuses it."""
+        """Count the tokens of the conversation after a change. 0 if it has no turn, or if the template rejects it."""
         self.n_tokens = 0
         if self.conversation.n_turns == 0:
             return
@@ -183,7 +184,7 @@ class Chat:
             return
 
     def open(self, name: str) -> None:
-        """Continues with another model; keeps the present one if the other cannot be opened."""
+        """Continue with another model, or keep the current model if the other one cannot be opened."""
         from woolly.cli.commands.pull import fetched
         from woolly.llm import LLM
 
@@ -193,9 +194,9 @@ class Chat:
         self.measure()
 
     def _begin(self, asked: dict[str, Any] | None) -> ChatStream:
-        """Returns the stream of an answer to `asked`; None means to the results of tools.
+        """Return the stream of an answer to `asked`, or to the results of tools if it is None.
 
-        If the context is full, forgets the oldest turns if the person agrees.
+        If the context is full, the oldest turns are forgotten if the user agrees.
         """
         is_tried = self.compacts and asked is not None and self.n_tokens >= _NEARLY_FULL * self.llm.ctx
         if is_tried:
@@ -218,7 +219,7 @@ class Chat:
         return self._stream(asked)
 
     def _stream_after_note(self, asked: dict[str, Any] | None) -> ChatStream:
-        """Like `_stream`, but leaves out summarized turns that do not fit next to their summary."""
+        """Return the stream like `_stream`, but omit summarized turns that do not fit next to their summary."""
         try:
             return self._stream(asked)
         except RequestError as error:
@@ -238,8 +239,8 @@ class Chat:
         return [] if self.tools is None else self.tools.offered
 
     def _too_many(self, asked: dict[str, Any] | None) -> int:
-        """Returns how many of the oldest turns to forget for a quarter of the context to be free; 0 if none helps."""
-        turns = range(1, self.conversation.n_turns + (asked is not None))  # never the turn that is being answered
+        """Return how many of the oldest turns to forget to free a quarter of the context; 0 if that is impossible."""
+        turns = range(1, self.conversation.n_turns + (asked is not None))  # never the current turn
         limit = self.conversation.params.max_tokens
         for room in {limit or self.llm.ctx // 4: None, limit or 1: None}:
             for n in turns:
@@ -261,7 +262,7 @@ class Chat:
         return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
 
     def _try_to_compact(self) -> bool:
-        """Summarize older turns; returns False, with the reason printed, if that fails."""
+        """Summarize older turns. If this fails, print the reason and return False."""
         try:
             self.compact()
         except WoollyError as error:
@@ -291,7 +292,7 @@ class Chat:
 
 
 def writing(llm: LLM) -> LLM:
-    """Returns a model that can talk. Closes another one, with RequestError."""
+    """Return the model if it generates text. Close other models and raise RequestError."""
     if llm.transcribes:
         from woolly.chat.media import CANNOT_CHAT
 

@@ -1,4 +1,4 @@
-"""A conversation and its settings: what `woolly chat` keeps, saves and loads."""
+"""Conversation and its settings: what `woolly chat` saves and loads."""
 
 from __future__ import annotations
 
@@ -22,61 +22,61 @@ _OTHER_NAMES = {
     "predict": "max_tokens",
     "repetition_penalty": "repeat_penalty",
 }
-_OLD_KEYS = {"sounds": "audio"}  # keys of messages in saved files, and their present names
+_OLD_KEYS = {"sounds": "audio"}  # old and current keys of messages in saved files
 
 
 @dataclass
 class Conversation:
-    """Messages so far, the system prompt, and how answers are sampled."""
+    """Messages, system prompt and sampling parameters."""
 
     params: SamplingParams
     system: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
-    n_forgotten: int = 0  # the first messages, which are saved but not sent to the model
-    # Notes that stand for them, the latest last, each with what n_forgotten was before it.
+    n_forgotten: int = 0  # number of first messages that are saved, but not sent to the model
+    # Summaries of these messages, latest last, each with the previous value of n_forgotten.
     notes: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def all_messages(self) -> list[dict[str, Any]]:
-        """Returns the messages that the model is sent, the system prompt first."""
+        """Messages that are sent to the model, with the system prompt first."""
         return self.without(0)
 
     @property
     def n_turns(self) -> int:
-        """Returns the number of questions that the model is sent."""
+        """Number of questions that are sent to the model."""
         return sum(message["role"] == "user" for message in self.messages[self.n_forgotten :])
 
     def without(self, n_turns: int) -> list[dict[str, Any]]:
-        """Returns what is sent if the oldest turns are forgotten; the system prompt always stays."""
+        """Return the messages to send if the oldest turns are forgotten. The system prompt always stays."""
         told = [text for text in (self.system, self.notes and summary_text(self.notes[-1][1])) if text]
         first = [{"role": "system", "content": "\n\n".join(told)}] if told else []
         return [*first, *(with_parts(message) for message in self.messages[self._after(n_turns) :])]
 
     def forget(self, n_turns: int) -> None:
-        """Stops sending the oldest turns to the model. They are still saved."""
+        """Stop sending the oldest turns to the model. They are still saved."""
         self.n_forgotten = self._after(n_turns)
 
     def compact(self, note: str, n_turns: int) -> None:
-        """Lets a note stand for the oldest turns, and for the notes before it. They are still saved."""
+        """Replace the oldest turns and earlier summaries by a summary. They are still saved."""
         self.notes.append((self.n_forgotten, note))
         self.forget(n_turns)
 
     def expand(self) -> bool:
-        """Undoes the latest compaction; False if there is none."""
+        """Undo the latest compaction. Return False if there is none."""
         if self.notes:
             self.n_forgotten, _ = self.notes.pop()
             return True
         return False
 
     def _after(self, n_turns: int) -> int:
-        """Returns the index of the first message after the oldest turns."""
+        """Return the index of the first message after the oldest turns."""
         starts = [i for i in range(self.n_forgotten, len(self.messages)) if self.messages[i]["role"] == "user"]
         if n_turns == 0:
             return self.n_forgotten
         return starts[n_turns] if n_turns < len(starts) else len(self.messages)
 
     def take_question(self) -> str | None:
-        """Removes the last question and its answer. Returns the question, None if there is none."""
+        """Remove the last question and its answer. Return the question, or None."""
         if self.n_turns == 0:
             return None
         while self.messages[-1]["role"] != "user":
@@ -84,7 +84,7 @@ class Conversation:
         return str(self.messages.pop()["content"])
 
     def set(self, name: str, text: str) -> None:
-        """Changes a setting to a value as a person types it. RequestError if the name or the value is not valid."""
+        """Set a setting to a value as typed by the user. Raise RequestError if the name or value is invalid."""
         known = find_setting(name)
         if known is None:
             hint = closest(name.replace("-", "_"), {*setting_names(), *_OTHER_NAMES})
@@ -106,7 +106,7 @@ class Conversation:
         self.params = _changed(self.params, {name: value})
 
     def save(self, path: Path) -> None:
-        """Writes the conversation as JSON, which `load` reads."""
+        """Write the conversation as JSON for `load`."""
         data: dict[str, Any] = {"system": self.system, "messages": self.messages}
         data["settings"] = changed_settings(self.params)
         if self.n_forgotten:
@@ -115,7 +115,7 @@ class Conversation:
             data["notes"] = self.notes
         try:
             text = (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
-        except UnicodeEncodeError:  # a person typed bytes that are not UTF-8; JSON can escape them
+        except UnicodeEncodeError:  # the user typed bytes that are not UTF-8; JSON can escape them
             text = (json.dumps(data, indent=2) + "\n").encode()
         try:
             path.expanduser().write_bytes(text)
@@ -123,16 +123,16 @@ class Conversation:
             OSError,
             ValueError,
             RuntimeError,
-        ) as error:  # the last two: a NUL in the path, a ~name without such a user
+        ) as error:  # the last two: NUL in the path, ~name of an unknown user
             raise RequestError(f"{path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
 
     def load(self, path: Path) -> None:
-        """Replaces everything by a file that `save` wrote; takes a bare list of messages too."""
+        """Load a file written by `save`, or a plain list of messages, in place of this conversation."""
         try:
             data = json.loads(path.expanduser().read_text(encoding="utf-8"))
         except RecursionError:
             raise RequestError(f"{path} is nested too deeply to be a conversation") from None
-        except (OSError, RuntimeError) as error:  # the last: a ~name without such a user
+        except (OSError, RuntimeError) as error:  # the last: ~name of an unknown user
             raise RequestError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
         except ValueError as error:
             raise RequestError(f"{path} is not JSON ({error})") from None
@@ -163,7 +163,7 @@ class Conversation:
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message as a model is sent it: its images and audio are parts before its text."""
+    """Return a message as sent to the model: images and audio are parts before the text."""
     media = [{"type": "image", "image": path} for path in message.get("images", ())]
     media += [{"type": "audio", "audio": path} for path in message.get("audio", ())]
     if not media:
@@ -179,7 +179,7 @@ def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams
         )
     try:
         return replace(params, **settings)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # such as a number of 400 digits
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # such as a number with 400 digits
         raise RequestError(f"{_short(settings)} cannot be set ({error})") from None
 
 
@@ -192,7 +192,7 @@ def _short(value: Any) -> str:
 
 
 def _is_message(message: Any) -> bool:
-    """Return True if a message has a role and a text; tool calls are in OpenAI's shape."""
+    """True if a message has a role and a text. Tool calls have OpenAI's format."""
     if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
         return False
     for name in ("images", "audio", *_OLD_KEYS):
@@ -210,27 +210,27 @@ def _is_message(message: Any) -> bool:
 
 
 def _is_note(note: Any, most: int) -> bool:
-    """Return True if a note is a text with the number of messages forgotten before it."""
+    """True if a note is a text with the number of messages forgotten before it."""
     if not isinstance(note, list) or len(note) != 2:
         return False
     return type(note[0]) is int and 0 <= note[0] <= most and isinstance(note[1], str)
 
 
 def find_setting(name: str) -> str | None:
-    """Returns the setting that a name means, which may be llama.cpp's name; None if there is no such setting."""
+    """Return the setting with this name, which may be llama.cpp's name, or None."""
     name = name.replace("-", "_").lower()
     name = _OTHER_NAMES.get(name, name)
     return name if name in setting_names() else None
 
 
 def setting_names() -> list[str]:
-    """Returns the names that `/set` knows."""
+    """Return the names of settings for `/set`."""
     structures = {"json_schema", "regex", "lark", "grammar"}
     plain = {row.name for row in _ROWS.values() if row.group and row.kind in (int, float, bool)}
     return [name for name in _ROWS if name in plain | structures | {"stop"}]
 
 
 def changed_settings(params: SamplingParams) -> dict[str, Any]:
-    """Returns the settings that differ from their defaults."""
+    """Return the settings that differ from their defaults."""
     usual = SamplingParams()
     return {n: getattr(params, n) for n in setting_names() if getattr(params, n) != getattr(usual, n)}

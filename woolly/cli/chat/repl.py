@@ -1,4 +1,4 @@
-"""talk: a conversation at the terminal, from the first prompt to Ctrl-D."""
+"""Interactive conversation in the terminal."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def run_repl(
     mcp: Path | None = None,
     approve: str = "ask",
 ) -> None:
-    """Opens a model, and answers messages and commands until the person ends the chat.
+    """Open a model, and answer messages and commands until the user ends the chat.
 
     `params_of` returns the sampling parameters for the model's preset. `mcp` is a file of MCP servers whose tools the
-    model may call, `approve` says which calls run without a question.
+    model may call, and `approve` selects which calls run without asking.
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.

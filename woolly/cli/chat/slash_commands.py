@@ -1,4 +1,4 @@
-"""The slash commands of `woolly chat`."""
+"""Slash commands of `woolly chat`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OTHER_NAMES = {"exit": "quit", "bye": "quit", "q": "quit", "?": "help", "retry"
 
 @dataclass(frozen=True)
 class Slash:
-    """A command: its argument, what it does, and the function, which returns the text to show."""
+    """Slash command: argument, description, and a function that returns the text to show."""
 
     argument: str
     about: str
@@ -39,11 +39,11 @@ class Slash:
 
 
 _NONE = Slash("", "", lambda *_: None)
-_OVER = "!"  # before the file of /save: write over it
+_OVER = "!"  # prefix of the file of /save to overwrite it
 
 
 def run_slash(chat: Chat, line: str) -> str | None:
-    """Runs a line such as `/set temperature 0`. Returns the text to show. RequestError if there is no such command."""
+    """Run a line such as `/set temperature 0` and return the text to show. Raise RequestError for unknown commands."""
     name, _, argument = line[1:].partition(" ")
     name = _OTHER_NAMES.get(name, name)
     if name == "save!":
@@ -57,7 +57,7 @@ def run_slash(chat: Chat, line: str) -> str | None:
 
 
 def complete(line: str) -> list[str]:
-    """Returns completions of the last word of a line for the Tab key: commands, settings, models and files."""
+    """Return Tab completions of the last word of a line: commands, settings, models and files."""
     words = line.split(" ")
     word = words[-1]
     if not line.startswith("/"):
@@ -83,7 +83,7 @@ def _files(word: str) -> list[str]:
 
 
 def _meant(name: str, argument: str) -> str:
-    """Returns `did you mean ...?` with the setting of that name, or else with the nearest command or setting."""
+    """Return `did you mean ...?` with the setting of this name, else the most similar command or setting."""
     setting = find_setting(name)
     if setting is None:
         known = {command: f"/{command}" for command in COMMANDS}
@@ -283,7 +283,7 @@ def _model(chat: Chat, name: str) -> str:
 
 
 def _lora(chat: Chat, text: str) -> str:
-    if chat.conversation.params.adapters is not None:  # of --lora-scaled
+    if chat.conversation.params.adapters is not None:  # set by --lora-scaled
         chat.llm.scale_adapters(chat.conversation.params.adapters)
         chat.conversation.params = replace(chat.conversation.params, adapters=None)
     what, _, rest = text.partition(" ")
@@ -324,7 +324,7 @@ def _show(chat: Chat, what: str) -> str:
 
 
 def _set(chat: Chat, text: str) -> str:
-    text = text.removeprefix("parameter ").strip()  # Ollama's word
+    text = text.removeprefix("parameter ").strip()  # Ollama's syntax
     if text.partition(" ")[0] == "system":
         return _system(chat, text.partition(" ")[2].strip())
     if text:

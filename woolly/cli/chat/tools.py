@@ -1,4 +1,4 @@
-"""Tools of a chat: shows the calls that a model makes, asks the person, and returns the results."""
+"""Tools of a chat: shows tool calls, asks the user, and returns the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from woolly.mcp import OfferedTool, Toolbox
     from woolly.mcp.approval import Reply
 
-_SHOWN = 400  # characters of results, and of arguments that nobody is asked about, that the terminal shows
+_SHOWN = 400  # shown characters of results, and of arguments that run without asking
 _REFUSED = "The user refused this call. Do not repeat it; continue without it."
 _STOPPED = "The user stopped this call."
 _REPLIES: dict[str, Reply] = {"y": "once", "yes": "once", "once": "once", "a": "always", "always": "always"}
@@ -24,10 +24,10 @@ _REPLIES |= {"never": "never", "v": "never"}
 
 
 class Tools:
-    """The tools that MCP servers offer, and who may call them."""
+    """Tools of MCP servers, with the approval policy."""
 
     def __init__(self, toolbox: Toolbox, policy: str, question: Callable[[str], str] | None) -> None:
-        """`question` asks the person; None if there is none. `policy` is one of `woolly.mcp.POLICIES`."""
+        """`question` asks the user; None if there is no user. `policy` is one of `woolly.mcp.POLICIES`."""
         from woolly.mcp import Approvals
 
         def ask(_: OfferedTool, __: str) -> Reply:
@@ -39,12 +39,12 @@ class Tools:
 
     @property
     def offered(self) -> list[dict[str, Any]]:
-        """The tools as `LLM.chat` takes them."""
+        """Tools in the format of `LLM.chat`."""
         return [tool.tool.to_json() for tool in self._toolbox.tools]
 
     @property
     def shown(self) -> str:
-        """One line per tool: how its calls are decided, its name, and what it does."""
+        """Return one line per tool: approval, name and description."""
         if not self._toolbox.tools:
             return "no server offers a tool"
         lines = []
@@ -54,7 +54,7 @@ class Tools:
         return visible("\n".join(lines))
 
     def run(self, calls: Sequence[ToolCall]) -> tuple[list[dict[str, Any]], bool]:
-        """Returns the messages with the results of calls, and False if Ctrl-C ended them."""
+        """Run tool calls. Return the messages with their results, and False if Ctrl-C ended them."""
         results: list[dict[str, Any]] = []
         goes_on = True
         for call in calls:
@@ -67,7 +67,7 @@ class Tools:
         return results, goes_on
 
     def close(self) -> None:
-        """Ends the servers."""
+        """Stop the servers."""
         self._toolbox.close()
 
     def _run_one(self, call: ToolCall) -> str:
@@ -91,7 +91,7 @@ class Tools:
 
 
 def open_tools(path: Path, policy: str, question: Callable[[str], str] | None) -> Tools:
-    """Starts the servers of a file. On a terminal it reports a server that fails, and uses the others."""
+    """Start the servers of a file. On a terminal, a server that fails is reported and the others are used."""
     from woolly.mcp import Toolbox, read_config
 
     config = read_config(path)
@@ -114,7 +114,7 @@ def open_tools(path: Path, policy: str, question: Callable[[str], str] | None) -
 
 
 def call_message(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """Returns the assistant's message with its calls."""
+    """Return the assistant's message with its tool calls."""
     functions = ({"name": call.name, "arguments": call.arguments} for call in calls)
     listed = [
         {"id": call.id, "type": "function", "function": function}
@@ -128,9 +128,9 @@ def _print_call(call: ToolCall, *, is_whole: bool = False) -> None:
 
 
 def _whole(arguments: str) -> str:
-    """Returns all of the arguments: a person agrees to what the screen shows.
+    """Return the complete arguments, because the user approves what the screen shows.
 
-    Line breaks can only stand between the parts of JSON. Each becomes a space, or blank lines could scroll a part away.
+    In JSON, line breaks can only occur between tokens. They become spaces, because blank lines could scroll parts away.
     """
     return " ".join(line.strip() for line in visible(arguments).split("\n") if line.strip())
 

@@ -1,4 +1,4 @@
-"""`woolly batch`: a file of requests in, a file of answers out."""
+"""`woolly batch`: answers a file of requests."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def batch(
     kv_type: str | None,
     weight_memory: str | None,
 ) -> None:
-    """Answer every row of a file; the same command resumes a run that was ended.
+    """Answer all requests in a file. Run the same command again to resume an interrupted run.
 
-    A row is a line of OpenAI's batches, a body with messages, prompt or input, or a text. A row that is wrong goes to
-    --errors and ends nothing. A resumed run, also after kill -9, writes the bytes of an undisturbed one.
+    A row is a line in OpenAI's batch format, a body with messages, prompt or input, or a text. Invalid rows are written
+    to --errors and do not stop the run. A resumed run, also after kill -9, writes the same bytes as an uninterrupted
+    one.
     """
     from woolly.serving.batches.files import check_input, check_output
     from woolly.serving.settings.table import Settings
@@ -123,7 +124,7 @@ async def _run(settings: Settings, source: Path, target: Path, failed: Path) -> 
                 if report is not None:
                     report(min(tally.n_done, n_rows), n_rows)
 
-            # The time of the input, not of the run: a repeated run writes the same bytes.
+            # Use the time of the input, so that a repeated run writes the same bytes.
             created = int(source.stat().st_mtime)
             job = Job(app, lambda: read_rows(source), journal, created=created, on_row=on_row)
             if job.tally.n_done:

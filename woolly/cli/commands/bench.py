@@ -1,4 +1,4 @@
-"""`woolly bench`: how fast a model runs, measured as llama-bench does, beside the limit of the machine's memory."""
+"""`woolly bench`: measures a model's speed as llama-bench does, with the memory bandwidth for comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime import Options
 
-# More than the caches of a large server hold, so that it is memory that is measured.
+# More than the caches of a large server, to measure the memory.
 _BANDWIDTH_MEGABYTES = 1024
 
 
@@ -103,9 +103,9 @@ def bench(
     """Measure tokens per second of prompts (pp) and generation (tg), as llama-bench does.
 
     Numbers may be lists such as 128,512 or 1-8*2, and options may be repeated: every combination is a test. pp512 is a
-    prompt of 512 tokens, tg128x8 are 128 tokens of 8 sequences at once, and @ d4096 says that 4096 tokens were cached
-    before. Neither tokenizing nor sampling is counted. The share of the read bandwidth counts weights and cache, and
-    can exceed 100 % if a model fits the processor's caches. Unlike in llama-bench, -b is the number of sequences.
+    prompt of 512 tokens, tg128x8 generates 128 tokens in 8 concurrent sequences, and @ d4096 starts with 4096 cached
+    tokens. Tokenizing and sampling are not counted. The share of the read bandwidth counts weights and cache, and can
+    exceed 100 % if a model fits the CPU's caches. Unlike in llama-bench, -b is the number of sequences.
     """
     # Imported late, so that --help answers at once.
     from rich.console import Console
@@ -127,7 +127,7 @@ def bench(
     if most > least:
         raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
     stderr_console = Console(stderr=True)
-    # Drawn on demand: the thread of a spinner would take time from what is measured.
+    # Only drawn on reports: a spinner's thread would affect the measurement.
     line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
 
     def progress(text: str) -> None:
@@ -142,7 +142,7 @@ def bench(
                 for record in _measure(one, works, backend or "auto", options, reps, profile, i > 0, progress)
             ]
         records = [replace(record, others_share=others.share) for record in records]
-        progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
+        progress("bandwidth")  # last, so that its buffer does not count as the model's memory
         records = _with_bandwidth(records)
     write(records, output, stdout_console())
 
@@ -165,7 +165,7 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: S
 def _settings(
     threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str], device: str | None, gpu_layers: str | None
 ) -> list[Options]:
-    """Every combination of settings; the model is loaded once for each."""
+    """Return every combination of settings. The model is loaded once for each."""
     from woolly.runtime import Options
 
     counts: list[int | None] = [*numbers("-t", threads, 1)] if threads else [None]
@@ -187,7 +187,7 @@ def _measure(
     again: bool,
     progress: Callable[[str], None],
 ) -> list[Record]:
-    """The records of all works under one setting; `again` if another ran before, whose memory must not count."""
+    """Return the records of all workloads with one setting. `again` if another setting ran before (no peak memory)."""
     import datetime
     import time
 
@@ -207,7 +207,7 @@ def _measure(
         plan = trace(file)
         _check_context(file, plan, works)
         program = choose(backend_for(options.device, backend)).compile(plan, file.tensors, options)
-        program.load_weights()  # in the background, as in every start, which the tokenizer is a part of
+        program.load_weights()  # in the background, as in every start; the tokenizer is loaded meanwhile
         Tokenizer.from_metadata(file.metadata)
         subject = Bench(program, works)
         subject.first_token()
@@ -242,7 +242,7 @@ def _measure(
 
 
 def _with_bandwidth(records: list[Record]) -> list[Record]:
-    """The records with what this machine's memory gives; those of a GPU have the bandwidth of its own."""
+    """Return the records with this machine's memory bandwidth. Records of a GPU already have the GPU's."""
     from woolly._native import measure_bandwidth
 
     rates = {

@@ -1,4 +1,4 @@
-"""The formats in which `woolly bench` writes its results; fields have llama-bench's names if it has them."""
+"""Output formats of `woolly bench`. Fields have llama-bench's names if llama-bench has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from woolly.measure.bench import Measured, StepKind
 
-# Columns that the whole table takes.
+# Width of the complete table in columns.
 _WIDE = 80
 
 FORMATS = ("md", "table", "json", "jsonl", "csv")
@@ -32,25 +32,25 @@ FORMATS = ("md", "table", "json", "jsonl", "csv")
 
 @dataclass(frozen=True)
 class Record:
-    """One test: a work under one setting of the program."""
+    """One test: a workload with one setting."""
 
     model_filename: str
     model_type: str
-    model_size: int  # bytes of all tensors
+    model_size: int  # size of all tensors
     model_n_params: int
     backend: str
-    device: str  # the name of the GPU; empty: the CPU
+    device: str  # name of the GPU; empty: the CPU
     level: str
     threads: int
     n_ubatch: int
     kv_type: str
     test_time: str
-    load_s: float  # to the first token; the file may or may not have been in the page cache
-    peak_mib: float | None  # None if the peak of an earlier setting cannot be excluded
+    load_s: float  # to the first token; the file may have been in the page cache
+    peak_mib: float | None  # None if it may be the peak of an earlier setting
     bandwidth_gbs: float
     measured: Measured
     profile: tuple[StepKind, ...] | None
-    others_share: float | None = None  # the part of the processor that other programs used meanwhile
+    others_share: float | None = None  # share of CPU time used by other programs
 
     @property
     def kind(self) -> str:
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def share(self) -> float | None:
-        """The part of the read bandwidth that was reached; None for a prompt, which it does not bound."""
+        """Share of the read bandwidth; None for a prompt, which is not bound by it."""
         if self.measured.work.kind == "prompt" or not self.bandwidth_gbs:
             return None
         return self.measured.gb_per_second / self.bandwidth_gbs
@@ -70,7 +70,7 @@ class Record:
         return statistics.median(self.measured.seconds) if self.measured.work.kind == "prompt" else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat, but for the samples and the profile."""
+        """Return a flat dict, except for samples and profile."""
         from woolly import __version__
 
         m, work = self.measured, self.measured.work
@@ -124,7 +124,7 @@ class Record:
 
 
 def write(records: Sequence[Record], form: str, console: Console) -> None:
-    """Write all tests in a format; the default is md, or a table if md is too wide for the terminal."""
+    """Write all tests in a format. The default is md, or a table if md is too wide for the terminal."""
     if not form:
         wide = console.is_terminal and len(_markdown(records).partition("\n")[0]) > console.width
         form = "table" if wide else "md"
@@ -144,7 +144,7 @@ def write(records: Sequence[Record], form: str, console: Console) -> None:
 
 
 def _csv(records: Sequence[Record]) -> str:
-    """Without the samples, as llama-bench."""
+    """Return CSV without samples, as llama-bench does."""
     rows = [{k: v for k, v in record.as_dict().items() if not k.startswith("samples")} for record in records]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -170,7 +170,7 @@ def _cells(record: Record) -> dict[str, str]:
 
 
 def _columns(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Cells of every record, without columns that hold the default everywhere."""
+    """Return the cells of each record, without columns that have the default in all records."""
     rows = [_cells(record) for record in records]
     for name, default in (("type_k", "f16"), ("n_ubatch", "512"), ("of bandwidth", "")):
         if all(row[name] == default for row in rows):
@@ -201,7 +201,7 @@ def _markdown(records: Sequence[Record]) -> str:
 
 
 def _facts(records: Sequence[Record]) -> list[str]:
-    """Lines that hold for a whole setting."""
+    """Return the lines that apply to a complete setting."""
     devices = dict.fromkeys(record.device for record in records if record.device)
     out = [f"on {' and '.join(devices)}"] if devices else []
     out += [f"t/s: median ± standard deviation of {plural(len(records[0].measured.seconds), 'repetition')}"]
@@ -217,7 +217,7 @@ def _facts(records: Sequence[Record]) -> list[str]:
         name = f"{', '.join(parts)}: " if parts else ""
         peak = "" if one.peak_mib is None else f", peak memory {one.peak_mib:.0f} MiB"
         whose = "the GPU's bandwidth" if one.device else "read bandwidth"
-        rate = f", {whose} {one.bandwidth_gbs:,.1f} GB/s" if one.bandwidth_gbs else ""  # 0: a GPU's that nobody knows
+        rate = f", {whose} {one.bandwidth_gbs:,.1f} GB/s" if one.bandwidth_gbs else ""  # 0: unknown GPU bandwidth
         out.append(f"{name}load to first token {one.load_s:.2f} s{peak}{rate}")
         first = [f"{r.first_token_s:.2f} s after {r.measured.work.name}" for r in same if r.first_token_s is not None]
         if first:
@@ -250,7 +250,7 @@ def _print(records: Sequence[Record], console: Console) -> None:
     if len(files) > 1:
         names = [{"model": Path(record.model_filename).name} for record in records]
         figures = [name | row for name, row in zip(names, figures, strict=True)]
-    if console.width < _WIDE:  # the other forms have them
+    if console.width < _WIDE:  # the other formats have them
         figures = [{name: row[name] for name in row if name not in ("least", "most", "GB/s")} for row in figures]
     table = _table(*figures[0])
     for each in figures:
@@ -280,7 +280,7 @@ def _figures(record: Record) -> dict[str, str]:
 
 
 def _sayer(console: Console) -> Callable[[str], None]:
-    """Plain text: no markup, no colours, no wrapping of long paths."""
+    """Return a function that prints plain text: no markup, no colors, no wrapping of long paths."""
     return lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

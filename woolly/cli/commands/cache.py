@@ -1,4 +1,4 @@
-"""`woolly cache`: the pages of prompts that --cache-disk keeps on disk."""
+"""`woolly cache`: prompt cache on disk (--cache-disk)."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def cache(
     pinned: bool,
     as_json: bool,
 ) -> None:
-    """List, check, remove or pin the pages of prompts that --cache-disk keeps.
+    """List, check, remove or pin the cached prompts of --cache-disk.
 
-    `list` sums them up by identity, `verify` reads every file and removes those that are damaged, `clear` removes all
-    that are not pinned, `pin` computes a prompt and keeps its pages until they are cleared with --pinned.
+    `list` shows totals by identity, `verify` reads every file and removes damaged files, `clear` removes all files that
+    are not pinned, and `pin` computes a prompt and keeps it in the cache until `clear --pinned`.
     """
     from woolly.cache.page_folder import stored_pages
     from woolly.llm.disk_cache import pages_folder
@@ -155,7 +155,7 @@ def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
 
 
 def _request(llm: LLM, file: str, text: str) -> Any:
-    """The request whose prompt is pinned."""
+    """Return the request whose prompt is pinned."""
     if not file.lower().endswith(".json"):
         return llm.prepare(text, max_tokens=1)[0][0]
     try:

@@ -1,4 +1,4 @@
-"""`woolly chat`: a conversation in the terminal."""
+"""`woolly chat`: conversation in the terminal."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def chat(
     mcp_approve: str,
     sampling: dict[str, Any],
 ) -> None:
-    """Talk with a model. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the chat.
+    """Chat with a model. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the chat.
 
-    If standard input is not a terminal, each line of it is answered, in plain text.
+    If standard input is not a terminal, each of its lines is answered in plain text.
     """
 
     from woolly.mcp import POLICIES
@@ -97,7 +97,7 @@ def chat(
     def params_of(preset: Preset | None) -> SamplingParams:
         return sampling_params(sampling, preset, max_tokens=max_answer_tokens(max_tokens), **scales)
 
-    params_of(None)  # refuses what is mistyped before a model is fetched
+    params_of(None)  # reports usage errors before fetching a model
     if mcp_approve not in POLICIES:
         raise RequestError(f"mcp_approve is {mcp_approve!r}; choose one of: {', '.join(POLICIES)}", field="mcp_approve")
     name = one_model("chat", model, hub_model(named, hf_repo), default_model())

@@ -1,4 +1,4 @@
-"""`woolly cluster`: replicas for fronts on other machines, and what would stop a cluster."""
+"""`woolly cluster`: replicas for front ends on other machines, and a check of a cluster."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def cluster(
     listen: str,
     as_json: bool,
 ) -> None:
-    """Check a cluster before clients come, or hold a replica for a front on another machine.
+    """Check a cluster before clients connect, or run a replica for a front end on another machine.
 
-    `check` starts or asks every replica, and says what differs: identities, versions, clocks, memory, the port. Its
-    exit code is 1 if something would stop the cluster. `replica` waits for `woolly serve --join`. Both need a secret
-    for replicas on other machines: --cluster-secret-file, or the text WOOLLY_CLUSTER_SECRET. Settings of `woolly serve`
-    come from woolly.toml and from the environment.
+    `check` starts or queries every replica and reports differences: identities, versions, clocks, memory, port. The
+    exit code is 1 if a problem would stop the cluster. `replica` waits for `woolly serve --join`. Both need a secret
+    for replicas on other machines: --cluster-secret-file or WOOLLY_CLUSTER_SECRET. Other settings are those of `woolly
+    serve`, in woolly.toml and the environment.
     """
     if action not in _ACTIONS:
         raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")

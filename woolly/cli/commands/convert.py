@@ -1,4 +1,4 @@
-"""`woolly convert`: a checkpoint of the hub as a GGUF file."""
+"""`woolly convert`: converts a checkpoint to a GGUF file."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def convert(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a checkpoint as a GGUF file, for instance: woolly convert ./Qwen3-0.6B qwen3-0.6b.gguf Q8_0.
+    """Convert a checkpoint to a GGUF file, for instance: woolly convert ./Qwen3-0.6B qwen3-0.6b.gguf Q8_0.
 
-    The vocabulary is compared with its original on many lines of text, and the model is checked to be one that runs,
-    before anything is written.
+    Before writing, the converted tokenizer is compared with the original on many lines of text, and the model is
+    checked to be supported.
     """
     from woolly.convert import choose_types, open_checkpoint, plan_conversion
     from woolly.quantize import find_mix, read_imatrix
@@ -118,7 +118,7 @@ def convert(
 def _convert_lora(
     folder: Path, base: Path | None, target: Path, type_name: str | None, *, dry_run: bool
 ) -> dict[str, Any]:
-    """Writes an adapter and returns the facts about it; with `dry_run` it only checks what it would write."""
+    """Convert an adapter and return a summary. With `dry_run`, only check it."""
     from woolly.convert.lora import convert_lora
 
     if base is None:
@@ -130,12 +130,12 @@ def _convert_lora(
 
 
 def _folder(source: str) -> tuple[Path, dict[str, Any]]:
-    """Returns the folder that is meant, and what is known about it; a repository of the hub is fetched first."""
+    """Return the checkpoint folder and facts about it. A repository of the hub is downloaded first."""
     check_archive(source)
     path = Path(source)
     if path.exists():
         return path, {}
-    # A repository's name begins with no dot, unlike a path such as ./model.
+    # Unlike a path such as ./model, a repository's name does not begin with a dot.
     if not re.fullmatch(r"(hf:)?\w[\w.-]*/\w[\w.-]*", source, re.IGNORECASE):
         raise RequestError(
             f"there is no folder {source}; expected one with config.json and safetensors files, or the name of a"

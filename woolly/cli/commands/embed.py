@@ -1,4 +1,4 @@
-"""`woolly embed`: embeddings of texts."""
+"""`woolly embed`: computes embeddings of texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from woolly.cli.terminal.progress import print_status, steps_bar
 from woolly.cli.text_io.embeddings_file import EmbeddingsFile, check_format, identity, json_line
 from woolly.cli.text_io.sources import read_texts
 
-_BLOCK = 256  # texts that are lost at most if the command is ended; large enough to be sorted by length
+_BLOCK = 256  # texts per block: an interrupted run loses at most one; large enough to sort by length
 
 
 @command(
@@ -75,7 +75,7 @@ def embed(
 
     options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}
     with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:
-        # One that fails stops the command before any work is done.
+        # Report errors before any work is done.
         n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
         if n_cut:
             print_status(f"{plural(n_cut, 'text')} of {len(texts)} cut to what the model takes")

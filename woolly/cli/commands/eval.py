@@ -1,4 +1,4 @@
-"""`woolly eval`: how often a model answers a file of questions right, and whether another does better."""
+"""`woolly eval`: accuracy of a model on a file of questions, also compared with another model."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def eval(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Judge a model by questions with known answers: choices by log-likelihood, others by what it generates.
+    """Evaluate a model on questions with known answers: choices by log-likelihood, others by generation.
 
-    A row is {"question", "choices", "answer"} or {"prompt", "answer", "match"}, in which match is exact, regex, number
-    or json. Answers are those of temperature 0, so a second run gives the same figures.
+    A row is {"question", "choices", "answer"} or {"prompt", "answer", "match"}, where match is exact, regex, number or
+    json. Answers are generated at temperature 0, so a second run has the same results.
     """
     from woolly.measure.evaluation.comparison import accuracy, compare
     from woolly.measure.evaluation.questions import read_rows, rows_of
@@ -120,7 +120,7 @@ def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dic
 
 
 def _by_length(outcomes: list[Outcome]) -> float | None:
-    """Share of rows with choices that are right if likelihoods are divided by the bytes of a choice."""
+    """Return the share of correct choices if log-likelihoods are divided by the bytes of a choice."""
     known = [outcome.right_by_length for outcome in outcomes if outcome.right_by_length is not None]
     return sum(known) / len(known) if known else None
 

@@ -1,4 +1,4 @@
-"""`woolly export`: a model with adapters merged into its weights."""
+"""`woolly export`: merges adapters into a model's weights."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def export(
     threads: int | None,
     force: bool,
 ) -> None:
-    """Write a model with adapters merged into it, for instance: woolly export model.gguf out.gguf --lora french.gguf.
+    """Write a model with merged adapters, for instance: woolly export model.gguf out.gguf --lora french.gguf.
 
-    A tensor that an adapter changes keeps its type: give a model in F16 or BF16 to quantize once, afterwards.
+    Changed tensors keep their type. To quantize only once, export an F16 or BF16 model and quantize the result.
     """
     from woolly.convert.lora import merge_lora
     from woolly.engine.loading.adapters import scaled_file

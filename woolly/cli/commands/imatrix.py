@@ -1,4 +1,4 @@
-"""`woolly imatrix`: which columns of a model's weights a text uses most."""
+"""`woolly imatrix`: importance of the columns of a model's weights for a text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def imatrix(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write how much each column of each weight counts on a text, for woolly quantize --imatrix and llama.cpp."""
+    """Write the importance of each weight's columns for a text, for woolly quantize --imatrix and llama.cpp."""
     from woolly.measure.collect_imatrix import collect_importance
     from woolly.quantize import write_imatrix
 

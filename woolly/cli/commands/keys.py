@@ -1,4 +1,4 @@
-"""`woolly keys`: named keys of a server, with their limits."""
+"""`woolly keys`: named API keys of a server, with their limits."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def keys(
     models: str | None,
     as_json: bool,
 ) -> None:
-    """Add, list or remove named keys: woolly keys add anna --tokens-per-day 2000000.
+    """Add, list or remove named API keys: woolly keys add anna --tokens-per-day 2000000.
 
-    `add` prints the key once; the file has only its hash. `woolly serve --keys-file FILE` asks for these keys, and sees
-    a change of the file within seconds.
+    `add` prints the key once; the file only contains its hash. `woolly serve --keys-file FILE` requires these keys, and
+    reads changes of the file within seconds.
     """
     from woolly.serving.accounts.keys_file import default_file
 

@@ -1,4 +1,4 @@
-"""`woolly launch`: a coding agent with a model of this machine."""
+"""`woolly launch`: starts a coding agent with a local model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder
 
-_CTX = 32_768  # of a server that is started here, if the model's own context is not smaller
-_CACHE_DISK = "20GB"  # of the same: the agent's system prompt is then computed once, not at every start
-_ROOM = 2_048  # tokens beside the agent's first turn, for a question and an answer
+_CTX = 32_768  # context of a started server, if the model's maximum is not smaller
+_CACHE_DISK = "20GB"  # prompt cache of a started server: the agent's system prompt is computed only once
+_ROOM = 2_048  # tokens for a question and an answer after the agent's first turn
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_GRACE = 10.0  # seconds that an agent has to end when it is asked to
-_SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
+_GRACE = 10.0  # seconds that an agent has to exit after a signal
+_SMALL = 3_000_000_000  # smaller models seldom call tools well
 
 
 @command(
@@ -73,10 +73,10 @@ def launch(
     api_key_file: Path | None,
     dry_run: bool,
 ) -> None:
-    """Start a coding agent that uses a model of this machine, for instance: woolly launch claude -m qwen3:8b.
+    """Start a coding agent with a local model, for instance: woolly launch claude -m qwen3:8b.
 
-    If no server answers at --url, one is started, and stopped when the agent ends. The agent's own settings stay as
-    they are: everything is given by variables, arguments, or files that are removed again.
+    If no server answers at --url, one is started, and stopped when the agent exits. The agent's own settings are not
+    changed: variables, arguments and temporary files configure it.
     """
     agent = _find(words)
     program = shutil.which(agent.program)
@@ -86,7 +86,7 @@ def launch(
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         if dry_run:
-            folder = Path(tempfile.gettempdir(), "woolly-launch")  # is printed, and not made
+            folder = Path(tempfile.gettempdir(), "woolly-launch")  # printed, but not created
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="woolly-launch-")))
         endpoint = _endpoint(stack, folder, agent, url, key, model, ctx, cache_disk, dry_run)
@@ -123,7 +123,7 @@ def _endpoint(
     cache_disk: str | None,
     dry_run: bool,
 ) -> Endpoint:
-    """Returns the server and the model, after warnings; a server that is started lives as long as `stack`."""
+    """Return the server and the model, after warnings. A started server runs as long as `stack`."""
     from woolly.cli.launch.server import find_model, is_running, serve_command, start_server
 
     if is_running(url, key):
@@ -155,9 +155,9 @@ def _endpoint(
 
 
 def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
-    """Returns the file of a model on this machine, fetched if the catalogue has it; its context and parameters.
+    """Return the file, context and parameters of a local model, which is downloaded if it is in the catalogue.
 
-    RequestError for a model that writes nothing.
+    RequestError for a model that does not generate text.
     """
     from woolly.cli.commands.pull import fetched
     from woolly.cli.launch.server import wrong_model_error
@@ -176,7 +176,7 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
 
 
 def _served_name(path: Path) -> str:
-    """Returns the name that a server gives to the model of --model."""
+    """Return the name that a server uses for the model of --model."""
     from woolly.serving.model_manager.catalog import ModelCatalog
 
     return str(ModelCatalog(models_folder(), str(path)).main)
@@ -184,7 +184,7 @@ def _served_name(path: Path) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes requests to end exceptions, so that a server that was started here ends too."""
+    """Turn termination signals into exceptions, so that a started server is stopped, too."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -229,20 +229,20 @@ def _print(setup: Setup, line: list[str], endpoint: Endpoint) -> None:
 
 
 def _masked(text: str, key: str | None) -> str:
-    """Returns a text without the key: by itself, and inside JSON, which escapes some characters."""
+    """Return a text without the key, also as escaped in JSON."""
     if not key:
         return text
     return text.replace(json.dumps(key)[1:-1], "...").replace(key, "...")
 
 
 def _run(line: list[str], setup: Setup) -> int:
-    """Runs the agent to its end; gives its exit code. Ctrl-C is the agent's; a request to end reaches it.
+    """Run the agent and return its exit code. Ctrl-C goes to the agent; termination signals are forwarded.
 
-    An agent that a request does not end is killed after `_GRACE` seconds: it would keep running without its server.
+    An agent that does not exit within `_GRACE` seconds is killed, because it would keep running without its server.
     """
     environment = {name: value for name, value in os.environ.items() if name not in setup.without}
-    # At a terminal the agent must stay in the group that owns the terminal. Elsewhere it gets a group of its own, so
-    # that a signal reaches the programs that it has started too.
+    # At a terminal, the agent must stay in the group that owns the terminal. Otherwise it gets a separate group, so
+    # that signals also reach its child processes.
     is_alone = hasattr(os, "killpg") and not (sys.stdin is not None and sys.stdin.isatty())
     process = subprocess.Popen(line, env={**environment, **setup.environment}, start_new_session=is_alone)
 
@@ -258,7 +258,7 @@ def _run(line: list[str], setup: Setup) -> int:
 
     def end(number: int, _: FrameType | None) -> None:
         send(number)
-        if number in _ENDS and kill.ident is None:  # a timer starts once
+        if number in _ENDS and kill.ident is None:  # the timer can only be started once
             kill.start()
 
     try:
@@ -267,5 +267,5 @@ def _run(line: list[str], setup: Setup) -> int:
     finally:
         kill.cancel()
         if is_alone and kill.ident is not None:
-            send(getattr(signal, "SIGKILL", signal.SIGTERM))  # what an agent that was asked to end has left behind
+            send(getattr(signal, "SIGKILL", signal.SIGTERM))  # processes that the agent has left running
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""`woolly list`: the models on this machine, the names that can be pulled, and the architectures that run."""
+"""`woolly list`: local models, names that can be pulled, and supported architectures."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from woolly.store import StoredModel, list_models, models_folder, quant_of
 def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: bool, as_json: bool) -> None:
     """List the models on this machine: Woolly's, and those of Ollama, LM Studio and Hugging Face's cache.
 
-    The other commands take any of these names; the server lists Woolly's under the same names and takes the others with
-    -m. A file that Woolly cannot run is listed with the reason. Files of other programs are used in place and never
+    Other commands accept all of these names. The server lists Woolly's models with the same names, and accepts the
+    others with -m. Unsupported files are listed with the reason. Files of other programs are used in place and never
     changed.
     """
     if catalogue and architectures:
@@ -72,7 +72,7 @@ def _facts(model: StoredModel, header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header(model: StoredModel) -> dict[str, Any]:
-    """Returns what the header of a file says, and in `cannot_run` why Woolly cannot run it."""
+    """Return information from a model's header. `cannot_run` has the reason if the model is not supported."""
     from woolly.gguf import open_gguf
     from woolly.gguf.main_type import main_type
     from woolly.models import trace
@@ -87,25 +87,25 @@ def _header(model: StoredModel) -> dict[str, Any]:
             if facts["quantization"] is None:
                 facts["quantization"] = main_type(file)
             trace(file)
-    except Exception as error:  # a hostile file must not end the list of all others
+    except Exception as error:  # a malicious file must not stop the list
         reason = str(error) if isinstance(error, (WoollyError, OSError)) else f"the file cannot be read: {error!r}"
         facts["cannot_run"] = _readable(reason).removeprefix(f"{model.path}: ").partition("; supported:")[0]
     return facts
 
 
 def _modalities(model: StoredModel) -> list[str]:
-    """Returns what a model takes beside text: image, audio, if a projector is beside it that can be used."""
+    """Return the inputs of a model besides text (image, audio), if it has a usable projector."""
     from woolly.llm.projector import describe_projector
 
     try:
         projector = describe_projector(model.path)
-    except Exception:  # as above; `woolly show` says why
+    except Exception:  # as above; `woolly show` shows the reason
         return []
     return [] if projector is None else projector.takes
 
 
 def _readable(text: str) -> str:
-    """Returns text of a file with U+FFFD for bytes that are not UTF-8."""
+    """Return text of a file, with U+FFFD for bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -121,7 +121,7 @@ def _print(models: list[tuple[StoredModel, dict[str, Any]]], paths: bool) -> Non
     table.add_column("of", no_wrap=True)
     also = [", ".join(map(shlex.quote, _other_names(model))) for model, _ in models]
     console = stdout_console()
-    is_narrow = console.is_terminal  # sentences in a column of a terminal would be a word wide
+    is_narrow = console.is_terminal  # a terminal column would be too narrow for sentences
     remarks = ["; ".join(_remarks(model, header, is_short=is_narrow)) for model, header in models]
     for title, shown in (("also called", any(also)), ("remark", any(remarks)), ("path", paths)):
         if shown:
@@ -143,7 +143,7 @@ def _print(models: list[tuple[StoredModel, dict[str, Any]]], paths: bool) -> Non
 
 
 def _other_names(model: StoredModel) -> list[str]:
-    """Returns the aliases that a person cannot guess: not the name of the file, with or without its ending."""
+    """Return aliases that differ from the file name, with or without suffix."""
     stem = model.path.stem
     return [name for name in model.aliases if name not in (f"{model.name}.gguf", f"{stem}.gguf", model.name)]
 

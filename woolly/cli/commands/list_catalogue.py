@@ -1,4 +1,4 @@
-"""The catalogue as `woolly list --catalogue` prints it."""
+"""Output of `woolly list --catalogue`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from woolly.machine.capacity import Capacity
 from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
 
 _COLUMNS = ("name", "size", "parameters", "runs here", "kind", "licence", "quantization", "architecture", "hub")
-# Characters from which on a terminal shows a column; the others always are there.
+# Minimum terminal width of optional columns; the other columns are always shown.
 _FROM = {"kind": 90, "licence": 112, "quantization": 190, "architecture": 190, "hub": 190}
 
 
 def print_catalogue(as_json: bool) -> None:
-    """Prints one line per size of a family, or all that is known of them as JSON."""
+    """Print one line per size of a family, or all details as JSON."""
     from rich.table import Table
 
     from woolly.models import architectures
@@ -31,7 +31,7 @@ def print_catalogue(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     console = stdout_console()
-    # A terminal of usual width shows what a choice needs; a wide one, a pipe and --json show all.
+    # Terminals of normal width show the essential columns. Wide terminals, pipes and --json show all.
     columns = [column for column in _COLUMNS if console.width >= _FROM.get(column, 0)]
     table = Table(box=None, pad_edge=False)
     shown = [[_shown(row, column) for column in columns] for row in rows]
@@ -50,7 +50,7 @@ def print_catalogue(as_json: bool) -> None:
 
 
 def _shown(row: dict[str, Any], column: str) -> str:
-    """Returns a cell: of a mixture of experts the parameters that are active follow all of them, 34.7B/3.0B."""
+    """Return a cell. For MoE models, the active parameters follow the total: 34.7B/3.0B."""
     if column == "parameters":
         active = "" if row["active"] == row["parameters"] else f"/{billions(row['active'])}"
         return billions(row["parameters"]) + active
@@ -58,7 +58,7 @@ def _shown(row: dict[str, Any], column: str) -> str:
 
 
 def fits_here(tag: Tag, architectures: tuple[str, ...], capacity: Capacity, *, is_here: bool = False) -> str:
-    """Returns yes, tight, too large, or not yet with the architecture that Woolly lacks."""
+    """Return yes, tight, too large, or not yet with the unsupported architecture."""
     if tag.architecture not in architectures:
         return f"not yet ({tag.architecture})"
     return capacity.fit(tag.n_bytes, is_here=is_here)
@@ -85,7 +85,7 @@ def _rows(architectures: tuple[str, ...], capacity: Capacity) -> Iterator[dict[s
 
 
 def billions(n: int) -> str:
-    """Returns a number of weights as model names have it: 135M, 1.7B."""
+    """Return a number of weights in the format of model names: 135M, 1.7B."""
     if n >= 1e12:
         return f"{n / 1e12:.1f}T"
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"

@@ -1,4 +1,4 @@
-"""`woolly perplexity`: how well a model predicts a text, and how far it is from another model."""
+"""`woolly perplexity`: perplexity of a model on a text, and KL divergence from another model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def perplexity(
     gpu_layers: str | None,
     as_json: bool,
 ) -> None:
-    """Measure perplexity as llama.cpp's tool does, so that figures can be compared; lower is better."""
+    """Measure perplexity. Results are comparable with llama.cpp's tool; lower is better."""
     from woolly.measure.divergence import Divergence, Totals, check_same_vocabulary, exponential
     from woolly.measure.perplexity import Scorer, mean_and_error, windows_of
 
@@ -92,7 +92,7 @@ def perplexity(
             surprises = np.concatenate(_each(windows, scorer.surprise))
             result, totals = exponential(mean_and_error(surprises)), None
         else:
-            # Its cache is the usual one, so that the loss of another type of cache is seen as well.
+            # It uses the default cache type, so the loss of another cache type is measured as well.
             with Scorer(kl, ctx, **options | {"kv_type": None}) as base:
                 check_same_vocabulary(scorer, base)
                 parts = _each(windows, lambda window: Divergence.of_window(scorer, base, window))

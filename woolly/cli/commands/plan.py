@@ -1,4 +1,4 @@
-"""`woolly plan`: the steps of a model, one line each."""
+"""`woolly plan`: prints the steps of a model, one per line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.store import resolve
     Option("--fused", "Show the steps as the cpu backend runs them.", bool, default=False),
 )
 def plan(model: str | None, named: str | None, everything: bool, fused: bool) -> None:
-    """Print the table of steps that compute a model."""
+    """Print the steps that compute a model."""
     from woolly.gguf import open_gguf
     from woolly.models import trace
     from woolly.plan import show

@@ -1,4 +1,4 @@
-"""`woolly ps`: what a running server holds."""
+"""`woolly ps`: models of a running server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ API_KEY_FILE = Option("--api-key-file", "File with that key in its first line; o
     AS_JSON,
 )
 def ps(url: str, api_key: str | None, api_key_file: Path | None, everything: bool, as_json: bool) -> None:
-    """Ask a running server which models are loaded, and for its memory and speed. `woolly stop` unloads one."""
+    """Show the loaded models of a running server, its memory and its speed. `woolly stop` unloads a model."""
     url, key = server_at(url, api_key, api_key_file)
     shown = [model for model in models_of(url, key) if everything or model.get("loaded")]
     stats = ask(f"{url}/api/v1/performance/stats", key)
@@ -53,7 +53,7 @@ def ps(url: str, api_key: str | None, api_key_file: Path | None, everything: boo
 
 
 def server_at(url: str, api_key: str | None, api_key_file: Path | None) -> tuple[str, str | None]:
-    """The server's address and the key for it, as they were typed or by default."""
+    """Return the server's address and API key, as typed or by default."""
     url = re.sub(r"(/api)?/v1$", "", url.rstrip("/"))
     if api_key_file is not None:
         if api_key is not None:
@@ -64,7 +64,7 @@ def server_at(url: str, api_key: str | None, api_key_file: Path | None) -> tuple
 
 
 def _first_key(path: Path) -> str:
-    """The first key of a file as `woolly serve --api-key-file` takes it."""
+    """Return the first key of a file in the format of `woolly serve --api-key-file`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         mode = path.stat().st_mode
@@ -80,7 +80,7 @@ def _first_key(path: Path) -> str:
 
 
 def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
-    """Return what a server reports about its models, loaded or not."""
+    """Return the server's information about its models, loaded or not."""
     models = ask(f"{url}/api/v1/models", key)
     if not isinstance(models, list):
         raise RequestError(f"{url} answers, but not as Woolly's server does: give the address of a `woolly serve`")
@@ -88,7 +88,7 @@ def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
 
 
 def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = False) -> Any:
-    """Return the server's JSON response; RequestError in one sentence if there is none."""
+    """Return the server's JSON response. Raise RequestError with one sentence if there is none."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"--url is {url!r}; expected an address such as http://127.0.0.1:8080")
     where = url.split("/api/")[0]
@@ -96,7 +96,7 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
         method = "POST" if post else "GET"
         request = urllib.request.Request(url, headers={"User-Agent": "woolly"}, method=method)
         if key:
-            request.add_unredirected_header("Authorization", f"Bearer {key}")  # a redirect may lead to another host
+            request.add_unredirected_header("Authorization", f"Bearer {key}")  # not sent after a redirect
         with urllib.request.urlopen(request, timeout=seconds) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
@@ -124,7 +124,7 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
 
 
 def _sentence(error: urllib.error.HTTPError) -> str | None:
-    """Returns the sentence of an error's body, if it has one."""
+    """Return the message of an error response, if it has one."""
     try:
         return str(json.load(error)["error"]["message"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -132,7 +132,7 @@ def _sentence(error: urllib.error.HTTPError) -> str | None:
 
 
 def _names(model: dict[str, Any]) -> tuple[str, list[str]]:
-    """The name of a model in `woolly list`, and its other names on the server; the file's name only once."""
+    """Return the name of a model in `woolly list`, and its other names on the server."""
     known = [str(name) for name in (model["name"], *model.get("aliases", ()))]
     name = next((name for name in known if name in WHEEL_MODELS), known[0])
     return name, [other for other in known if other != name and other not in {f"{stem}.gguf" for stem in known}]

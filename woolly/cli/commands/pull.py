@@ -1,4 +1,4 @@
-"""`woolly pull`: fetch a model."""
+"""`woolly pull`: downloads a model."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 def pull(
     model: str | None, named: str | None, sha256: str | None, no_mmproj: bool, draft: bool, catalogue: bool
 ) -> None:
-    """Fetch a model and print its path, for instance: woolly pull qwen3:4b.
+    """Download a model and print its path, for instance: woolly pull qwen3:4b.
 
-    A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
-    lists the names of the catalogue, `woolly pull --catalogue` looks for a later one. HF_TOKEN opens gated and private
-    repositories, HF_ENDPOINT names another hub. A model of the hub that supports images comes with the file for that
-    (mmproj). `woolly show` tells beforehand whether a model will fit.
+    A model that is already on this machine is not downloaded again, and an interrupted download resumes. `woolly list
+    --catalogue` lists the names of the catalogue, and `woolly pull --catalogue` looks for an update. HF_TOKEN gives
+    access to gated and private repositories, and HF_ENDPOINT selects another hub. Models of the hub that support images
+    include their projector (mmproj). `woolly show` tells in advance whether a model will fit.
     """
     if catalogue:
         _pull_catalogue(model or named, sha256)
@@ -61,7 +61,7 @@ def pull(
 
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
-    """Shows a later catalogue, and takes it if the person has given the SHA-256 of it."""
+    """Show a later catalogue, and install it if the user has passed its SHA-256."""
     from woolly.store.catalogue.update import find_catalogue, take_catalogue
 
     if address is not None and not store.is_url(address):
@@ -90,7 +90,7 @@ def pull_with_progress(
     with_projector: bool = True,
     with_draft: bool = False,
 ) -> Path:
-    """Fetches a model and returns its path; a line says that a download begins, a terminal shows a progress bar."""
+    """Download a model and return its path. Prints a line at the start, and a progress bar on a terminal."""
     with bytes_bar(f"fetching {name.rsplit('/', 1)[-1]}", console) as bar:
         report = _announced(name, console, bar)
         path = store.pull(name, sha256=sha256, progress=report, with_projector=with_projector, with_draft=with_draft)
@@ -109,11 +109,11 @@ def pull_with_progress(
 
 
 def fetched(name: str) -> str | Path:
-    """Returns what to open: a model of the catalogue is fetched first, others must be on this machine.
+    """Return the model to open. Models of the catalogue are downloaded first; others must be on this machine.
 
-    UnsupportedError, before anything is fetched, for a model whose architecture Woolly cannot run.
+    Raises UnsupportedError before downloading a model with an unsupported architecture.
     """
-    if store.is_path(name) or not store.is_in_catalogue(name):  # a file needs no catalogue
+    if store.is_path(name) or not store.is_in_catalogue(name):  # a file, or a name outside the catalogue
         return name
     with contextlib.suppress(StoreError):
         return store.resolve(name)
@@ -123,7 +123,7 @@ def fetched(name: str) -> str | Path:
 
 
 def pulled(name: str) -> str:
-    """Returns the name after its model was fetched, if it was not here: of -hf, which asks for a download."""
+    """Download a model unless it is on this machine, and return its name. Used for -hf, which requests a download."""
     try:
         store.resolve(name)
     except StoreError:
@@ -132,7 +132,7 @@ def pulled(name: str) -> str:
 
 
 def _announced(name: str, console: Console, bar: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
-    """Returns a report that writes one line before the first bytes come, then moves the bar if there is one."""
+    """Return a progress callback that prints one line before the first bytes and then updates the bar, if any."""
     begun = False
 
     def report(done: int, total: int) -> None:
@@ -149,7 +149,7 @@ def _announced(name: str, console: Console, bar: Callable[[int, int], None] | No
 
 
 def _cannot_run(name: str) -> str | None:
-    """Returns half a sentence if the catalogue knows that Woolly cannot run this model."""
+    """Return the reason (part of a sentence) if the catalogue knows that a model is not supported."""
     from woolly.models import architectures
 
     named = None if store.is_path(name) else store.find_in_catalogue(name)

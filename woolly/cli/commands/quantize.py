@@ -1,4 +1,4 @@
-"""`woolly quantize`: a model with fewer bits."""
+"""`woolly quantize`: writes a model with fewer bits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def quantize(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a model again with fewer bits, for instance: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M."""
+    """Quantize a model, for instance: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M."""
     from woolly.gguf import open_gguf
     from woolly.machine.cores import default_threads
     from woolly.quantize import find_mix, find_tensor_type, find_type, make_recipe, quantize_file, read_imatrix
@@ -127,7 +127,7 @@ def quantize(
             if path.exists() and not force and not dry_run:
                 raise RequestError(f"{path} exists already: give another name, or --force to write over it")
         if size is not None:
-            make_recipe(file, find_mix("Q4_0"), allow_requantize=allow_requantize)  # refuses what is quantized already
+            make_recipe(file, find_mix("Q4_0"), allow_requantize=allow_requantize)  # rejects quantized files
             quantize_to_size(
                 file,
                 target,

@@ -1,4 +1,4 @@
-"""`woolly quantize --size`: the types that lose least under a size, measured, and how that is shown."""
+"""`woolly quantize --size`: measures and selects the types with the least loss at a given size."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from woolly.measure.bit_allocation.search import Allocation, Candidate
     from woolly.quantize import ImportanceMatrix, Recipe
 
-_CTX, _WINDOWS = 256, 4  # tokens of a window, and windows that types are chosen by
-_BAR = 24  # characters of the longest bar
+_CTX, _WINDOWS = 256, 4  # tokens per window, and number of windows to measure
+_BAR = 24  # length of the longest bar
 
 
 def quantize_to_size(
@@ -43,7 +43,7 @@ def quantize_to_size(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Chooses types by KL divergence, writes the file and shows it beside the known mixes."""
+    """Choose types by KL divergence, write the file, and compare it with known mixes."""
     from woolly.measure.bit_allocation.search import allocate_bits
     from woolly.quantize import quantize_file
     from woolly.runtime.options import parse_size
@@ -56,7 +56,7 @@ def quantize_to_size(
         if value < low:
             raise UsageError(f"{name} is {value}; at least {low} was expected")
     limit = parse_size("size", wanted) or 0
-    # Metadata, and the padding behind each tensor.
+    # Metadata, and padding after each tensor.
     overhead = file.n_bytes - sum(t.n_bytes for t in file.tensors.values()) + file.alignment * len(file.tensors)
     tokens = Tokenizer.from_metadata(file.metadata).encode(read_utf8(text), add_special=True, parse_special=False)
     parts = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)]
@@ -95,7 +95,7 @@ def quantize_to_size(
 
 
 def report_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
-    """Names weights without an entry of the imatrix on standard error; RequestError if one needs it."""
+    """Print weights without an imatrix entry on standard error. Raise RequestError if one needs an entry."""
     missing = [] if imatrix is None else imatrix.missing(recipe)
     if imatrix is not None and missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
@@ -131,7 +131,7 @@ def _records(
 
 
 def _recipe(file: GGUFFile, best: Candidate) -> Recipe:
-    """The recipe of a choice, under the name of the mix whose type has the most bytes."""
+    """Return the recipe of a choice, named after the mix whose type has the most bytes."""
     from collections import Counter
 
     from woolly.quantize import MIXES, Change
@@ -197,7 +197,7 @@ def _print(allocation: Allocation, target: Path, n_bytes: int, overhead: int, dr
 
 
 def _bar(kl: float, others: Sequence[float]) -> str:
-    """A bar of the logarithm: a character is the same factor everywhere."""
+    """Return a logarithmic bar: a character is the same factor everywhere."""
     low, high = (math.log(max(value, 1e-9)) for value in (min(others), max(others)))
     share = (math.log(max(kl, 1e-9)) - low) / (high - low) if high > low else 0
     return "█" * (1 + round(share * (_BAR - 1)))

@@ -1,4 +1,4 @@
-"""The header of a model file on a server, read by range: a model can be examined before it is fetched."""
+"""Header of a model file on a server, read with range requests to examine a model before downloading it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from woolly.store import HubName, Remote, hub_remotes, is_path, open_url, remote
 from woolly.store.download import unreachable
 from woolly.store.hub import shards_of
 
-# A header of a large vocabulary has about 10 MB.
+# Headers with a large vocabulary have about 10 MB.
 _FIRST, _MAX_BYTES = 2 << 20, 128 << 20
 
 
 def is_remote(spec: str) -> bool:
-    """Returns whether this names a file on a server: a name of the hub or the catalogue, or an address."""
+    """True if the name refers to a file on a server: a name of the hub or the catalogue, or a URL."""
     return not is_path(spec) and remote_name(spec) is not None
 
 
 @contextmanager
 def remote_header(spec: str) -> Iterator[GGUFFile]:
-    """The file as `open_gguf` gives it; only the descriptions of its tensors may be used."""
+    """Yield an open file. Only the descriptions of its tensors may be used, not the data."""
     meant = remote_name(spec)
     if isinstance(meant, HubName):
         remotes = hub_remotes(meant)
@@ -43,20 +43,20 @@ def remote_header(spec: str) -> Iterator[GGUFFile]:
 
 
 def _fetch(remote: Remote, path: Path) -> None:
-    """Make a sparse file of the right length that holds only the header."""
+    """Create a sparse file with the right length that only contains the header."""
     have, wanted = 0, _FIRST
     path.touch()
     while True:
         n_bytes = _append(remote, path, have, wanted)
         have = min(wanted, n_bytes)
-        # The zeros after the fetched part may look like anything, but not like the end of a header inside it.
+        # The zeros after the fetched part must not look like the end of a header.
         try:
             with open_gguf(path) as file:
                 if file.end_of_header <= have:
                     return
         except GGUFError as error:
             is_header = path.stat().st_size and _has_magic(path)
-            if error.code == "shard":  # the other files are missing, but the header of this one was read
+            if error.code == "shard":  # other shards are missing, but this header is complete
                 return
             if not is_header or have >= min(n_bytes, _MAX_BYTES):
                 text = str(error).replace(str(path), remote.url)
@@ -65,7 +65,7 @@ def _fetch(remote: Remote, path: Path) -> None:
 
 
 def _append(remote: Remote, path: Path, start: int, end: int) -> int:
-    """Write the bytes from `start` to `end` of the remote file; gives the length of the whole file."""
+    """Write bytes `start` to `end` of the remote file. Return the length of the complete file."""
     try:
         with open_url(remote, {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}) as response:
             found = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("Content-Range", ""))

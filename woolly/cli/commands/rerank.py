@@ -1,4 +1,4 @@
-"""`woolly rerank`: documents by how well they answer a query."""
+"""`woolly rerank`: sorts documents by relevance to a query."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rerank(
     gpu_layers: str | None,
     as_json: bool,
 ) -> None:
-    """Print documents by how well they answer a query, the best first: score, and document."""
+    """Print documents sorted by relevance to a query, best first: score and document."""
     words = [word for word in (model, query, *texts) if word is not None]
     if words and named is None:
         named = words.pop(0)

@@ -1,4 +1,4 @@
-"""`woolly rm`: remove models that were pulled."""
+"""`woolly rm`: removes pulled models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.store import remove_model
 
 @command(Argument("names", "MODEL...", "Names of `woolly list`.", list, required=True, complete=complete_model))
 def rm(names: tuple[str, ...]) -> None:
-    """Remove models that were pulled. Your own files and those of other programs stay."""
+    """Remove pulled models. Your own files and files of other programs are not removed."""
     for name in names:
         removed = remove_model(name)
         if removed.link_to is not None:

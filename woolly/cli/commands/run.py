@@ -1,4 +1,4 @@
-"""`woolly run`: one prompt, one answer."""
+"""`woolly run`: answers one prompt."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def run(
 ) -> None:
     """Answer one prompt, for instance: woolly run "Why is the sky blue?".
 
-    `woolly run MODEL`, without a prompt, starts a chat if you are at a terminal. Text from a pipe goes before the
-    prompt: git diff | woolly run "Write a commit message.". If a pipe sends nothing for 10 seconds, the prompt is
-    answered without it; -f - waits longer. A newline at the end of a file or a pipe is not part of the prompt.
+    `woolly run MODEL` without a prompt starts a chat on a terminal. Text from a pipe goes before the prompt: git diff |
+    woolly run "Write a commit message.". If a pipe sends nothing for 10 seconds, it is ignored; -f - waits longer. A
+    newline at the end of a file or a pipe is not part of the prompt.
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
@@ -124,7 +124,7 @@ def run(
         limits = {"max_tokens": max_answer_tokens(max_tokens), "stop": stop, **scales}
         return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
 
-    params_of(None)  # refuses what is mistyped before a model is fetched
+    params_of(None)  # reports usage errors before downloading a model
     check_files(image, audio)
     model = hub_model(model, hf_repo)
     if model is not None and hf_repo is not None:
@@ -136,7 +136,7 @@ def run(
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
-        check_transcript(audio, speech, {**refused, **sampling}, as_json=as_json)  # before anything is fetched
+        check_transcript(audio, speech, {**refused, **sampling}, as_json=as_json)  # before downloading
         assert first is not None
         wanted = {"prompt": said or "", **speech}
         transcribe(fetched(first), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)
@@ -157,7 +157,7 @@ def run(
 
     asked = OnePrompt(text, params_of, engine, system, raw, image, audio, as_json, verbose)
 
-    # Only if a person reads the answer and named no model: what belongs to one model does not fit another.
+    # Only for users at a terminal who named no model, because options for one model may not fit another.
     offers = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
     offers = offers and not image and not audio
     better = offer() if offers else None

@@ -1,4 +1,4 @@
-"""`woolly serve` and `woolly-server`: the server. `serving/settings/table.py` is the table of its options."""
+"""`woolly serve` and `woolly-server`. The options are in `serving/settings/table.py`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from woolly.errors import RequestError
 from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
 from woolly.serving.settings.table import groups, in_order
 
-# Settings whose flags may have their two parts in two words.
+# Settings whose two-part values may be two words.
 _PAIRS = ("control_vector_scaled", "control_vector_layer_range")
 
 
-# Settings that nobody else should read.
+# Settings that other users should not read.
 _SECRETS = ("api_key", "admin_key", "token_secret", "cluster_secret")
 
 
 class _Serve(Command):
-    """Many options, in boxes. Errors name a flag only if it was typed: a file or the environment may give a setting."""
+    """Command with many options, shown in boxes. Errors only name a flag if it was typed, not set elsewhere."""
 
     def get_help(self, ctx: click.Context) -> str:
         return boxed_help(self, ctx)
@@ -42,7 +42,7 @@ class _Serve(Command):
 
 
 def _option(setting: Field[Any], section: str) -> Option:
-    """The option that gives a setting."""
+    """Return the option for a setting."""
     kind = kind_of(setting.name)
     flags, shown = setting.metadata["flags"], setting.metadata["shown"]
     if shown is None and setting.default not in (None, ()):
@@ -78,8 +78,8 @@ _GROUPS = groups()
     common="model ctx_size gpu_layers parallel host port api_key_file mcp models_dir log_level config",
 )
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
-    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and others: woolly serve smollm2."""
-    # Imported late: the other commands and --help do without a web framework.
+    """Start a server with the APIs of OpenAI, Anthropic, Ollama, llama-server and others: woolly serve smollm2."""
+    # Imported late: other commands and --help do not need a web framework.
     from woolly.serving.observability.logs import log, set_up_logs
     from woolly.serving.settings.checks import has_replicas, late_swap
 
@@ -89,7 +89,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
         flags["model"] = pulled(str(hub_model(flags.get("model"), repo)))
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
-    early: list[tuple[Any, ...]] = []  # warnings before it is known how and where to log them
+    early: list[tuple[Any, ...]] = []  # warnings before logging is configured
     show = warnings.showwarning
     warnings.showwarning = lambda *warning, **_: early.append(warning)
     try:
@@ -105,7 +105,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
         if (late := late_swap(settings)) is not None:
             warnings.warn(late, stacklevel=1)
         set_up_logs(*settings.log_options)
-    except BaseException:  # there is no log: show them as other commands do
+    except BaseException:  # logging is not configured: show them as other commands do
         warnings.showwarning = show
         for warning in early:
             show(*warning)
@@ -122,7 +122,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Entry point of `woolly-server`: `woolly serve` under the earlier Woolly's name."""
+    """Entry point of `woolly-server`, the earlier name of `woolly serve`."""
     from woolly.cli.app import main as woolly
 
     sys.argv.insert(1, "serve")

@@ -1,4 +1,4 @@
-"""`woolly show`: what is in a file, from its header alone."""
+"""`woolly show`: information from a file's header."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def show(
     identity: bool,
     as_json: bool,
 ) -> None:
-    """Print metadata, tensors by type, parameters, whether it fits this machine and how fast it may run.
+    """Print metadata, tensors by type, parameters, memory requirements and the estimated speed.
 
-    Only the header of a model that is not on this machine is fetched.
+    For a remote model, only the header is downloaded.
     """
     import_numpy(None)
     from woolly.cli.commands.remote_header import is_remote, remote_header
@@ -87,7 +87,7 @@ def _here(model: str) -> Path | None:
 
 
 def _images(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
-    """Describe the projector next to a model, "" without one; its tower is added to the model's inputs."""
+    """Describe the projector next to a model ("" if there is none) and add its memory to the model's inputs."""
     from woolly.engine.multimodal import tower_backend, tower_bytes
     from woolly.llm.projector import describe_projector
 
@@ -139,7 +139,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
         card, reason = detect_gpu()
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, kv_type, left)
-        # Packed weights are as large as the file's.
+        # Packed weights have the same size as in the file.
         plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
         own = plan.draft
         weights += 0 if own is None else sum(w.n_bytes for w in own.weights.values() if w.tensor not in file.tensors)
@@ -171,19 +171,19 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
 
 
 def _speed(file: GGUFFile, gpu: dict[str, Any]) -> dict[str, Any]:
-    """The speed that memory allows, the GPU's too: every token reads the weights that compute it."""
+    """Return the speed limit of memory bandwidth, also with the GPU: each token reads its active weights."""
     from woolly._native import measure_bandwidth
     from woolly.machine.cores import default_threads
 
     per_token = 0.0
     for name, tensor in file.tensors.items():
         if name == "token_embd.weight" and "output.weight" in file.tensors:
-            continue  # one row of it is read
+            continue  # only one row is read
         per_token += tensor.n_bytes * (_experts_used(file) if "_exps." in name else 1)
     threads = default_threads()
     with OtherLoad() as others:
         bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
-    # What a GPU has is read there, the rest here, one after the other.
+    # GPU and CPU read their parts of the weights one after the other.
     on_cpu = gpu["cpu_bytes_per_token"] if gpu.get("bandwidth_gbs") else per_token
     seconds = min(on_cpu, per_token) / (bandwidth * 1e9)
     if gpu.get("bandwidth_gbs"):
@@ -204,20 +204,20 @@ def _experts_used(file: GGUFFile) -> float:
 
 
 def _shorten(value: Any) -> Any:
-    """Scalars as they are; of an array its length and first elements; long text cut, and said so."""
+    """Return scalars unchanged, arrays as length and first elements, and long strings truncated with a mark."""
     if isinstance(value, str):
         value = _printable(value)
         more = f"... ({len(value)} characters)"
         return value if len(value) <= _MAX_VALUE_LENGTH else value[: _MAX_VALUE_LENGTH - len(more)] + more
     if isinstance(value, (bool, int, float)):
-        # JSON knows no NaN.
+        # JSON has no NaN.
         return value if not isinstance(value, float) or math.isfinite(value) else str(value)
     first = [_printable(str(element)) for element in list(value[:4])]
     return f"[{len(value)}] " + ", ".join(first) + (", ..." if len(value) > 4 else "")
 
 
 def _printable(text: str) -> str:
-    """Escape control characters and bytes that are not valid UTF-8: a file must not drive the terminal."""
+    """Escape control characters and invalid UTF-8, so that a file cannot control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

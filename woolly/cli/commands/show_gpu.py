@@ -1,4 +1,4 @@
-"""The part of a model that would fit the GPU of this machine, for `woolly show`."""
+"""Part of a model that fits the GPU of this machine, for `woolly show`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.runtime import Gpu, Options, find_gpu, plan_placement
 
 
 def detect_gpu() -> tuple[Gpu | None, str]:
-    """The GPU that `auto` takes; None and the reason if there is none."""
+    """Return the GPU that `auto` selects, or None and the reason."""
     try:
         return find_gpu(), ""
     except DeviceError as error:
@@ -46,7 +46,7 @@ def estimate_on_gpu(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: st
 
 
 def describe_gpu(gpu: dict[str, Any]) -> str:
-    """One line about the GPU, or about why there is none."""
+    """Return a line about the GPU, or about the reason why there is none."""
     if "name" not in gpu:
         return f"none: {gpu['unused']}"
     driver = f" ({gpu['driver']})" if gpu.get("driver") else ""

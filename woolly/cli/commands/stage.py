@@ -1,4 +1,4 @@
-"""`woolly stage`: some layers of a model, for an engine elsewhere."""
+"""`woolly stage`: runs some layers of a model for an engine on another machine."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def stage(
     weight_memory: str | None,
     device: str | None,
 ) -> None:
-    """Hold a part of a model that is larger than one machine, for `woolly serve --stages`.
+    """Run a part of a model that is larger than one machine, for `woolly serve --stages`.
 
-    The engine says which layers, by the memory of each stage. All have the same file and the same token. What travels
-    is authenticated and not encrypted: use a private network.
+    The engine assigns the layers by the memory of each stage. All stages need the same file and token. Traffic is
+    authenticated, but not encrypted: use a private network.
     """
     from woolly.cluster.stage import Stage
     from woolly.runtime.stage_addresses import parse_address, read_token
@@ -58,7 +58,7 @@ def stage(
     )
 
     def leave(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # the second one ends at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
         raise SystemExit(0)
 
     before = signal.signal(signal.SIGTERM, leave)

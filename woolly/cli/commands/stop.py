@@ -1,4 +1,4 @@
-"""`woolly stop`: a running server unloads models."""
+"""`woolly stop`: unloads models of a running server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.cli.parse.parameter import Argument
 from woolly.cli.parse.usage_errors import closest
 from woolly.errors import RequestError
 
-# Seconds that requests which still run may take.
+# Maximum seconds for running requests.
 _PATIENCE = 600
 
 
@@ -27,7 +27,7 @@ _PATIENCE = 600
     AS_JSON,
 )
 def stop(name: str | None, url: str, api_key: str | None, api_key_file: Path | None, as_json: bool) -> None:
-    """Ask a running server to unload a model, or all of them. Answers that are being generated end first."""
+    """Unload a model, or all models, of a running server. Running requests finish first."""
     url, key = server_at(url, api_key, api_key_file)
     loaded = {str(model["name"]): model for model in models_of(url, key) if model.get("loaded")}
     if name is not None:

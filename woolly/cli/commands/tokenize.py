@@ -1,4 +1,4 @@
-"""`woolly tokenize`: text to tokens, and back."""
+"""`woolly tokenize`: converts text to tokens and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tokenize(
     count: bool,
     as_json: bool,
 ) -> None:
-    """Print the tokens of a text, one line each: id and piece."""
+    """Print the tokens of a text, one per line: id and text."""
     from woolly.tokens import Tokenizer
 
     model, text = model_and_text("tokenize", model, text, named, 'a text was expected: woolly tokenize smollm2 "wool"')
@@ -65,12 +65,12 @@ def tokenize(
 
 
 def _piece(data: bytes) -> str:
-    """The text of a token; bytes that are only part of a character are written out."""
+    """Return the text of a token. Bytes that are only part of a character are escaped."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def _quoted(data: bytes) -> str:
-    """The text of a token in quotes. Bytes are written out after that: repr would double their backslashes."""
+    """Return the text of a token in quotes. Bytes are escaped afterwards, because repr would double backslashes."""
     shown = repr(data.decode("utf-8", "surrogateescape"))
     return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", shown)
 

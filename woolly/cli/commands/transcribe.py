@@ -1,4 +1,4 @@
-"""`woolly transcribe`: the text of audio files."""
+"""`woolly transcribe`: transcribes audio files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def transcribe(
     verbose: bool,
     sampling: dict[str, Any],
 ) -> None:
-    """Print the text of audio files, for instance: woolly transcribe whisper:base.en talk.mp3.
+    """Transcribe audio files, for instance: woolly transcribe whisper:base.en talk.mp3.
 
-    A line for each segment; --json adds their times.
+    Prints one line per segment; --json adds times.
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
@@ -46,6 +46,6 @@ def transcribe(
 
     if not transcript.find_transcriber(model):
         raise UsageError(f"{model} is not a speech-to-text model; choose whisper:base or parakeet")
-    transcript.check_transcript(audio, speech, {}, as_json=as_json)  # before anything is fetched
+    transcript.check_transcript(audio, speech, {}, as_json=as_json)  # before downloading
     wanted = {"prompt": prompt, **speech}
     transcript.transcribe(fetched(model), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)

@@ -1,4 +1,4 @@
-"""`woolly usage`: what each key of a server has used."""
+"""`woolly usage`: usage per API key of a server."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from woolly.errors import RequestError
 def usage(
     by: str, since: str | None, until: str | None, key: str | None, usage_file: Path | None, as_json: bool
 ) -> None:
-    """Show what keys have used of models: woolly usage --by key,day --since 2026-11-01.
+    """Show the usage of models by API key: woolly usage --by key,day --since 2026-11-01.
 
-    The server may run meanwhile; it writes every two seconds.
+    The server may be running; it writes the file every two seconds.
     """
     from woolly.serving.accounts.usage_ledger import read_usage
     from woolly.store import models_folder

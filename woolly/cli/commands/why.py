@@ -1,4 +1,4 @@
-"""`woolly why`: where a model's time goes on this machine, how near that is to its limits, and what would help most."""
+"""`woolly why`: shows where a model's time goes, how close it is to the machine's limits, and what would help most."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def why(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Say where the time goes, how close each step comes to this machine's limit, and the one thing to change.
+    """Show where the time goes, how close each step is to this machine's limits, and the most useful change.
 
-    A step is bound by memory (its bytes at the measured read bandwidth) or by arithmetic (its products at the rate that
-    its kernels attain on weights in the cache), whichever takes longer. On a GPU, the bandwidth is what its memory's
-    clock and width give, and steps of few rows are held against that alone.
+    A step is bound by memory (its bytes at the measured read bandwidth) or by arithmetic (its products at the rate of
+    its kernels with cached weights), whichever takes longer. On a GPU, the bandwidth is computed from memory clock and
+    bus width, and steps with few rows are compared only with the bandwidth.
     """
     # Imported late, so that --help answers at once.
     from rich.console import Console
@@ -91,7 +91,7 @@ def why(
     if plot is not None and not plot.parent.is_dir():
         raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
     stderr_console = Console(stderr=True)
-    # Drawn on demand: the thread of a spinner would take time from what is measured.
+    # Only drawn on reports: a spinner's thread would affect the measurement.
     line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
     with line or nullcontext():
         found = profile_model(
@@ -113,7 +113,7 @@ def why(
 
 
 def _screen(found: Profile, width: int) -> list[str]:
-    """The report: at most 40 lines of 100 columns; more lines if three runs do not fit side by side."""
+    """Return the report: at most 40 lines of 100 columns, or more if three runs do not fit side by side."""
     from woolly.measure.diagnosis import advise
 
     s = found.situation
@@ -160,7 +160,7 @@ def _machine(found: Profile) -> list[str]:
 
 
 def _block(titled: list[tuple[str, Run]]) -> list[str]:
-    """Runs side by side."""
+    """Return runs side by side."""
     runs = [run for _, run in titled]
     names = dict.fromkeys(part.name for run in runs for part in run.parts)
     return [
@@ -189,7 +189,7 @@ def _cell(run: Run, name: str) -> str:
     if part is None:
         return ""
     share = f"{part.seconds / run.seconds:4.0%}"
-    # More than the limit: other programs disturbed its measurement, or the weights stayed in a cache.
+    # Above the limit: other programs disturbed the measurement of the limit, or weights stayed in a cache.
     reached = f"{part.reached:.0%}" if part.reached <= 1 else ">100%"
     return f"{share}  {part.limits.bound:<10} {reached:>6}" if part.limits.bound else share
 

@@ -1,3 +1,3 @@
-"""First answer: models that this machine could run, and what to try next."""
+"""First run: models that this machine can run, and next steps."""
 
 __all__: list[str] = []

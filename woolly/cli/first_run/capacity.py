@@ -1,4 +1,4 @@
-"""machine_capacity: the memory and the disk of this machine that a model could take."""
+"""Memory and disk space of this machine for models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.store import models_folder
 
 
 def machine_capacity() -> Capacity:
-    """Returns the capacity of this machine, including the memory of the GPU that `auto` selects."""
+    """Return the capacity of this machine, including the memory of the GPU that `auto` selects."""
     from woolly.cli.commands.show_gpu import detect_gpu
 
     card, _ = detect_gpu()
@@ -21,7 +21,7 @@ def machine_capacity() -> Capacity:
 
 
 def _free_disk() -> int:
-    """Returns the free bytes of the disk that models are kept on; the folder itself need not exist."""
+    """Return the free bytes of the disk with the models folder, which may not exist yet."""
     try:
         folder = models_folder()
         existing = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))

@@ -1,4 +1,4 @@
-"""A checkpoint's folder in place of a model: found, refused, or converted once."""
+"""Checkpoint folders used as models: detected, and converted once."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 def convert_checkpoint(name: str) -> str:
-    """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
+    """Return the name of a model, or of the file to which a checkpoint folder was converted."""
     try:
         is_folder = Path(name).is_dir()
-        if Path(name).is_file():  # else it may be a prompt
+        if Path(name).is_file():  # otherwise it may be a prompt
             check_archive(name)
-    except (OSError, ValueError):  # a prompt that no file could be called
+    except (OSError, ValueError):  # a prompt that is not a valid file name
         return name
     if not is_folder:
-        return name  # without the converter, whose import would delay the first token of every other model
+        return name  # without importing the converter, which would delay the first token of other models
     from woolly.convert import is_checkpoint
 
     return str(_converted(Path(name))) if is_checkpoint(Path(name)) else name
 
 
 def _converted(folder: Path) -> Path:
-    """Returns the GGUF file of a checkpoint's folder in the models folder; it is written once, and says so."""
+    """Return the GGUF file of a checkpoint folder in the models folder. It is written and announced the first time."""
     from woolly.convert import choose_types, open_checkpoint, plan_conversion
 
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
@@ -49,7 +49,7 @@ def _converted(folder: Path) -> Path:
 def write_converted(
     plan: ConversionPlan, recipe: Recipe, target: Path, threads: int | None, imatrix: ImportanceMatrix | None = None
 ) -> Written:
-    """Writes the GGUF file of a checkpoint, with a progress bar."""
+    """Write the GGUF file of a checkpoint, with a progress bar."""
     from woolly.convert import write_draft
     from woolly.machine.cores import default_threads
 
@@ -59,7 +59,7 @@ def write_converted(
 
 
 def check_archive(name: str) -> None:
-    """UnsupportedError for an archive of NeMo's, which is not a checkpoint that can be read."""
+    """Raise UnsupportedError for a NeMo archive, which is not a supported checkpoint."""
     if re.fullmatch(r"\S+\.nemo", name, re.IGNORECASE):
         raise UnsupportedError(
             f"{name}: NeMo archives are not read; `woolly pull parakeet` fetches Parakeet, and `woolly convert` reads"

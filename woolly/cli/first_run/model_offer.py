@@ -1,4 +1,4 @@
-"""The offer of a better model than the toy that Woolly brings, and its download while the toy answers."""
+"""Offer of a better model than the included one, and its download while the included model answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STAYS = ("s", "S", "n", "N", "q", "\x1b")
 
 
 class Download:
-    """A model that a thread fetches while another model answers."""
+    """Download of a model in a thread while another model answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,13 +36,13 @@ class Download:
         self._path: Path | None = None
         self._error: BaseException | None = None
         if hasattr(signal, "SIGPIPE"):
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a connection that the server ends
-        # A daemon: Ctrl-C ends the program at once, and the next download goes on with the bytes that are here.
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # raised if the server closes the connection
+        # A daemon thread, so Ctrl-C ends the program. The next download resumes.
         self._thread = threading.Thread(target=self._fetch, name="woolly-download", daemon=True)
         self._thread.start()
 
     def wait(self) -> Path:
-        """Returns the path of the file, with a progress bar until it is complete. StoreError if it cannot be had."""
+        """Wait with a progress bar until the file is complete. Return its path, or raise StoreError."""
         try:
             with bytes_bar(f"fetching {self.name}") as bar:
                 while self._thread.is_alive():
@@ -65,20 +65,20 @@ class Download:
             self._path = store.pull(self.name, progress=report)
         except WoollyError as error:
             self._error = error
-        except Exception as error:  # else the answer would wait for a thread that has ended
+        except Exception as error:  # otherwise the answer would wait for a thread that has ended
             self._error = StoreError(f"{self.name} cannot be fetched ({type(error).__name__}: {error})")
 
 
 def offer() -> Download | None:
-    """Asks a person at a terminal whether a better model is to be fetched, and begins if so.
+    """Ask the user at a terminal whether to download a better model, and start the download if so.
 
-    Nothing is asked if a model was chosen before, if the hub is not reached within two seconds, or if nothing better
+    Does not ask if a model was already chosen, if the hub does not answer within two seconds, or if no better model
     runs here.
     """
     start = read_state()
     if start.is_settled or not start.may_ask_the_hub or not _is_answered():
         return None
-    from woolly.cli.first_run.recommendation import recommend  # for those alone who named no model
+    from woolly.cli.first_run.recommendation import recommend  # only needed if no model is named
 
     found = _Reached.begin()
     better = recommend()
@@ -97,13 +97,13 @@ def offer() -> Download | None:
         return None
     save_state(model=better.name)
     if better.is_here:
-        return None  # it is what answers from now on
+        return None  # it is the default from now on
     print_status(f"woolly: fetching {better.name}; {DEFAULT_MODEL} answers meanwhile")
     return Download(better.name)
 
 
 def hint() -> None:
-    """Tells a person at a terminal what would answer better than the toy, unless the person chose the toy."""
+    """Show a command for a better model than the included one, unless the user chose the included model."""
     if read_state().is_settled or not _is_shown():
         return
     from woolly.cli.first_run.recommendation import recommend
@@ -114,7 +114,7 @@ def hint() -> None:
 
 
 def next_steps() -> None:
-    """Tells three things to try, once, after the first answer at a terminal."""
+    """Show three next steps once, after the first answer at a terminal."""
     if read_state().has_answered or not _is_shown():
         return
     print_status(
@@ -127,9 +127,9 @@ def next_steps() -> None:
 
 
 class _Reached:
-    """A question to the hub on its way, in a thread: the system may look for a host longer than any timeout of ours.
+    """Request to the hub in a thread, because resolving a host name may take longer than any timeout.
 
-    HF_HUB_OFFLINE forbids it.
+    HF_HUB_OFFLINE disables it.
     """
 
     def __init__(self) -> None:
@@ -150,20 +150,20 @@ class _Reached:
         if is_offline():
             return
         from urllib.error import HTTPError
-        from urllib.request import Request, urlopen  # a twentieth of all imports, for the first start alone
+        from urllib.request import Request, urlopen  # takes a twentieth of all imports; only needed on the first run
 
         endpoint = os.environ.get("HF_ENDPOINT") or HUB
         with contextlib.suppress(OSError, ValueError):
             request = Request(endpoint, headers={"User-Agent": "woolly"}, method="HEAD")
             try:
                 urlopen(request, timeout=_PATIENCE).close()
-            except HTTPError as refusal:  # there is a server, whatever it thinks of the question
+            except HTTPError as refusal:  # the server answers, even if with an error
                 refusal.close()
             self.is_true = True
 
 
 def _is_taken(name: str) -> bool:
-    """Returns whether the person presses Enter; s stays with what there is."""
+    """True if the user presses Enter. s keeps the current model."""
     click.echo(f"Enter takes it, s stays with {DEFAULT_MODEL}: ", err=True, nl=False)
     while True:
         try:
@@ -185,7 +185,7 @@ def _advice(better: Recommendation) -> str:
 
 
 def _is_answered() -> bool:
-    """Returns whether a person can be asked: keys come from a terminal, and messages go to one."""
+    """True if the user can be asked: input and messages use a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and _is_shown()
 
 

@@ -1,4 +1,4 @@
-"""Senses: whether a model takes the images and audio that come with a prompt, before anything is opened."""
+"""Checks that a model supports a prompt's images and audio before anything is opened."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from woolly.store import WHEEL_MODELS, resolve
 
 
 def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
-    """RequestError, as the one who reads it would raise, for a file that is not there."""
+    """Raise RequestError for a missing file, with the same message as the reader."""
     for kind, files in (("image", images), ("audio file", audio)):
         for file in files:
             try:
-                Path(file).expanduser().stat()  # not open: a pipe can be opened once
-            except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+                Path(file).expanduser().stat()  # not opened: a pipe can only be opened once
+            except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL; RuntimeError: no home
                 reason = getattr(error, "strerror", None) or error
                 raise RequestError(f"the {kind} {file} cannot be read ({reason})") from None
 
@@ -23,10 +23,10 @@ def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
 def find_projector(
     name: str, images: Sequence[str], audio: Sequence[str], mmproj: str | Path | None
 ) -> str | Path | None:
-    """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
+    """Return the projector for a model: as passed, or next to the model. None if only text is needed.
 
-    RequestError if no projector for the images or audio is known. A model that is not
-    here is left to those who fetch it, but for the default one, which only reads text.
+    Raises RequestError if there is no projector for the images or audio. Models that are not downloaded are not
+    checked, except the included model, which only supports text.
     """
     from woolly.chat.media import without_projector
     from woolly.llm.projector import choose_projector
@@ -34,7 +34,7 @@ def find_projector(
 
     sees = not all(is_pdf(image) for image in images)
     if mmproj not in (None, "none") or not (sees or audio):
-        return mmproj  # opening says what it lacks
+        return mmproj  # unsupported inputs are reported on opening
     try:
         found = choose_projector(resolve(name), mmproj)
     except StoreError:

@@ -1,4 +1,4 @@
-"""The best small model that this machine runs fast enough for a conversation."""
+"""Best small model that runs fast enough for a conversation on this machine."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from woolly.cli.first_run.state_file import is_here
 from woolly.machine.background_load import OtherLoad
 from woolly.store import Tag, find_in_catalogue, read_catalogue
 
-_ENOUGH = 10.0  # tokens per second: about twice as fast as people read
-_REACHED = 0.7  # part of the memory's bandwidth that answers of one sequence use, by the benchmarks
+_ENOUGH = 10.0  # tokens per second; about twice the reading speed
+_REACHED = 0.7  # share of the memory bandwidth reached by one sequence in benchmarks
 _MEGABYTES = 128
-_MIN_SHARE = 0.4  # of the processor that counts as ours: less would make a guess of a measurement
-_LINE = 12.5e6  # bytes per second of a connection of 100 Mbit/s
+_MIN_SHARE = 0.4  # minimum share of CPU time; with less, the measurement would be unreliable
+_LINE = 12.5e6  # bytes per second of a 100 Mbit/s connection
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A model of the catalogue, and how fast it would answer here."""
+    """Model of the catalogue, and its estimated speed on this machine."""
 
     name: str
     tag: Tag
-    rate: float  # tokens per second, estimated
-    is_here: bool = False  # whether its file is on this machine
+    rate: float  # estimated tokens per second
+    is_here: bool = False  # the file is on this machine
 
     @property
     def is_fast(self) -> bool:
-        """Returns whether it answers faster than people read."""
+        """True if it generates faster than people read."""
         return self.rate >= _ENOUGH
 
     @property
     def minutes(self) -> str:
-        """Returns how long the download takes on a usual line: `4 min at 100 Mbit/s`."""
+        """Download time: `4 min at 100 Mbit/s`."""
         seconds = self.tag.n_bytes / _LINE
         return f"{f'{seconds / 60:.0f} min' if seconds >= 90 else f'{seconds:.0f} s'} at 100 Mbit/s"
 
 
 def recommend() -> Recommendation | None:
-    """Returns the first suggestion of the catalogue that fits and is fast here; else the last that fits, or None."""
+    """Return the first suggested model that fits and is fast, else the last one that fits, or None."""
     from woolly.models import architectures
 
     capacity, runs = machine_capacity(), architectures()
@@ -57,7 +57,7 @@ def recommend() -> Recommendation | None:
 
 
 def _bandwidth(n_bytes: int) -> float:
-    """Returns the bandwidth, in bytes per second, of the memory that would hold the model."""
+    """Return the bandwidth, in bytes per second, of the memory that would contain the model."""
     from woolly.cli.commands.show_gpu import detect_gpu
 
     card, _ = detect_gpu()
@@ -68,7 +68,7 @@ def _bandwidth(n_bytes: int) -> float:
 
 @functools.cache
 def _measured() -> float:
-    """Returns the best of three measurements, as a quiet machine would give it: the others' share is added."""
+    """Return the best of three measurements, corrected for the CPU time of other programs."""
     from woolly._native import measure_bandwidth
     from woolly.machine.cores import default_threads
 

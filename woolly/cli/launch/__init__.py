@@ -1,3 +1,3 @@
-"""Coding agents that `woolly launch` starts, and a server for them."""
+"""Coding agents for `woolly launch`, and a server for them."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""AGENTS: the coding agents that `woolly launch` knows, and how each is pointed at a server."""
+"""Coding agents supported by `woolly launch`, and their configuration for a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOUR = 3_600_000  # milliseconds; a long prompt on a CPU takes minutes before t
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The server and the model that an agent uses."""
+    """Server and model for an agent."""
 
     url: str  # without /v1
     model: str
@@ -21,23 +21,23 @@ class Endpoint:
 
     @property
     def any_key(self) -> str:
-        """The key; a word for clients that insist on one."""
+        """API key, or a placeholder for clients that require one."""
         return self.key or "woolly"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Command, environment and files of one start of an agent. Its files are removed when it ends."""
+    """Command, environment and files for one start of an agent. The files are removed when it exits."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    without: Sequence[str] = ()  # variables that would lead the agent elsewhere
-    arguments: Sequence[str] = ()  # before those of the person
+    without: Sequence[str] = ()  # environment variables to remove, which would select another server
+    arguments: Sequence[str] = ()  # before the user's arguments
     files: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A program, how people get it, and the tokens of its first turn: system prompt and tools, without a word said."""
+    """Program, installation hint, and tokens of the first turn (system prompt and tools)."""
 
     program: str
     install: str
@@ -53,7 +53,7 @@ def _claude(to: Endpoint, _: Path) -> Setup:
             "ANTHROPIC_AUTH_TOKEN": to.any_key,
             **{f"ANTHROPIC_{name}": to.model for name in names},
             "CLAUDE_CODE_SUBAGENT_MODEL": to.model,
-            # Without these it believes in a context of a million tokens, and never compacts.
+            # Otherwise it assumes a context of a million tokens and never compacts.
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.ctx),
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(to.ctx),
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
@@ -79,7 +79,7 @@ def _codex(to: Endpoint, _: Path) -> Setup:
         "web_search": "disabled",
         **{f"model_providers.woolly.{name}": value for name, value in provider.items()},
     }
-    # TOML writes these texts and numbers as JSON does.
+    # These strings and numbers are the same in TOML and JSON.
     arguments = [part for name, value in options.items() for part in ("-c", f"{name}={json.dumps(value)}")]
     return Setup({"WOOLLY_API_KEY": to.key} if to.key else {}, arguments=arguments)
 

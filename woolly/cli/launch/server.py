@@ -1,4 +1,4 @@
-"""A server for `woolly launch`: the one that runs, or one that is started and stopped again."""
+"""Server for `woolly launch`: a running server, or one that is started and stopped."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from woolly.cli.parse.usage_errors import closest
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError
 
-_ENDING = 40.0  # seconds that a server may take to end, its answers included
-_LOADING = 1800.0  # seconds that a server may take to load its model, as `woolly serve` gives a replica
+_ENDING = 40.0  # seconds to stop a server, including running answers
+_LOADING = 1800.0  # seconds to load a model, as for replicas of `woolly serve`
 _LOCAL = ("127.0.0.1", "localhost")
 _LOOK = "look at its log, or take a smaller model"
 
 
 def is_running(url: str, key: str | None) -> bool:
-    """Return True if a server answers at an address; waits while it loads its model.
+    """True if a server answers at an address. Waits while it loads a model.
 
-    RequestError if it refuses the key, or is not Woolly's.
+    Raises RequestError if it rejects the key or is not a Woolly server.
     """
     parts = urlsplit(url)
     try:
@@ -50,7 +50,7 @@ def is_running(url: str, key: str | None) -> bool:
 
 
 def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
-    """Return the server's entry of a text-generation model: the named one, else the loaded one, else the only one."""
+    """Return the server's entry of a text-generation model: by name, else the loaded model, else the only model."""
     runnable = [model for model in models_of(url, key) if not model.get("unsupported")]
     usable = [model for model in runnable if "completion" in model["capabilities"]]
     if name is not None:
@@ -71,7 +71,7 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
 
 
 def wrong_model_error(name: str) -> RequestError:
-    """Returns the refusal of a model that agents have no use for."""
+    """Return the error for a model that agents cannot use."""
     return RequestError(
         f"{name} embeds, ranks or transcribes and cannot chat: an agent needs a chat model, such as qwen3:8b",
         code="wrong_model",
@@ -79,7 +79,7 @@ def wrong_model_error(name: str) -> RequestError:
 
 
 def serve_command(model: str, url: str, ctx: int | None, cache_disk: str | None = None) -> list[str]:
-    """Returns the command that serves a model at an address; `cache_disk` bounds the pages of prompts on disk."""
+    """Return the command that serves a model at an address. `cache_disk` limits the prompt cache on disk."""
     parts = urlsplit(url)
     command = [sys.executable, "-m", "woolly", "serve", "-m", model]
     command += ["--host", parts.hostname or "127.0.0.1", "--port", str(parts.port or 80)]
@@ -89,7 +89,7 @@ def serve_command(model: str, url: str, ctx: int | None, cache_disk: str | None 
 
 @contextmanager
 def start_server(command: Sequence[str], url: str, log: Path, key: str | None) -> Iterator[None]:
-    """Runs a server while the block runs. RequestError with the last line of its log if it does not start."""
+    """Run a server while the block runs. RequestError has the last line of its log if it does not start."""
     environment = {**os.environ, **({"WOOLLY_API_KEY": key} if key else {})}
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -98,7 +98,7 @@ def start_server(command: Sequence[str], url: str, log: Path, key: str | None) -
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,
-            # Ctrl-C belongs to the agent: Windows sends it to a group of processes, other systems to a session.
+            # Only the agent gets Ctrl-C. Windows sends it to a process group, other systems to a session.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -124,7 +124,7 @@ def start_server(command: Sequence[str], url: str, log: Path, key: str | None) -
 
 
 def _health(url: str) -> str:
-    """Returns ok, loading, draining or failed; nothing if no server answers."""
+    """Return ok, loading, draining or failed; empty if no server answers."""
     try:
         return str(ask(f"{url}/api/v1/health", None, seconds=5)["status"])
     except (RequestError, KeyError, TypeError):

@@ -1,3 +1,3 @@
-"""The words of a command line: commands, options, models, prompts, and the errors about them."""
+"""Command line parsing: commands, options, models, prompts, and errors."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A command: a function, its options, and errors that name what a person typed."""
+"""Commands: a function, its options, and errors that name the option as typed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from woolly.errors import RequestError, WoollyError
 def command(
     *parameters: click.Parameter | Bundle, kind: type[Command] | None = None, common: str = ""
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a function the command of its file: the file's name is its name, the docstring its help.
+    """Make a function the command of its file. The file name is the command's name, the docstring its help.
 
-    `common` are the parameters of the options that --help shows first, separated by spaces.
+    `common` lists the parameters of the options that --help shows first, separated by spaces.
     """
 
     def declare(function: Callable[..., None]) -> Command:
@@ -49,27 +49,27 @@ def command(
 
 
 class Command(click.Command):
-    """One command. Takes llama.cpp's names of its options too.
+    """Command that also accepts llama.cpp's option names.
 
-    `common` and `sections` say where --help shows an option: first of all, or under the title of its bundle.
+    `common` and `sections` determine where --help shows an option: first, or under the title of its bundle.
     """
 
     common: Sequence[str] = ()
     sections: Mapping[str, str] = {}
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """[OPTIONS] and the arguments, as --help and errors show them."""
+        """Return [OPTIONS] and the arguments, as shown by --help and errors."""
         return ["[OPTIONS]", *(shown_name(p) for p in self.params if isinstance(p, click.Argument))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Arguments, options, and sections of options."""
+        """Write arguments, options, and sections of options."""
         write_sections(self, ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words; a word too many is a UsageError."""
-        ctx.allow_extra_args = True  # click's sentence about them would have to be read to be reworded
+        """Parse the words. Raise UsageError for unexpected arguments."""
+        ctx.allow_extra_args = True  # reported here, since click's message is hard to reword
         try:
-            # The Tab key asks about lines that are not finished: they are not refused.
+            # Completion parses incomplete lines, so they are not rejected.
             rest = super().parse_args(ctx, args if ctx.resilient_parsing else self._translated(ctx, args))
         except click.UsageError as error:
             raise format_error(error, ctx) from None
@@ -78,13 +78,13 @@ class Command(click.Command):
         return rest
 
     def too_many(self, ctx: click.Context, words: str) -> UsageError:
-        """The error for words that the command has no use for."""
+        """Return the error for unexpected arguments."""
         usage = " ".join(self.collect_usage_pieces(ctx))
         return UsageError(f"{ctx.command_path} has no use for {words!r}: {ctx.command_path} {usage}")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error about a parameter names the flag, not the field of the library."""
-        from woolly.cli.terminal.log import print_warnings  # --help does without a log
+        """Run the command. Errors about a parameter name the flag, not the field of the library."""
+        from woolly.cli.terminal.log import print_warnings  # not needed for --help
 
         print_warnings(ctx.meta.get(TYPED, {}))
         try:
@@ -98,26 +98,26 @@ class Command(click.Command):
             raise
 
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
-        """Return the error with flags in place of field names: a UsageError if a field that has a flag is wrong."""
+        """Return the error with flags instead of field names. If a field with a flag is wrong, it is a UsageError."""
         flags = self.flags(ctx)
         kind = UsageError if error.field in flags else type(error)
         return error.with_message(error.worded(flags), kind)
 
     def flags(self, ctx: click.Context) -> dict[str, str]:
-        """The flag of each parameter that has one, as it was typed."""
+        """Return the flag of each parameter, as typed."""
         flags = {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
         if ("device" in flags or "backend" not in flags) and "backend" not in ctx.meta.get(TYPED, {}):
-            flags["backend='cpu'"] = "--device cpu"  # the way that the docs take
+            flags["backend='cpu'"] = "--device cpu"  # form used in the docs
         return flags
 
     def _translated(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """The words with llama.cpp's flags replaced by Woolly's, left out, or refused with a UsageError."""
+        """Return the words with llama.cpp's flags replaced by Woolly's, dropped, or rejected with a UsageError."""
         options: dict[str, click.Option] = {}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option):
                 options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
         out: list[str] = []
-        given: dict[str, tuple[str, str]] = {}  # by parameter: its value, and how it was typed
+        given: dict[str, tuple[str, str]] = {}  # parameter to its value and the flag as typed
         typed: dict[str, str] = ctx.meta.setdefault(TYPED, {})
         rest = deque(args)
         while rest:
@@ -135,7 +135,7 @@ class Command(click.Command):
                     click.echo(f"woolly: {notice}", err=True)
                 continue
             elif name not in options and re.fullmatch(r"-[A-Za-z][A-Za-z-]+", name):
-                raise unknown_option(ctx, name, options)  # click would read -nope as -n with the value ope
+                raise unknown_option(ctx, name, options)  # click would parse -nope as -n with the value ope
             out.append(name + equals + value)
             if name not in options and name[:2] in options and not options[name[:2]].is_flag:  # -n5
                 name, spelled, value, equals = name[:2], name[:2], name[2:], "="
@@ -158,23 +158,23 @@ class Command(click.Command):
 
 
 def _is_pair(value: str) -> bool:
-    """Return True if a value is A:B with a number B."""
+    """True if a value is A:B with a number B."""
     return re.fullmatch(r".+:[-+]?[\d.]+(e[-+]?\d+)?", value) is not None
 
 
 def _value_of(flag: LlamaFlag, rest: deque[str]) -> str:
-    """Takes the value of a flag from the words behind it; a flag that may come bare takes only what can be one."""
+    """Return the value of a flag from the following words. If the value is optional, only a matching word is used."""
     if flag.bare and (not rest or rest[0].lower() not in flag.values):
         return flag.bare
     return rest.popleft() if rest else ""
 
 
-# Second names of commands, which --help does not list.
+# Aliases of commands, not listed in --help.
 _ALIASES = {"ls": "list"}
 
 
 class Group(click.Group):
-    """All commands, each imported from its file when it is asked for. Mistakes are raised as UsageError."""
+    """All commands, each imported from its file when needed. Errors are UsageErrors."""
 
     def __init__(
         self,
@@ -185,22 +185,22 @@ class Group(click.Group):
         params: list[click.Parameter],
     ) -> None:
         super().__init__("woolly", help=help, params=params, context_settings={"help_option_names": ["-h", "--help"]})
-        self._briefs, self._package = briefs, package  # a line for each command; the package of their files
-        self._titles = titles  # of the groups, by their first command
+        self._briefs, self._package = briefs, package  # help line of each command; package of the commands
+        self._titles = titles  # titles of the groups, by their first command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of --help."""
+        """Return the names in the order of --help."""
         return list(self._briefs)
 
     def get_command(self, ctx: click.Context, name: str) -> Command | None:
-        """The command that the file of this name declares; None if there is no such file."""
+        """Return the command declared in the file with this name, or None."""
         if name not in self._briefs:
             return None
         declared = vars(import_module(f"{self._package}.{name}")).values()
         return next(value for value in declared if isinstance(value, Command))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that a word means; UsageError with the nearest name if it means none."""
+        """Return the command for a word. Raise UsageError with the most similar name for an unknown word."""
         if args[0] == "help":  # `woolly help`, `woolly help run`
             args = [*args[1:2], "--help"]
         if args == ["--help"]:
@@ -212,7 +212,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words; without any, --help goes to standard error."""
+        """Parse the words. Without words, --help is printed to standard error."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
@@ -222,12 +222,12 @@ class Group(click.Group):
             raise format_error(error, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands in groups, then the options."""
+        """Write the commands in groups, then the options."""
         write_commands(self._briefs, self._titles, formatter)
         write_sections(self, ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; Ctrl-C ends it with 130, without click's empty line."""
+        """Run the command. Ctrl-C ends it with 130, without click's empty line."""
         try:
             return super().invoke(ctx)
         except click.UsageError:  # `woolly --`
@@ -236,10 +236,10 @@ class Group(click.Group):
             ctx.exit(130)
 
     def main(self, args: Sequence[str] | None = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """Run as click's `main` does, but let the caller show errors."""
-        if "_WOOLLY_COMPLETE" in os.environ:  # the Tab key asks: click knows our kind of bash once it is imported
+        """Run like click's `main`, but raise errors for the caller."""
+        if "_WOOLLY_COMPLETE" in os.environ:  # completion: registers our bash class with click
             import_module("woolly.cli.parse.completion")
-        # The name also if Python was given a script, or -m.
+        # Set the name, because Python may have been given a script or -m.
         result = super().main(args, standalone_mode=False, **{**extra, "prog_name": "woolly"})
         if standalone_mode:
             sys.exit(result if isinstance(result, int) else 0)

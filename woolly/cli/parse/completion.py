@@ -1,4 +1,4 @@
-"""Completion by the Tab key: click's scripts for bash, zsh and fish, printed or installed."""
+"""Tab completion: click's scripts for bash, zsh and fish, printed or installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from woolly.cli.parse.usage_errors import UsageError
 
-# By shell: the file that holds the script, and the file that must load it.
+# By shell: the script file, and the file that must load it.
 _PLACES = {
     "bash": ("~/.bash_completions/woolly.sh", "~/.bashrc"),
     "fish": ("~/.config/fish/completions/woolly.fish", None),
@@ -20,18 +20,18 @@ _PLACES = {
 
 
 class _Bash(BashComplete):
-    """Completion in bash of names with a colon: bash ends a word there, and replaces only what is behind it."""
+    """Completion in bash of names with a colon, where bash ends a word and only replaces the text after it."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one to complete, and that one, whole."""
+        """Return the words before the current word, and the complete current word."""
         args, incomplete = super().get_completion_args()
         words = [*args, incomplete]
-        while len(words) > 1 and (words[-1].startswith(":") or words[-2] == ":"):  # qwen3 : 4, as bash hands it over
+        while len(words) > 1 and (words[-1].startswith(":") or words[-2] == ":"):  # bash passes qwen3 : 4
             words[-2:] = ["".join(words[-2:])]
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """A line for bash: the kind, and what goes in place of the word."""
+        """Return a line for bash: the kind, and the replacement of the word."""
         head = re.match(r".*:", self.get_completion_args()[1])
         if head is not None and item.type == "plain":
             item = CompletionItem(str(item.value).removeprefix(head[0]), type=item.type)
@@ -47,7 +47,7 @@ def show_completion() -> None:
 
 
 def install_completion() -> None:
-    """Write the script, and one line into the file with which the shell starts."""
+    """Write the script, and add a line to the shell's startup file."""
     shell, script = _script()
     place, start = _PLACES[shell]
     path = Path(place).expanduser()
@@ -57,7 +57,7 @@ def install_completion() -> None:
         file, line = Path(start).expanduser(), f"source '{path}'"
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         if line not in text.splitlines():
-            # zsh defines what the script calls only after compinit, which is harmless a second time.
+            # zsh defines functions used by the script only after compinit, which may run twice.
             line = f"autoload -Uz compinit && compinit\n{line}" if shell == "zsh" and "compinit" not in text else line
             with file.open("a", encoding="utf-8") as end:
                 end.write(f"\n{line}\n")

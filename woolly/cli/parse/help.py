@@ -13,7 +13,7 @@ _COMMON, _OTHERS = "Common options", "Options"
 
 
 def sections_of(command: click.Command, context: click.Context) -> dict[str, list[click.Parameter]]:
-    """Returns the parameters by the titles of --help: arguments, common options, options without a title, the rest."""
+    """Return parameters by --help title: arguments, common options, options without title, the rest."""
     common: Sequence[str] = getattr(command, "common", ())
     titles: Mapping[str, str] = getattr(command, "sections", {})
     found: dict[str, list[click.Parameter]] = {"Arguments": [], _COMMON: [], _OTHERS: []}
@@ -24,12 +24,12 @@ def sections_of(command: click.Command, context: click.Context) -> dict[str, lis
         elif parameter.name in common or (common and "--help" in parameter.opts):
             title = _COMMON
         found.setdefault(title, []).append(parameter)
-    found[_COMMON].sort(key=lambda one: [*common, one.name].index(str(one.name)))  # --help, which is not named, last
+    found[_COMMON].sort(key=lambda one: [*common, one.name].index(str(one.name)))  # --help is not listed and comes last
     return {title: parameters for title, parameters in found.items() if parameters}
 
 
 def _sections(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Returns the names and texts of the parameters by title."""
+    """Return the names and help texts of the parameters by title."""
     return {title: [*map(_record, parameters)] for title, parameters in sections_of(command, context).items()}
 
 
@@ -39,7 +39,7 @@ def _record(parameter: click.Parameter) -> tuple[str, str]:
 
 
 def write_commands(briefs: Mapping[str, str], titles: Mapping[str, str], formatter: click.HelpFormatter) -> None:
-    """Writes the lines of commands in groups, each of which begins with the command that `titles` names."""
+    """Write the lines of commands in groups. `titles` has the first command of each group."""
     groups: dict[str, list[tuple[str, str]]] = {}
     width, title = max(map(len, briefs)), "Commands"
     for name, brief in briefs.items():
@@ -58,7 +58,7 @@ def write_sections(command: click.Command, context: click.Context, formatter: cl
 
 
 def boxed_help(command: click.Command, context: click.Context) -> str:
-    """The whole help with a box around each section, for a command with many options."""
+    """Return the complete help with a box around each section, for commands with many options."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table

@@ -1,8 +1,8 @@
-"""llama.cpp's flags that Woolly spells otherwise or does not have: one row each, for every command.
+"""llama.cpp's flags that have other names in Woolly or are not supported, with one row per flag for all commands.
 
-A command takes its own options first: a row counts only for a command that has no option of that name. A flag that asks
-for what Woolly does anyway is taken quietly; one that cannot change an answer, with a notice; one that would change the
-answer is refused with the reason.
+A command's own options take precedence over rows with the same name. A flag that requests Woolly's default behavior is
+accepted silently. A flag that cannot change the output is accepted with a notice. A flag that would change the output
+is rejected with the reason.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from woolly.cli.parse.usage_errors import UsageError
 
 @dataclass(frozen=True)
 class LlamaFlag:
-    """A flag that people bring along: Woolly's name of it, or what becomes of it without one."""
+    """Flag of llama.cpp: its name in Woolly, or how it is handled."""
 
     names: str
-    ours: str = ""  # the option that means the same
-    reason: str = ""  # why Woolly has no such option
+    ours: str = ""  # equivalent option
+    reason: str = ""  # why it is not supported
     takes_value: bool = True
-    off_names: str = ""  # of a switch, those that turn it off
-    done: str = ""  # values that ask for what Woolly does anyway; a switch has on and off
-    is_harmless: bool = False  # without it, every other value changes the answer and is refused
-    bare: str = ""  # what it means without a value, if it may come without one
+    off_names: str = ""  # names that turn a switch off
+    done: str = ""  # values that request default behavior; a switch has on and off
+    is_harmless: bool = False  # False: other values change the output and are rejected
+    bare: str = ""  # value if the flag is used without one
 
-    # What the next word may be to belong to a flag that has `bare`.
+    # Pattern of a next word that belongs to a flag with `bare`.
     values: ClassVar[frozenset[str]] = frozenset({"on", "off", "auto", "0", "1", "true", "false"})
 
     def notice(self, command: str, name: str, value: str) -> str:
-        """Returns what to print_status about the flag as it was typed, nothing if Woolly does what it asks for.
+        """Return the notice about the flag as typed, or an empty string if Woolly does what it requests.
 
-        UsageError if it would change the answer.
+        Raises UsageError if the flag would change the output.
         """
         if not self.takes_value:
             value = "off" if name in self.off_names.split() else "on"
@@ -77,7 +77,7 @@ _ROWS = (
     _F("--spec-draft-model", "--model-draft"),
     _F("--spec-draft-n-max --draft-n", "--draft-max"),
     _F("--words", "--word-timestamps", takes_value=False),
-    # Which layers a GPU has, for commands without an option for it: it changes no answer.
+    # Layers on the GPU, for commands without this option: no effect on the output.
     _harmless("-ngl --gpu-layers --n-gpu-layers", _LAYERS, done="0 auto"),
     _harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _LAYERS, done="0 auto"),
     _F("-dev --device", reason="`woolly run`, `woolly chat` and `woolly serve` take it", done="none auto cpu"),
@@ -90,7 +90,7 @@ _ROWS = (
     _switch("--op-offload", off_names="--no-op-offload"),
     _switch("-cmoe --cpu-moe --no-host"),
     _F("-rpc --rpc", reason="Woolly does not speak llama.cpp's RPC"),
-    # How files, memory and threads are used.
+    # Files, memory and threads.
     _harmless(
         "-fa --flash-attn",
         "attention is always computed block by block, which only on or auto can mean",
@@ -114,14 +114,14 @@ _ROWS = (
     _switch("--warmup", "a model is ready without a first run", off_names="--no-warmup", done="off on"),
     _switch("--check-tensors", "a header that contradicts its file is always refused"),
     _switch("--swa-full --log-disable --perf --escape -e", off_names="--no-perf --no-escape"),
-    # The cache of computed prompts: reuse changes no answer.
+    # Prompt cache: reuse does not change the output.
     _harmless("-cram --cache-ram -ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step", _CACHE),
     _harmless("--cache-reuse", "what follows a difference is computed again, because shifted keys give other answers"),
     _harmless("-sps --slot-prompt-similarity", "every request finds the longest beginning that is in the cache"),
     _harmless("-dt --defrag-thold", "the cache has pages, which need no defragmentation"),
     _switch("--cache-prompt", "reuse changes no answer", off_names="--no-cache-prompt", done="on"),
     _switch("--cache-idle-slots", off_names="--no-cache-idle-slots"),
-    # What a server does. A model's file says whether it makes embeddings or ranks, so that no flag is needed.
+    # Server options. Model files determine if a model computes embeddings or scores, so no flag is needed.
     _switch("--embedding --embeddings --rerank --reranking"),
     _switch("--offline"),
     _switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),
@@ -136,7 +136,7 @@ _ROWS = (
     _harmless("--spec-type", "--model-draft says what guesses tokens ahead", done="draft-mtp none"),
     _harmless("--draft-min --draft-n-min --spec-draft-n-min --draft-p-min --spec-draft-p-min", _GUESSED),
     _harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
-    # What would change the answer.
+    # Flags that would change the output.
     _F("-mmu --mmproj-url", reason="`woolly pull` fetches the projector of a model with it"),
     _F("-mm --mmproj --image", reason="images belong to `woolly run`, `chat` and `serve`"),
     _F("--media-path", reason="files of the server are not read for clients, which send images themselves"),
@@ -168,7 +168,7 @@ _ROWS = (
         "-v --verbose --log-verbose",
         "--json prints timings, `woolly why` explains them, and `woolly serve` has --log-level debug",
     ),
-    # Ollama's.
+    # Flags of Ollama.
     _F("--format", reason="--json prints one JSON object, --json-schema holds the answer to a schema"),
 )
 

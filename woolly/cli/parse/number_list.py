@@ -1,4 +1,4 @@
-"""Lists of whole numbers as llama-bench takes them: 1,2,4 or a range such as 1-8, 1-9+2 or 1-8*2."""
+"""Lists of integers in llama-bench's format: 1,2,4 or a range such as 1-8, 1-9+2 or 1-8*2."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from woolly.cli.parse.usage_errors import UsageError
 
 _RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?")
-# A range is typed by hand: more numbers than this are a mistake.
+# More numbers than this are a mistake.
 _MAX_NUMBERS = 1000
 
 
 def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
-    """The numbers of an option that may be repeated, without duplicates, in the order given."""
+    """Return the numbers of an option that may be repeated, without duplicates, in order."""
     found: list[int] = []
     for text in texts:
         for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options that several commands share, and the meaning of their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.store import DEFAULT_MODEL, WHEEL_MODELS, HubName, Purpose, catalogu
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Returns names for the Tab key: the default model, and those on this machine."""
+    """Return Tab completions: the default model, and models on this machine."""
     try:
         return _completions(incomplete, [*WHEEL_MODELS, *(model.name for model in list_models())])
     except StoreError:
@@ -23,12 +23,12 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_fetched(incomplete: str) -> list[str]:
-    """Returns names for the Tab key of a command that fetches: of this machine; if none begins so, the catalogue's."""
+    """Return Tab completions for commands that download: local models, or the catalogue if none matches."""
     return complete_model(incomplete) or complete_pullable(incomplete)
 
 
 def complete_pullable(incomplete: str) -> list[str]:
-    """Returns names for the Tab key: those of the catalogue."""
+    """Return Tab completions: the names of the catalogue."""
     return _completions(incomplete, catalogue_names())
 
 
@@ -39,7 +39,7 @@ def _completions(incomplete: str, names: list[str]) -> list[str]:
 def model_argument(
     help: str = "A GGUF file or a model's name.", shown: str = "", complete: Completer = complete_model
 ) -> Argument:
-    """MODEL, which -m can give too."""
+    """Return the argument MODEL, which can also be passed with -m."""
     return Argument("model", "MODEL", help, shown=shown, complete=complete)
 
 
@@ -52,7 +52,7 @@ NAMED = Option(
 
 
 def hub_option(section: str = _RUNS) -> Option:
-    """-hf, as in llama.cpp."""
+    """Return the option -hf, as in llama.cpp."""
     return Option(
         "--hf-repo -hf -hfr",
         "Model of the Hugging Face hub in place of MODEL, fetched if it is not here.",
@@ -66,7 +66,7 @@ AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", defa
 
 
 def engine_option(name: str) -> Option:
-    """The option of a keyword of `LLM`."""
+    """Return the option for a keyword argument of `LLM`."""
     row = rows_of()[name]
     return Option(row.flags, row.help, row.kind, to=row.name, shown=row.shown, metavar=row.metavar)
 
@@ -80,7 +80,7 @@ DEVICE = engine_option("device")
 
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `LLM`."""
+    """Return keyword arguments of `LLM` from the typed options."""
     if "cache_type_v" in typed:
         from woolly.runtime.options import join_kv_types
 
@@ -169,7 +169,7 @@ MAX_TOKENS = Option(
 
 
 def one_model(command: str, model: str | None, named: str | None, default: str | None = None) -> str:
-    """The model, given as MODEL or with -m; UsageError if both are given and differ, or neither is."""
+    """Return the model passed as MODEL or with -m. Raise UsageError if both differ, or if both are missing."""
     if model is not None and named is not None and model != named:
         raise UsageError(f"two models are given, {model} and -m {named}: leave one of them out")
     if "" in (model, named):
@@ -185,7 +185,7 @@ def one_model(command: str, model: str | None, named: str | None, default: str |
 
 
 def hub_model(named: str | None, repo: str | None) -> str | None:
-    """The model of -m, or that of -hf by its name in Woolly, hf:org/repo:QUANT; UsageError if both are given."""
+    """Return the model of -m, or of -hf as hf:org/repo:QUANT. Raise UsageError if both are used."""
     if repo is None:
         return named
     if named is not None:
@@ -199,7 +199,7 @@ def hub_model(named: str | None, repo: str | None) -> str | None:
 def model_and_text(
     command: str, model: str | None, text: str | None, named: str | None, expected: str
 ) -> tuple[str, str]:
-    """The model and the text of a command; with -m, a single word is the text. - is a text that is piped in."""
+    """Return the model and the text of a command. With -m, a single word is the text. - reads standard input."""
     if named is not None and text is None and model != named:
         model, text = None, model
     name = one_model(command, model, named)
@@ -209,7 +209,7 @@ def model_and_text(
 
 
 def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
-    """Moves the files of `--lora-scaled` to those of `--lora`; returns the field of SamplingParams with the scales."""
+    """Move the files of `--lora-scaled` to `--lora`. Return the field of SamplingParams with the scales."""
     if "lora_scaled" not in engine:
         return {}
     from woolly.engine.loading.adapters import scaled_file  # imported late: --help does without NumPy
@@ -220,7 +220,7 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def max_answer_tokens(max_tokens: int | None) -> int | None:
-    """`max_tokens` of SamplingParams: `-n -1` means no limit, as in llama.cpp."""
+    """Return `max_tokens` of SamplingParams. As in llama.cpp, `-n -1` means no limit."""
     if max_tokens is not None and max_tokens < 1 and max_tokens != -1:
         expected = "a whole number of at least 1, or -1 for no limit, was expected"
         raise RequestError(f"max_tokens is {max_tokens}; {expected}", field="max_tokens")
@@ -228,7 +228,7 @@ def max_answer_tokens(max_tokens: int | None) -> int | None:
 
 
 def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
-    """The fields of SamplingParams that `--json-schema` and `--grammar` set."""
+    """Return the fields of SamplingParams for `--json-schema` and `--grammar`."""
     if json_schema is not None and grammar is not None:
         raise UsageError("--json-schema and --grammar each say what the answer looks like; give one of them")
     if grammar is not None:
@@ -248,10 +248,10 @@ def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
 
 
 def read_text(option: str, path: Path) -> str:
-    """The text of a file that an option names; RequestError if it cannot be read."""
+    """Return the text of an option's file. Raise RequestError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(f"{option}: {path} is not UTF-8 (byte {error.start})") from None
-    except (OSError, ValueError) as error:  # the latter: a NUL in the name
+    except (OSError, ValueError) as error:  # the latter: NUL in the name
         raise RequestError(f"{option}: {path} cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -1,4 +1,4 @@
-"""Options and arguments of commands: click's, with a default in words and a section of --help."""
+"""Options and arguments of commands: click's classes with readable defaults and sections of --help."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 Completer = Callable[[str], list[str]]
 
-TYPED = "woolly.typed"  # key of a context's meta: by parameter, the name under which its option was typed
+TYPED = "woolly.typed"  # key of a context's meta: names of options as typed, by parameter
 
 
 class _Number(click.ParamType):  # type: ignore[type-arg]  # generic only in late versions of click
-    """Text to an int or a float; the error names the parameter and quotes what was typed."""
+    """Converts text to an int or a float. Errors name the parameter and quote the text."""
 
     def __init__(self, kind: type[int] | type[float], metavar: str, expected: str) -> None:
         self.name, self._kind, self._expected = metavar, kind, expected
@@ -41,16 +41,16 @@ _TYPES: dict[Any, Any] = {
 
 
 def _type(kind: type) -> Any:
-    """click's type of a kind of value. All others are paths: pathlib takes 9 ms, which --help does without."""
+    """Return click's type for a Python type. All other types are paths: pathlib takes 9 ms to import."""
     assert kind in _TYPES or issubclass(kind, os.PathLike), kind
     return _TYPES[kind] if kind in _TYPES else click.Path(path_type=kind)
 
 
 class Option(click.Option):
-    """An option: `--model -m`, what it does, and the kind of its value.
+    """Option such as `--model -m`, with its help and type.
 
-    The default may be given in words: `shown`. A `list` may be repeated. `bool` makes a switch: `--on` or `--on/--off`.
-    A pair is typed as A:B or, in llama.cpp's earlier way, as two words.
+    `shown` is a readable default. A `list` may be repeated. `bool` makes a switch: `--on` or `--on/--off`. A pair is
+    typed as A:B or, in llama.cpp's earlier syntax, as two words.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Option(click.Option):
 
 
 class Argument(click.Argument):
-    """An argument with its help."""
+    """Argument with help."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Argument(click.Argument):
             required=required,
             shell_complete=_completing(complete),
         )
-        self.about, self.shown = help, shown  # not `help`: click 8.5 would write a section of its own
+        self.about, self.shown = help, shown  # not `help`, for which click 8.5 writes a separate section
 
 
 class Bundle:
-    """Options whose values reach the command as one dict, in its parameter `name`; what was not typed is not in it.
+    """Options that a command receives as one dict in its parameter `name`, without options that were not typed.
 
-    `finish` makes the dict that the command gets of what was typed. `section` is their title in --help.
+    `finish` converts the dict. `section` is the title in --help.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Bundle:
 
 
 def shown_name(parameter: click.Parameter) -> str:
-    """`-m, --model MODEL` of an option; MODEL of an argument, [MODEL] if it may be left out."""
+    """Return `-m, --model MODEL` for an option, MODEL for an argument, [MODEL] for an optional argument."""
     if isinstance(parameter, click.Option):
         yes, _ = click.formatting.join_options(parameter.opts)
         if parameter.secondary_opts:
@@ -138,7 +138,7 @@ def shown_name(parameter: click.Parameter) -> str:
 
 
 def typed_name(parameter: click.Parameter | None, context: click.Context | None) -> str:
-    """The option as it was typed (--temp, not --temperature), or else its first name; the name of an argument."""
+    """Return an option as typed (--temp, not --temperature) or its first name, or the name of an argument."""
     if not isinstance(parameter, click.Option):
         return shown_name(parameter) if parameter else "the value"
     typed: dict[str, str] = context.meta.get(TYPED, {}) if context else {}
@@ -151,7 +151,7 @@ def shown_help(parameter: click.Parameter) -> str:
 
 
 def shown_default(parameter: click.Parameter) -> str:
-    """The default as people read it; nothing if there is none to print_status."""
+    """Return the readable default, empty if there is none."""
     if shown := getattr(parameter, "shown", ""):
         return str(shown)
     default = parameter.default
@@ -168,7 +168,7 @@ def _completing(complete: Completer | None) -> Any:
         return None
 
     def found(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        # Files first: click's script for bash forgets what came before them, and offers them if there is no name.
+        # Files first, because click's script for bash forgets earlier items and offers files if there is no name.
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file"), *map(CompletionItem, complete(incomplete))]

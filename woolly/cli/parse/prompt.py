@@ -1,4 +1,4 @@
-"""The model and the prompt of `woolly run`: from words, options and standard input."""
+"""Model and prompt of `woolly run`, from words, options and standard input."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if sys.platform == "win32":
 else:
     import select
 
-# Names of well-known models, and names with a tag: an answer to one as a prompt would puzzle the person.
+# Names of well-known models, and names with a tag, which are probably not meant as prompts.
 _LIKE_A_MODEL = re.compile(
     r"[\w.-]+:[\w.-]+$|(llama|mistral|mixtral|qwen|gemma|phi|deepseek|granite|codellama|tinyllama|starcoder|falcon|olmo"
     r"|gpt-oss|command-r)([\d._-][\w.-]*)?$",
     re.IGNORECASE,
 )
 
-# Words that end as files of models in other forms do.
+# File suffixes of unsupported model formats.
 _OTHER_FORMS = r"\S+\.(nemo|safetensors|onnx|pth?|ckpt|tflite|llamafile|mlmodel|h5)"
 
 _EXAMPLE = 'woolly run "Why is the sky blue?"'
 _EMPTY = f"the prompt is empty: give one in quotes or on standard input, for instance: {_EXAMPLE}"
 
-# Seconds to wait for the first byte of a pipe, which may never send one: ssh, cron and CI leave pipes open.
+# Seconds to wait for the first byte of a pipe. ssh, cron and CI leave pipes open without sending anything.
 _TOLD_AFTER, _PATIENCE = 1.0, 10.0
 
 
 def model_and_prompt(
     words: list[str], named: str | None, text: str | None, files: Sequence[str] = ()
 ) -> tuple[str | None, str | None]:
-    """The model's name, None if none is given, and the whole prompt: standard input, the files, the prompt itself.
+    """Return the model's name, or None, and the complete prompt from standard input, files and the prompt itself.
 
-    Standard input is joined if it is a pipe, a socket or a file, and read to its end if nothing else was given. The
-    prompt is None if a model is given and a person at a terminal could type what else there is to say.
+    Standard input is included if it is a pipe, a socket or a file; without any other prompt, it is read to the end. The
+    prompt is None if a model is named and the user could type a prompt at the terminal.
     """
     name, prompt = split_model_and_prompt(words, named, text)
     if words and prompt == words[-1]:
@@ -63,7 +63,7 @@ def model_and_prompt(
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
     if name is not None and (is_path(name) or not is_in_catalogue(name)):
-        resolve(name)  # raises before anything waits for a prompt
+        resolve(name)  # raises errors before waiting for a prompt
     if prompt == "-" or "-" in files:
         piped = _whole_input()
         prompt, files = (None if prompt == "-" else prompt), [file for file in files if file != "-"]
@@ -81,7 +81,7 @@ def model_and_prompt(
 
 
 def _refuse_command(word: str) -> None:
-    """UsageError if the whole prompt is the name of a command, as `./scripts/run serve` has it."""
+    """Raise UsageError if the complete prompt is the name of a command, as in `./scripts/run serve`."""
     context = click.get_current_context(silent=True)
     root = context.find_root().command if context else None
     if not isinstance(root, click.Group) or context is None:
@@ -93,12 +93,12 @@ def _refuse_command(word: str) -> None:
 
 
 def is_conversation() -> bool:
-    """Return True if standard input and output are terminals."""
+    """True if standard input and output are terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def split_model_and_prompt(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
-    """The model and the prompt that words and options give, each None if they do not."""
+    """Return the model and the prompt from words and options, each None if missing."""
     if named is not None and len(words) == 2 and words[0] == named:
         words = words[1:]
     most = 2 - (named is not None) - (text is not None)
@@ -120,13 +120,13 @@ def split_model_and_prompt(words: list[str], named: str | None, text: str | None
 
 
 def _is_model(word: str) -> bool:
-    """Return True if a single word is a model rather than a prompt; StoreError if it resembles one."""
+    """True if a single word is a model and not a prompt. Raise StoreError if it resembles a model."""
     if not word.strip() or word == "-":
         return False
     try:
         if is_model_name(word) or word.lower().endswith(".gguf") or Path(word).is_file():
             return True
-        if re.fullmatch(r"\S+\.bin", word, re.IGNORECASE):  # whisper.cpp's
+        if re.fullmatch(r"\S+\.bin", word, re.IGNORECASE):  # whisper.cpp
             return True
         if any(character.isspace() for character in word):
             return False
@@ -137,7 +137,7 @@ def _is_model(word: str) -> bool:
             )
         try:
             find_in_catalogue(word)
-        except StoreError as error:  # a family of the catalogue, with a tag that it does not have
+        except StoreError as error:  # a known family with an unknown tag
             raise StoreError(f"{error} (-p {word} makes it the prompt)") from None
         if _LIKE_A_MODEL.match(word):
             raise StoreError(
@@ -149,7 +149,7 @@ def _is_model(word: str) -> bool:
                 f"there is no file and no model named {word!r}: give the path of a GGUF file, or hf:org/repo"
                 f" (-p {word} makes it the prompt)"
             )
-    except OSError:  # a prompt may be longer than any name
+    except OSError:  # a prompt may be longer than file names can be
         pass
     return False
 
@@ -161,7 +161,7 @@ def _needed_input(name: str | None) -> str:
 
 
 def missing_prompt(name: str) -> str:
-    """The sentence for a model without a prompt."""
+    """Return the error for a model without a prompt."""
     advice = f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
     with contextlib.suppress(StoreError):
         named = None if is_path(name) else find_in_catalogue(name)
@@ -180,13 +180,13 @@ def _is_here(name: str) -> bool:
 
 
 def _waiting_input() -> str:
-    """The text of a pipe or a file that comes beside a prompt. Terminals and devices (/dev/null) are not read."""
+    """Return text from a pipe or file that accompanies a prompt. Terminals and devices (/dev/null) are not read."""
     try:
         if sys.stdin is None or sys.stdin.isatty():
             return ""
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
-    except (OSError, ValueError):  # closed; or replaced by an object of Python that is no file
+    except (OSError, ValueError):  # closed, or replaced by a Python object that is not a file
         return "" if sys.stdin is None or sys.stdin.closed else _whole_input()
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         if not _sends(number, _TOLD_AFTER):
@@ -238,7 +238,7 @@ def _whole_input() -> str:
 
 @contextlib.contextmanager
 def with_file_names(images: Sequence[str], audio: Sequence[str]) -> Iterator[None]:
-    """Names the file at fault in a refusal, which the library names by its place in a list: images[0]."""
+    """Replace a position such as images[0] in library errors by the file name."""
     given = {"images": images, "audio": audio}
 
     def named(found: re.Match[str]) -> str:
@@ -251,5 +251,5 @@ def with_file_names(images: Sequence[str], audio: Sequence[str]) -> Iterator[Non
         said = re.sub(r"\b(images|audio)\[(\d+)\]", named, str(error))
         if said == str(error):
             raise
-        # Sentences about a path begin with its name already.
+        # Errors about a path already begin with the file name.
         raise error.with_message(re.sub(r"^(.+?): (?=\1 )", "", said), RequestError) from None

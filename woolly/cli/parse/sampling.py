@@ -1,4 +1,4 @@
-"""The options of sampling, made from the rows of SamplingParams."""
+"""Sampling options, created from the fields of SamplingParams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.store import Preset
 
 _ROWS = options_of(SamplingParams)
 
-# How a value is typed that has another form in Python, and what --help adds about it.
+# Command line syntax of values that have another form in Python, and additional help.
 _FORMS: dict[str, tuple[Any, str]] = {
     "names": (str, ""),
     "json": (list, " Typed as ID+BIAS or ID-BIAS; several."),
@@ -22,13 +22,13 @@ _FORMS: dict[str, tuple[Any, str]] = {
 
 
 def sampler_options(params: type) -> tuple[Option, ...]:
-    """The options of SamplingParams, or of a class derived from it, that have a flag."""
+    """Return the options for fields of SamplingParams (or a subclass) that have a flag."""
     options = []
     for row in options_of(params).values():
         if not row.flags:
             continue
         kind, more = _FORMS.get(row.form, (list, " Several.") if row.kind == list[str] else (row.kind, ""))
-        # The default is for people to read: what is not typed is not passed on.
+        # The default is only shown. Options that are not typed are not passed on.
         shown = row.shown or (str(row.default) if kind in (int, float) else "")
         options.append(Option(row.flags, row.help + more, kind, to=row.name, shown=shown, section="Sampling"))
     return tuple(options)
@@ -38,10 +38,10 @@ SAMPLING = Bundle("sampling", sampler_options(SamplingParams))
 
 
 def sampling_params(sampling: dict[str, Any], preset: Preset | None = None, **others: Any) -> SamplingParams:
-    """SamplingParams of the options that were typed, of what else the command asks for, and of the preset."""
+    """Return SamplingParams from typed options, other fields of the command, and the preset."""
     given = dict(sampling)
     for row in _ROWS.values():
-        # The library reads a lower value as another one, as llama.cpp does; a person mistyped it.
+        # As in llama.cpp, the library gives lower values a special meaning. Here they are typing errors.
         if row.typed_low is not None and given.get(row.name, row.typed_low) < row.typed_low:
             raise RequestError(
                 f"{row.name} is {given[row.name]}; a number of at least {row.typed_low:g} was expected: {row.help}",

@@ -1,4 +1,4 @@
-"""Mistakes on the command line: one sentence for each, with what the person may have meant."""
+"""Usage errors: one sentence each, with a suggestion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from woolly.errors import RequestError
 
-# Names of commands in other programs.
+# Command names of other programs.
 _COMMANDS = {
     "ask": "run",
     "benchmark": "bench",
@@ -30,7 +30,7 @@ _COMMANDS = {
     "version": "--version",
 }
 
-# Commands of Ollama that Woolly has no command for, and what does the same here.
+# Ollama commands without an equivalent command, and what to use instead.
 _OTHERWISE = {
     "cp": "`woolly serve --alias NAME` gives a model another name, a table of presets.toml other settings",
     "create": "a table of presets.toml in the models folder gives a model its system prompt, context and sampling",
@@ -40,11 +40,11 @@ _OTHERWISE = {
 
 
 class UsageError(RequestError):
-    """A command line that makes no sense: exit code 2. Other errors have 1."""
+    """Invalid command line. The exit code is 2; other errors have 1."""
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?`, or nothing if no name is near."""
+    """Return `did you mean ...?`, or an empty string if no name is similar."""
     import difflib
 
     found = difflib.get_close_matches(word, sorted(known), n=2, cutoff=0.65)
@@ -52,14 +52,14 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_command(word: str, known: Iterable[str]) -> UsageError:
-    """The error for a word that names no command."""
+    """Return the error for an unknown command."""
     meant, hint = _COMMANDS.get(word.lower()), _OTHERWISE.get(word.lower())
     hint = hint or (f"did you mean {meant}?" if meant else closest(word.lower(), [*known, "--help", "--version"]))
     return UsageError(f"there is no command {word!r}: {hint or '`woolly --help` lists the commands'}")
 
 
 def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
-    """The error for an option that the command of `context` does not have: who has it, or the nearest of its own."""
+    """Return the error for an unknown option: a command that has it, or the most similar own option."""
     path = context.command_path
     likely = [other for other in known if other.startswith("--") == name.startswith("--")]
     hint = _owners(context, name) or closest(name, likely) or f"`{path} --help` lists the options"
@@ -67,7 +67,7 @@ def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> U
 
 
 def _owners(context: click.Context, name: str) -> str:
-    """`woolly serve` takes it: the first two commands that have an option; nothing if none has, or it is one letter."""
+    """Return the first two commands with this option as `woolly serve has it`, or an empty string."""
     root = context.find_root()
     if not name.startswith("--") or not isinstance(root.command, click.Group):
         return ""
@@ -80,12 +80,12 @@ def _owners(context: click.Context, name: str) -> str:
 
 
 def duplicate_value(path: str, first: str, second: str) -> UsageError:
-    """The error for an option of one value that came with two."""
+    """Return the error for two values of an option that takes one."""
     return UsageError(f"{path} takes one of {first} and {second}, which contradict each other: leave one of them out")
 
 
 def format_error(error: click.UsageError, context: click.Context) -> UsageError:
-    """The error that click found, in Woolly's words. Click's own are not read: its classes say what is wrong."""
+    """Return a click error in Woolly's words, derived from its class and not from its text."""
     options = [p for p in context.command.get_params(context) if isinstance(p, click.Option) and not p.hidden]
     match error:
         case click.NoSuchOption():

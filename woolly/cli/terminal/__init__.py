@@ -1,3 +1,3 @@
-"""The terminal: what a person sees and types."""
+"""Terminal input and output."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""An answer on the screen: shown while it is generated, and timed."""
+"""Output of an answer while it is generated, with timing."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from woolly.engine import Chunk, Completion
     from woolly.templates import ChatTemplate
 
-# What to say of an empty answer if `is_template_missing`.
+# Message for an empty answer if `is_template_missing`.
 EMPTY = "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model"
 
-# Control characters other than newline and tab: a model must not drive the terminal.
+# Control characters except newline and tab, so that a model cannot control the terminal.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 _REDRAW_SECONDS = 0.08
 
 
 def visible(text: str) -> str:
-    """The text with control characters written out."""
+    """Return the text with control characters escaped."""
     return text.translate(_CONTROL)
 
 
 def is_template_missing(template: ChatTemplate, text: str) -> bool:
-    """Return True if an answer is empty, probably because the file has no chat template."""
+    """True if an answer is empty, probably because the file has no chat template."""
     return template.is_fallback and not text.strip()
 
 
 @dataclass
 class Timing:
-    """When the first and the last chunk of an answer arrived, in seconds of the monotonic clock."""
+    """Arrival times of the first and last chunk of an answer, in seconds of the monotonic clock."""
 
     start: float
     first: float | None = None
@@ -45,16 +45,16 @@ class Timing:
 
     @classmethod
     def begin(cls) -> Timing:
-        """A clock that starts at this call."""
+        """Return a clock that starts now."""
         return cls(time.perf_counter())
 
     def tick(self) -> None:
-        """Record that a chunk has arrived."""
+        """Record the arrival of a chunk."""
         self.end = time.perf_counter()
         self.first = self.first or self.end
 
     def facts(self, answer: Completion) -> dict[str, Any]:
-        """Tokens and rates, for `--json` and `/stats`."""
+        """Return tokens and rates for `--json` and `/stats`."""
         n_prompt, n_cached, n_answer = answer.n_prompt_tokens, answer.n_cached_tokens, len(answer.token_ids)
         first = (self.first or self.start) - self.start
         rest = (self.end or self.start) - (self.first or self.start)
@@ -73,7 +73,7 @@ class Timing:
 
 
 def stats_of(facts: dict[str, Any]) -> str:
-    """The facts of `Timing.facts` as lines for people."""
+    """Return the values of `Timing.facts` as readable lines."""
     read, rate = facts["prompt_tokens_per_second"], facts["answer_tokens_per_second"]
     drafted = facts.get("drafted_tokens", 0)
     return (
@@ -89,7 +89,7 @@ def stats_of(facts: dict[str, Any]) -> str:
 
 
 def show_plain(chunks: Iterable[Chunk], timing: Timing, *, kept: list[str] | None = None) -> str | None:
-    """Write chunks to standard output as they arrive; gives the finish reason. Ends with a newline, also after Ctrl-C.
+    """Write chunks to standard output as they arrive, then a newline, also after Ctrl-C. Return the finish reason.
 
     `kept` collects the text.
     """
@@ -111,7 +111,7 @@ def show_plain(chunks: Iterable[Chunk], timing: Timing, *, kept: list[str] | Non
 
 
 class _Tail:
-    """The last lines of a growing block, as many as fit the screen."""
+    """Last lines of a growing block, as many as fit the screen."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -127,9 +127,10 @@ class _Tail:
 
 
 def show_markdown(chunks: Iterable[Chunk], timing: Timing, console: Console, kept: list[str]) -> str | None:
-    """Draw chunks as Markdown; gives the finish reason. `kept` collects the text, also if Ctrl-C ends it.
+    """Render chunks as Markdown. Return the finish reason.
 
-    A complete block is printed once and may scroll away; only the last block is redrawn.
+    `kept` collects the text, also after Ctrl-C. A complete block is printed once and may scroll away. Only the last
+    block is redrawn.
     """
     from rich.live import Live
     from rich.markdown import Markdown
@@ -156,7 +157,7 @@ def show_markdown(chunks: Iterable[Chunk], timing: Timing, console: Console, kep
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The complete blocks, and the rest, which may still grow: cut at the last empty line outside of fenced code."""
+    """Return the complete blocks and the rest, which may still grow. Splits at the last empty line outside of code."""
     cut, position, fence = 0, 0, ""
     for line in text.splitlines(keepends=True):
         stripped = line.strip()

@@ -1,12 +1,12 @@
-"""Plain characters for terminals that lack the typographic ones."""
+"""Replacement of typographic characters for terminals that do not support them."""
 
 from __future__ import annotations
 
 import codecs
 
-PLAIN = "woolly-plain"  # the name of the error handler, for the `errors` of a stream
+PLAIN = "woolly-plain"  # name of the error handler, for the `errors` of a stream
 
-# What models write most beyond Latin-1 and ASCII, as a typewriter has it.
+# Frequent characters of model output beyond Latin-1, with ASCII replacements.
 _TYPED = {
     **dict.fromkeys("\u2018\u2019\u201a\u2032", "'"),
     **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
@@ -21,7 +21,7 @@ _TYPED = {
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Returns what stands in for characters that cannot be encoded: the typewriter's, else \\u4f60."""
+    """Return the replacement of characters that cannot be encoded: ASCII, else \u4f60."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     characters = error.object[error.start : error.end]

@@ -1,4 +1,4 @@
-"""Text files that a command reads."""
+"""Text files as input of commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.errors import RequestError
 
 
 def read_utf8(name: str) -> str:
-    """The text of a file, or of standard input for `-`, without the newline at its end, as llama.cpp reads it."""
+    """Return the text of a file, or of standard input for `-`, without a newline at the end, as llama.cpp does."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         text = data.decode()

@@ -1,4 +1,4 @@
-"""The Keyboard: reads messages with editing, history and completion; several lines can be one message."""
+"""Keyboard input of messages, with editing, history, completion and multi-line messages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _QUOTES = '"""'
 _MAX_ENTRIES = 1000
 
-Complete = Callable[[str], list[str]]  # the line before the cursor -> what its last word may become
+Complete = Callable[[str], list[str]]  # line before the cursor to completions of its last word
 
 
 class Keyboard:
-    """Messages from standard input, one after another.
+    """Reads messages from standard input.
 
-    Triple quotes enclose a message of several lines; a backslash at the end of a line continues it, too. On a terminal
-    pasted lines are one message. prompt_toolkit edits the line: Python's readline is libedit in many builds and does
-    not exist on Windows; neither knows bracketed paste.
+    Triple quotes enclose a message of several lines, and a backslash at the end of a line continues it. On a terminal,
+    pasted lines are one message. prompt_toolkit edits the line, because Python's readline is libedit in many builds,
+    does not exist on Windows, and does not support bracketed paste.
     """
 
     def __init__(self, history: Path | None, complete: Complete | None = None) -> None:
@@ -49,7 +49,7 @@ class Keyboard:
         return text
 
     def answer(self, question: str) -> str:
-        """Read a user's reply to a question, without completion or history; "" at the end of input."""
+        """Return the user's reply to a question, without completion or history, or "" at the end of input."""
         if self._session is None:
             return ""
         from prompt_toolkit import prompt
@@ -65,7 +65,7 @@ class Keyboard:
 
 
 class _Entries:
-    """Input history in a file that only its owner can read: an entry is a line of JSON, or a plain line."""
+    """Input history in a file that only its owner can read. An entry is a line of JSON, or a plain line."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -80,12 +80,12 @@ class _Entries:
         return list(self._entries)
 
     def add(self, text: str) -> None:
-        """Keep an entry."""
+        """Add an entry."""
         if text.strip() and self._entries[-1:] != [text]:
             self._entries.append(text)
 
     def save(self) -> None:
-        """Write the last entries; a folder that cannot be written to keeps none."""
+        """Write the last entries. Errors are ignored if the folder is not writable."""
         if self._path is None:
             return
         text = "".join(f"{json.dumps(entry)}\n" for entry in self._entries[-_MAX_ENTRIES:])
@@ -103,7 +103,7 @@ def _entry(line: str) -> str:
 
 
 def _is_open(text: str) -> bool:
-    """Return True while triple quotes are open."""
+    """True while triple quotes are open."""
     return text.lstrip().startswith(_QUOTES) and text.count(_QUOTES) % 2 == 1
 
 
@@ -151,7 +151,7 @@ def _session(entries: list[str], complete: Complete | None) -> PromptSession[str
 
 
 def _piped() -> str | None:
-    """The next message of a pipe or a file."""
+    """Return the next message from a pipe or file."""
     lines: list[str] = []
     try:
         lines.append(_line())
@@ -180,8 +180,8 @@ def _line() -> str:
 
 @contextlib.contextmanager
 def no_echo() -> Iterator[None]:
-    """Turn the echo of keys off: that of Ctrl-C would move what is drawn. The next line still gets what was typed."""
-    # The console of Windows echoes only what is being read, and never Ctrl-C.
+    """Turn off the echo of keys, because Ctrl-C would move the output. The next line still gets the typed text."""
+    # The Windows console only echoes while reading, and never Ctrl-C.
     if sys.stdin is None or not sys.stdin.isatty() or sys.platform == "win32":
         yield
         return

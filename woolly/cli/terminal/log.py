@@ -1,4 +1,4 @@
-"""The log of a command: lines of standard error, as all its messages are."""
+"""Log messages of a command on standard error."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Mapping
 
 from woolly.cli.terminal.progress import print_status
 
-# The library writes an argument and its flag, as in gpu_layers=99 (-ngl 99): its log has readers of both kinds.
+# The library names an argument and its flag, as in gpu_layers=99 (-ngl 99).
 _BOTH = re.compile(r"\b(\w+)(?:=[^\s()]+)? \((--?[a-z][\w-]*)([^()]*)\)")
 
 
 class _WarningPrinter(logging.Handler):
-    """Writes warnings as the command line writes those of Python, with flags alone as they were `typed`."""
+    """Prints warnings of the library in the format of other messages, and names only the flags in `typed`."""
 
     def __init__(self, typed: Mapping[str, str]) -> None:
         super().__init__(logging.WARNING)
         self._typed = typed
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message, in which a flag stands for an argument of the library, and the traceback if it has one."""
+        """Return the message with flags instead of arguments of the library, and the traceback if any."""
         return _BOTH.sub(lambda both: self._typed.get(both[1], both[2]) + both[3], super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One message, and the traceback if it has one; `woolly serve` has a log of its own, which goes before this."""
+        """Print a message, unless `woolly serve` has set up logging."""
         print_status(f"woolly: {record.levelname.lower()}: {self.format(record)}")
 
 
 def print_warnings(typed: Mapping[str, str]) -> None:
-    """Print warnings of the library unless logging is configured; `typed` has flags by parameter."""
+    """Print warnings of the library unless logging is configured. `typed` has flags by parameter."""
     logging.lastResort = _WarningPrinter(typed)

@@ -1,4 +1,4 @@
-"""The answer of one prompt, printed as it comes or as JSON, and why it was cut."""
+"""Answer of a single prompt, printed while generated or as JSON, and the reason if it is cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from woolly.store import Preset
 
 @dataclass(frozen=True)
 class OnePrompt:
-    """A prompt, how it is answered, and how the answer is printed."""
+    """Prompt, parameters and output format of an answer."""
 
     text: str
     params_of: Callable[[Preset | None], SamplingParams]
@@ -67,6 +67,6 @@ class OnePrompt:
     def _report_cut(self, completion: Completion, params: SamplingParams, ctx: int) -> None:
         if params.max_tokens is None or len(completion.token_ids) < params.max_tokens:
             print_status(f"woolly: the answer is cut: the context of {ctx} tokens is full; --ctx asks for more")
-        # What must have a structure is read by a program, and the cut text does not have it.
+        # Structured output is read by programs, and an incomplete answer does not have the structure.
         elif self.verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty()):
             print_status(f"woolly: the answer is cut after {plural(params.max_tokens, 'token')}; -n asks for more")

@@ -1,4 +1,4 @@
-"""Standard error: messages, and progress bars with rate and time left; no bars if it is not a terminal."""
+"""Messages and progress bars on standard error. No bars are drawn if it is not a terminal."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Columns of a short bar, done and total, rate and time left.
+# Columns of a short bar: done and total, rate and time left.
 _FIGURES = 48
 
 Report = Callable[[int, int], None]  # done, total
 
 
 def stderr_console() -> Console:
-    """The console of standard error, for everything but the result. Without markup: names are full of brackets."""
+    """Return the console of standard error, for everything except results. No markup: names contain brackets."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False)
 
 
 def print_status(text: str, *, dim: bool = False) -> None:
-    """Write a message to standard error: wrapped between words on a terminal, as it is otherwise."""
+    """Write a message to standard error. On a terminal, it is wrapped between words."""
     if sys.stderr is not None and sys.stderr.isatty():
         import shutil
 
@@ -37,12 +37,12 @@ def print_status(text: str, *, dim: bool = False) -> None:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """The line within a width; its further lines begin under the second column of a list, if it has one."""
+    """Wrap a line. Further lines begin under the second column of a list, if any."""
     column = re.match(r"\s*(\S+ )*\S*  +", line)
     indent = " " * len(column[0]) if column is not None and len(column[0]) < width / 2 else ""
     import textwrap
 
-    # Long words are paths and addresses, which are copied whole.
+    # Long words are paths and URLs, which must stay intact for copying.
     return textwrap.fill(
         line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
     )
@@ -50,7 +50,7 @@ def _wrapped(line: str, width: int) -> str:
 
 @contextmanager
 def bytes_bar(description: str, console: Console | None = None) -> Iterator[Report | None]:
-    """A bar of bytes and their rate, drawn from the first report on; None if there is no terminal."""
+    """Yield the callback of a bar with bytes and rate, drawn from the first report on, or None without a terminal."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     with _bar(description, (DownloadColumn(), TransferSpeedColumn()), console) as report:
@@ -59,7 +59,7 @@ def bytes_bar(description: str, console: Console | None = None) -> Iterator[Repo
 
 @contextmanager
 def steps_bar(description: str, unit: str, console: Console | None = None) -> Iterator[Report | None]:
-    """A bar of steps; `unit` is their name in the plural."""
+    """Yield the callback of a bar of steps. `unit` is their name in the plural."""
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
@@ -80,7 +80,7 @@ def _bar(description: str, columns: tuple[object, ...], console: Console | None)
     if not console.is_terminal:
         yield None
         return
-    # The terminal echoes ^C behind the bar: if that wrapped to another line, the bar would not be erased.
+    # The terminal echoes ^C after the bar. If this wrapped to another line, the bar would not be erased.
     console.width -= len("^C") + 1
     described = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - _FIGURES))
     bar = Progress(
@@ -94,7 +94,7 @@ def _bar(description: str, columns: tuple[object, ...], console: Console | None)
     task = bar.add_task(description, total=None)
 
     def report(done: int, total: int) -> None:
-        bar.start()  # not earlier: finished work draws no bar
+        bar.start()  # not earlier, so that finished work draws no bar
         bar.update(task, completed=done, total=total)
 
     try:

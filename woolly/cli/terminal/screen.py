@@ -1,4 +1,4 @@
-"""The screen: results on standard output, as wide as a terminal and unwrapped in a pipe."""
+"""Results on standard output, wrapped on a terminal and not wrapped in a pipe."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# The width of a pipe: rows are not wrapped, so that grep and cut find them whole.
+# Width of a pipe. Rows are not wrapped, so that grep and cut work.
 _ENDLESS = 10_000
 
 
 def stdout_console() -> Console:
-    """The console of standard output. Without markup: names and templates are full of brackets."""
+    """Return the console of standard output. No markup: names and templates contain brackets."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
@@ -25,7 +25,7 @@ def stdout_console() -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; in a pipe without spaces at the ends of lines."""
+    """Print a table, in a pipe without trailing spaces."""
     if console.is_terminal:
         console.print(table)
         return

@@ -19,9 +19,9 @@ _HONOURED = ("temperature", "seed")
 
 
 def find_transcriber(name: str | None) -> bool:
-    """Return True if a name is that of a speech recognition model, on this machine or in the catalogue.
+    """True if the name is a speech recognition model, on this machine or in the catalogue.
 
-    GGUFError if it is a file that cannot be read as a model.
+    Raises GGUFError for an unreadable model file.
     """
     from woolly.gguf import open_gguf
     from woolly.models import transcribes
@@ -31,7 +31,7 @@ def find_transcriber(name: str | None) -> bool:
         return False
     try:
         path = resolve(name)
-    except (StoreError, OSError):  # a prompt, or a model that is not here
+    except (StoreError, OSError):  # a prompt, or a model that is not downloaded
         with contextlib.suppress(StoreError):
             return is_named_transcriber(name)
         return False
@@ -40,7 +40,7 @@ def find_transcriber(name: str | None) -> bool:
 
 
 def is_named_transcriber(name: str) -> bool:
-    """Return True if the catalogue has a speech recognition model by this name; StoreError for an unknown tag."""
+    """True if the catalogue has a speech recognition model with this name. StoreError for an unknown tag."""
     from woolly.models import transcribes
     from woolly.store import find_in_catalogue, is_path
 
@@ -51,7 +51,7 @@ def is_named_transcriber(name: str) -> bool:
 def check_transcript(
     files: Sequence[str], speech: Mapping[str, Any], options: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Raise UsageError without an audio file, or with an option that transcription does not support."""
+    """Raise UsageError if there is no audio file, or for an option that transcription does not support."""
     if "word_timestamps" in speech and not as_json:
         raise UsageError("--word-timestamps needs --json")
     for option, value in options.items():
@@ -62,7 +62,7 @@ def check_transcript(
 
 
 def not_for_speech(speech: Mapping[str, Any]) -> UsageError:
-    """Return the error for options of speech recognition that go to another model."""
+    """Return the error for speech recognition options with another kind of model."""
     first = next(name for name in ("translate", "word_timestamps", "language") if name in speech)
     advice = "choose whisper:base or parakeet" if first == "word_timestamps" else "say it in the prompt"
     return UsageError(f"--{first.replace('_', '-')} is for speech-to-text models; {advice}")
@@ -78,7 +78,7 @@ def transcribe(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Print the transcript of each audio file, segment by segment. `wanted` are options of `LLM.transcribe`."""
+    """Print the transcript of each audio file by segments. `wanted` has options of `LLM.transcribe`."""
     from woolly.llm import LLM
 
     options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}

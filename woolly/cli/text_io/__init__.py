@@ -1,3 +1,3 @@
-"""Files of texts and of embeddings, for `woolly embed` and `woolly rerank`."""
+"""Files of texts and embeddings, for `woolly embed` and `woolly rerank`."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""EmbeddingsFile: writes embeddings to a partial file that an interrupted run resumes."""
+"""Writer of embeddings. An interrupted run resumes from a partial file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 FORMATS = (".npy", ".jsonl", ".parquet")
 
-_HEAD = 4096  # bytes of the part file that say what it is a part of
+_HEAD = 4096  # header size of the partial file, which identifies its output
 
 
 def check_format(path: Path) -> None:
-    """RequestError if a file's name ends in no format, or in one whose library is not installed."""
+    """Raise RequestError if the file suffix is not supported, or needs a library that is not installed."""
     if path.suffix.lower() not in FORMATS:
         raise RequestError(f"--output is {path}; a name that ends in {', '.join(FORMATS)} was expected")
     if path.suffix.lower() == ".parquet":
@@ -36,7 +36,7 @@ def check_format(path: Path) -> None:
 
 
 def identity(texts: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Return everything that determines the embeddings; work is resumed only if all of it is unchanged."""
+    """Return everything that determines the embeddings. Work is only resumed if nothing has changed."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -45,10 +45,10 @@ def identity(texts: Sequence[str], **options: Any) -> dict[str, Any]:
 
 
 class EmbeddingsFile:
-    """Rows are appended to `<output>.part`; `finish` writes the output and removes the part."""
+    """Appends rows to `<output>.part`; `finish` writes the output and removes the partial file."""
 
     def __init__(self, output: Path, what: Mapping[str, Any], width: int) -> None:
-        """Opens the part. RequestError if it is of other texts, another model or other options."""
+        """Open the partial file. Raise RequestError if texts, model or options differ."""
         self._output = output
         self._part = output.with_name(output.name + ".part")
         self._width = width
@@ -69,18 +69,18 @@ class EmbeddingsFile:
                 f"{self._part} is of other texts, another model or other options; remove it to begin anew"
             )
         size = self._file.seek(0, os.SEEK_END) - _HEAD
-        self.n_done = max(0, size) // (4 * width)  # a row that was cut short is written again
+        self.n_done = max(0, size) // (4 * width)  # an incomplete row is written again
         self._file.truncate(_HEAD + 4 * width * self.n_done)
         self._file.seek(0, os.SEEK_END)
 
     def append(self, rows: npt.NDArray[np.float32]) -> None:
-        """Adds rows, and hands them to the system at once."""
+        """Append rows and flush them."""
         self._file.write(rows.astype("<f4").tobytes())
         self._file.flush()
         self.n_done += len(rows)
 
     def finish(self, texts: Sequence[str]) -> None:
-        """Writes the output in the format of its name, in one move."""
+        """Write the output atomically, in the format of its suffix."""
         import numpy as np
 
         rows = np.fromfile(self._part, "<f4", offset=_HEAD).reshape(-1, self._width)
@@ -100,12 +100,12 @@ class EmbeddingsFile:
         self._part.unlink()
 
     def close(self) -> None:
-        """Closes the part, which stays."""
+        """Close the partial file without removing it."""
         self._file.close()
 
 
 def json_line(index: int, text: str, row: npt.NDArray[np.float32]) -> str:
-    """Returns a line of JSONL."""
+    """Return a line of JSONL."""
     return json.dumps({"index": index, "text": text, "embedding": row.tolist()}, ensure_ascii=False)
 
 

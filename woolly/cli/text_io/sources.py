@@ -1,4 +1,4 @@
-"""Sources of texts: an argument, standard input, a file of lines, or JSONL."""
+"""Sources of texts: argument, standard input, file of lines, or JSONL."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from woolly.errors import RequestError
 
 
 def read_texts(option: str, path: Path | None, key: str) -> list[str]:
-    """Returns one text per line of a file; of a .jsonl file, the text under `key` of each object.
+    """Return one text per line of a file, or the text under `key` of each object of a .jsonl file.
 
-    None reads standard input. Only a newline ends a line, as in `wc -l`. Lines without a text are left out and counted
-    on standard error: most models take no empty text, and files of paragraphs have such lines.
+    With `path` None, read standard input. Only a newline ends a line, as in `wc -l`. Lines without text are skipped and
+    counted on standard error, because most models do not accept empty texts.
     """
     if path is None:
         try:

@@ -1,9 +1,9 @@
 """Lexemes: parts of a GBNF grammar that the lexer may match as a unit.
 
-llguidance splits text into lexemes with greedy matches and without backtracking. GBNF has no lexemes. In
-`number ws "\\n"`, if `ws` also matches newlines, a greedy lexeme for `ws` leaves no newline for the literal, and the
-rule cannot end. Lexemes are much faster than single characters. Every regular expression starts as one lexeme,
-and lexemes that could consume the text after them are split until none remain, down to single characters if necessary.
+llguidance splits text into lexemes with greedy matches and without backtracking. GBNF has no lexemes. In `number ws
+"\\n"`, if `ws` also matches newlines, a greedy lexeme for `ws` leaves no newline for the literal, and the rule cannot
+end. Lexemes are much faster than single characters. Every regular expression starts as one lexeme, and lexemes that
+could consume the text after them are split until none remain, down to single characters if necessary.
 """
 
 from __future__ import annotations

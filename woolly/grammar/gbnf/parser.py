@@ -2,9 +2,8 @@
 
 A grammar is a list of rules `name ::= alternatives`; the rule `root` describes the answer. An alternative concatenates
 literals "abc", classes [a-z] or [^a-z], a dot for any character, rule names and groups ( ... ). Each item may be
-followed
-by *, +, ?, {m}, {m,} or {m,n} for repetition. A rule ends at the end of the line, except inside a group or after |. A
-comment begins with #.
+followed by *, +, ?, {m}, {m,} or {m,n} for repetition. A rule ends at the end of the line, except inside a group or
+after |. A comment begins with #.
 """
 
 from __future__ import annotations

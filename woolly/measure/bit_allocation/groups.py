@@ -17,8 +17,7 @@ Types = Mapping[str, GGMLType]
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.*)\.weight")
 # For rows that are multiples of 256, and for other rows, fewest bits first. Q4_1 and Q5_1, which also store an f16
-# minimum,
-# lose more than other types of their size.
+# minimum, lose more than other types of their size.
 _WIDE = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 _NARROW = ("IQ4_NL", "Q5_0", "Q8_0")
 

@@ -22,8 +22,7 @@ def gated_attention(
     """Build attention with QK norm per head and an output gate.
 
     The gate's matrix decides whether there is a gate per head or per element. With `optional`, the norms and the gate
-    may
-    be missing.
+    may be missing.
     """
     this = hp.layers[layer]
     q, k, v = projections(p, h, this)
@@ -43,8 +42,7 @@ def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, ke
     """Build Gemma's attention: QKV norms, and KV sharing in the last layers.
 
     Sharing layers use `kept`, the K and V of the last layer of the same kind, windowed or global. Without a V matrix, V
-    is
-    K before norm and rope.
+    is K before norm and rope.
     """
     this = hp.layers[layer]
     q = p.rms_norm(p.linear(h, "attn_q", width=this.heads * this.head_dim), "attn_q_norm", eps=hp.eps)

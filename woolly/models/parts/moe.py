@@ -22,8 +22,7 @@ def experts_or_feed_forward(
     """Build MoE with optional shared experts if the layer has a router, else a gated MLP.
 
     `limit` clamps the gates of routed experts and `shared_limit` those of shared experts. `shared_act` is the
-    activation
-    of shared experts; None: `act`.
+    activation of shared experts; None: `act`.
     """
     of_all = act if shared_act is None else shared_act
     if hp.experts is None or not p.has("ffn_gate_inp"):

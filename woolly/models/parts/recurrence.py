@@ -14,8 +14,7 @@ def gated_delta_net(
     """Build Qwen's gated delta net: q, k and v through one convolution, the delta rule, a norm and a gate.
 
     Files with fused beta and alpha (Qwen3-Next) group the v heads of each k head. The first of these files also fuse q,
-    k,
-    v and z of each k head in one matrix.
+    k, v and z of each k head in one matrix.
     """
     r, grouped = hp.scan, p.has("ssm_ba")
     if p.has("ssm_in"):
@@ -41,8 +40,7 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
     """Build Kimi delta attention: separate convolutions for q, k and v, a decay per channel of k, a gated norm.
 
     The decay and the gate may be low-rank. With `floor`, the log decay is between `floor` and 0, and the file has
-    positive
-    rates.
+    positive rates.
     """
     r = hp.scan
     q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")

@@ -1,8 +1,7 @@
 """Hunyuan VL and HunyuanOCR: a ViT, 2 x 2 convolutions, and a matrix with norms before and after it.
 
 Positions and rope follow the original implementation, with which the weights were trained. In transformers, the
-position
-table is resized to the exact size, and the halves of a pair rotate by two different positions.
+position table is resized to the exact size, and the halves of a pair rotate by two different positions.
 """
 
 from __future__ import annotations

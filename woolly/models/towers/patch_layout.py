@@ -18,13 +18,11 @@ class PatchLayout:
     """Rows of an encoder batch and their results.
 
     An encoder with several stages has one layout per stage. The first stage reads patches, later stages read results of
-    the
-    previous stage.
+    the previous stage.
     """
 
     # [n_rows]: patch of each row, indexed in raster order; -1: no patch. [n_rows, n]: several patches per row,
-    # concatenated
-    # as input of a convolution; -1: zeros.
+    # concatenated as input of a convolution; -1: zeros.
     order: Int32
     outputs: Int32  # indices of rows with results, ascending
     results: Int32 | None = None  # result of each prompt row in raster order; None: in order
@@ -82,8 +80,8 @@ def interpolate_pos_embed(
     """Return indices and weights, [n_rows, taps], to interpolate a side x side position table.
 
     Equals torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel, which widens when it
-    shrinks.
-    `margin` is added to each side when the scale factor is computed, as some models do to avoid rounding errors.
+    shrinks. `margin` is added to each side when the scale factor is computed, as some models do to avoid rounding
+    errors.
     """
     gather_rows = np.full((len(order), taps), -1, np.int32)
     gather_weights = np.zeros((len(order), taps), np.float32)

@@ -2,8 +2,7 @@
 
 A table of vectors by distance is a Fourier series, and a sinusoid of a distance is a product of sinusoids of two
 positions. Rope therefore rotates the coefficients of q by its position, and a constant vector by k's position. Heads of
-q
-and k become wider, and attention needs no table.
+q and k become wider, and attention needs no table.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def fourier_tensors(name: str, by_distance: Float64, heads: int) -> dict[str, Te
     """Return `name.weight`, which maps q of each head to its rotary coefficients.
 
     `by_distance` is [heads, distances, head_dim], or [1, ...] for all heads. Distances run from the farthest row after
-    q to
-    the farthest row before it. Frequencies are rounded to f32, so the coefficients are solved for instead of
+    q to the farthest row before it. Frequencies are rounded to f32, so the coefficients are solved for instead of
     transformed.
     """
     reach = (by_distance.shape[1] + 1) // 2

@@ -19,8 +19,7 @@ class TracedTransducer:
     """Plans that decode encoder frames.
 
     CTC scores each frame separately. A transducer adds the output of its prediction network (LSTM) to the frame. In
-    TDT, the
-    joint network also scores durations, in the columns after the tokens.
+    TDT, the joint network also scores durations, in the columns after the tokens.
     """
 
     kind: DecoderType

@@ -84,8 +84,7 @@ def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> PatchLayo
     """Return the patches of an image of the trained size in merge order, optionally after a class row.
 
     Columns of `gather_rows`: index in the position table, index of the class row, and an index that cancels the patch
-    bias
-    for the class row.
+    bias for the class row.
     """
     if grid != (1, hp.side, hp.side):
         raise ValueError(f"the encoder reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")

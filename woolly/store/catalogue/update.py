@@ -1,8 +1,8 @@
 """Update of the catalogue, on the user's request only.
 
 A catalogue decides which files names refer to, so it is only installed with the SHA-256 that the user passes: the owner
-of
-the repository on the hub cannot substitute another one. Until then, or if it is invalid, the current catalogue is used.
+of the repository on the hub cannot substitute another one. Until then, or if it is invalid, the current catalogue is
+used.
 """
 
 from __future__ import annotations
