@@ -120,12 +120,12 @@ def test_settings_incompatible_with_a_cluster(tmp_path):
         ({"join": ("10.0.0.1:7000",)}, "cluster_secret"),
         ({"cluster_secret": "short"}, "32 characters"),
         ({"cluster_secret_file": short}, "cluster_secret_file is short"),
-        ({"cluster_secret_file": short, "cluster_secret": "s" * 32}, "one of them was expected"),
+        ({"cluster_secret_file": short, "cluster_secret": "s" * 32}, "cannot be combined"),
         ({"cluster_secret_file": tmp_path / "none"}, "cannot be read"),
-        ({"stages": ("10.0.0.1:7000",), "model": "m", "ray": "auto"}, "leave replicas, join and ray out"),
+        ({"stages": ("10.0.0.1:7000",), "model": "m", "ray": "auto"}, "remove replicas, join and ray"),
         ({"replicas": 2, "slot_save_path": tmp_path}, "cache_disk"),
         ({"ray": "auto", "pin": True}, "NUMA"),
-        ({"ray": "auto", "device": "cuda:1"}, "Ray chooses the GPU of each replica; leave its number out"),
+        ({"ray": "auto", "device": "cuda:1"}, "Ray chooses the GPU of each replica; remove the number"),
         ({"stall": 0.1}, "at least 0.5"),
     ):
         with pytest.raises(RequestError, match=words):

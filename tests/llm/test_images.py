@@ -204,7 +204,7 @@ def test_completion_takes_images_at_its_markers(folder):
         refused = {
             "it has 1 images and audio clips, but the text has 0 marks": ask("See", data[:1]),
             "prompt.multimodal_data.0": ask(f"See {mark}", ["malformed"]),
-            "a list of images and audio clips in base64 was expected": ask(f"See {mark}", "AAAA"),
+            "expected a list of images and audio clips in base64": ask(f"See {mark}", "AAAA"),
         }
         for words, reply in refused.items():
             assert reply.status_code == 400 and words in reply.json()["error"]["message"], reply.text

@@ -242,7 +242,7 @@ def test_legacy_command_name_is_the_same_command():
         [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT
     )
     assert ended.returncode == 2
-    assert "port is 99999; at most 65535 was expected" in ended.stderr
+    assert "port is 99999; expected at most 65535" in ended.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

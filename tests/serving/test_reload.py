@@ -91,7 +91,7 @@ def test_plain_key_file_is_reloaded_too(tmp_path):
     file.write_text("# nobody\n")
     reloader.check()
     assert authenticator.identify("second-key") is not None
-    with pytest.raises(RequestError, match="holds no key"):
+    with pytest.raises(RequestError, match="has no key"):
         Settings(api_key_file=file)
 
 

@@ -50,7 +50,7 @@ def test_lost_stage_is_a_503_that_names_it(app_with, tiny_folder, tmp_path, monk
 
 
 def test_stages_need_a_named_model():
-    with pytest.raises(RequestError, match="stages hold one model"):
+    with pytest.raises(RequestError, match="stages need a model"):
         Settings(stages=("127.0.0.1:1",))
     with pytest.raises(RequestError, match="stages serve one engine at a time"):
         Settings(model="m.gguf", stages=("127.0.0.1:1",), replicas=2)

@@ -1,4 +1,4 @@
-"""HTTP server with the APIs of OpenAI, Anthropic, Google, Cohere, Ollama, llama-server and Ole."""
+"""HTTP server compatible with the APIs of OpenAI, Anthropic, Google, Cohere, Ollama, llama-server and Ole."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = [
     "read_settings",
 ]
 
-# Imported when first asked for: the command line reads the settings without FastAPI.
+# Imported on first access, so that the command line can read the settings without FastAPI.
 _LAZY = {
     "ApiError": "errors",
     "GenerationRequest": "generation.generator",

@@ -1,4 +1,4 @@
-"""ApiError: an error for a client, and its JSON in the client's dialect."""
+"""Errors for clients, and their JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.errors import (
     WoollyError,
 )
 
-# OpenAI's `type` by status; others are its invalid_request_error below 500 and server_error from there on.
+# OpenAI's error `type` by status; other statuses are invalid_request_error below 500, else server_error.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -25,7 +25,7 @@ _TYPES = {
     503: "unavailable_error",
 }
 
-# Our `code` by that of a RequestError; others are an invalid_request.
+# API error codes by the code of a RequestError; all others are invalid_request.
 _CODES = {"context_length": "context_length_exceeded", "wrong_model": "wrong_model"}
 
 _NO_NAMES: Mapping[str, str] = {}
@@ -33,15 +33,14 @@ _NO_NAMES: Mapping[str, str] = {}
 _MAX_MESSAGE = 600  # characters
 _MAX_END = 200
 _MAX_REASON = 300
-_TAKEOVER = 5.0  # seconds until another server may have taken over
+_TAKEOVER = 5.0  # seconds after which another server may have taken over
 
 
 class ApiError(WoollyError):
-    """An error with a status; raised by a layer of the gate or below a route, sent to the client by the app.
+    """An error with an HTTP status that is sent to the client.
 
-    `code` is a word for programs, `message` one sentence for people with the valid values, `param` the invalid
-    field, `suggestion` what to do next, `retry_after` seconds until it may be tried again, `exceeds` a number
-    that is too large and its limit.
+    `code` is machine-readable. `message` is one sentence that names the valid values, and `suggestion` the next step.
+    `param` is the invalid field. `retry_after` is in seconds. `exceeds` is a value that is too large, and its limit.
     """
 
     code: str
@@ -69,7 +68,7 @@ class ApiError(WoollyError):
 
     @property
     def client_message(self) -> str:
-        """Message for the client: a long quotation is cut in the middle, and invalid Unicode replaced."""
+        """Message for the client: shortened in the middle, with invalid Unicode replaced."""
         text = self.message
         if len(text) > _MAX_MESSAGE:  # the end says what to do
             text = f"{text[: _MAX_MESSAGE - _MAX_END]}...{text[-_MAX_END:]}"
@@ -82,7 +81,7 @@ class ApiError(WoollyError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that belong to the status."""
+        """Return the headers of the error: Retry-After and WWW-Authenticate."""
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
@@ -92,14 +91,14 @@ class ApiError(WoollyError):
 
 
 def answer_cancelled() -> ApiError:
-    """Return the error of a request whose model is freed before its end."""
-    message = "the server stopped or unloaded the model before the end"
+    """Return the error of a request whose model was unloaded before the answer ended."""
+    message = "the server stopped or unloaded the model before the answer was complete"
     return ApiError(503, "answer_cancelled", message, retry_after=_TAKEOVER)
 
 
 def model_changed() -> ApiError:
-    """Return the error of a request whose model's file became shorter; the server reopens the model."""
-    message = "the model's file changed while it was in use; ask again, and the server opens it anew"
+    """Return the error of a request whose model file was truncated; the server then reloads the model."""
+    message = "the model file changed while it was in use; retry the request to reload the model"
     return ApiError(503, "model_changed", message, param="model", retry_after=1.0)
 
 
@@ -114,36 +113,36 @@ def server_stopping() -> ApiError:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Return OpenAI's error object, which llama-server sends too."""
+    """Return OpenAI's error object, which llama-server uses too."""
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     if error.code == "context_length_exceeded" and error.exceeds is not None:
-        # Agents compact a conversation if they find this text of OpenAI's.
+        # Agents compact a conversation if the message contains OpenAI's wording.
         message = f"maximum context length is {error.exceeds[1]} tokens: {message}"
     return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def feature_disabled(what: str, flag: str) -> ApiError:
-    """Return the error of a route that the operator has not switched on."""
-    return ApiError(501, "not_supported", f"{what} is switched off; start the server with {flag}")
+    """Return the error of a route that is disabled in the settings."""
+    return ApiError(501, "not_supported", f"{what} is disabled; start the server with {flag}")
 
 
 def invalid_param(param: str, message: str) -> ApiError:
-    """Return a 400 that names a field."""
+    """Return a 400 error that names a field."""
     return ApiError(400, "invalid_request", f"{param}: {message}", param=param)
 
 
 def to_api_error(error: BaseException, params: Mapping[str, str] = _NO_NAMES) -> ApiError:
-    """Return the ApiError for an exception: the message of a rejection, no details of an internal error.
+    """Return the ApiError for an exception, without details of internal errors.
 
-    `params` maps fields of the engine to fields of the body, if the names differ.
+    `params` maps fields of the engine to fields of the body where the names differ.
     """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):
         field = error.field or ("prompt" if error.code == "context_length" else None)
         param = None if field is None else params.get(field, field)
-        is_made = error.code == "grammar" and param != field  # the client never saw the grammar
+        is_made = error.code == "grammar" and param != field  # the client does not know the grammar
         message = f"{param}: {error}" if is_made else str(error)
         if error.code == "busy":
             return ApiError(503, "busy", message, param=param, retry_after=_TAKEOVER)
@@ -155,13 +154,11 @@ def to_api_error(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
         return ApiError(503, "stage_lost", str(error), retry_after=_TAKEOVER)
     if isinstance(error, DeviceError):
         return device_failed(f"{error.fault}; try again later")
-    return ApiError(
-        500, "internal_error", "the server failed at this request; the log has the reason under its request id"
-    )
+    return ApiError(500, "internal_error", "internal server error; search the server's log for the request id")
 
 
 def release_frames(error: BaseException | None) -> None:
-    """Clear the finished frames of an error: a frame that refers to its error is a cycle, and would keep the body."""
+    """Clear the finished frames of an error to break reference cycles that would keep the body in memory."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

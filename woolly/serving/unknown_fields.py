@@ -1,8 +1,8 @@
-"""Unknown fields of a body: renamed, rejected or ignored.
+"""Handling of unknown body fields: rename, reject or ignore.
 
-A synonym of a known field is renamed. A field that would change the answer in
-another server is rejected, with the right name. All others have no effect, which the header x-woolly-ignored
-and the log report. A value of null, false or nothing asks for nothing, unless the name looks misspelt.
+Synonyms of known fields are renamed. Fields that would change the answer on other servers are rejected with the name to
+use instead. All others are ignored, and reported in the header x-woolly-ignored and the log. Null, false and empty
+values are dropped silently, unless the name looks like a typo.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-# Tokens that a model may think: llama-server's and vLLM's names.
+# Names of llama-server and vLLM for the token limit of reasoning.
 _BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
 
-# Names of vLLM, llama-server, Ollama, Hugging Face and Ole, and ours.
+# Synonyms used by vLLM, llama-server, Ollama, Hugging Face, Ole and this server.
 _RENAMED = {
     "repetition_penalty": "repeat_penalty",
     "n_predict": "max_tokens",
@@ -38,21 +38,21 @@ _RENAMED = {
 
 _STRUCTURES = ("structured_outputs", "guided_json")
 
-_CHATS = "it belongs to conversations: POST /v1/chat/completions"
-_BEAMS = "beams are not searched here; leave it out"
+_CHATS = "only chats support it; use POST /v1/chat/completions"
+_BEAMS = "beam search is not supported; remove it"
 
 
 _REJECTED = {
-    "structured_outputs": "{'json' | 'regex' | 'choice' | 'grammar': ...} was expected, with one of them",
+    "structured_outputs": "expected an object with one of: json, regex, choice, grammar",
     "format": "use response_format or json_schema",
-    "options": "send its fields beside the others, such as temperature, top_k or max_tokens",
-    "num_ctx": "the operator sets the context by --ctx-size; leave it out",
-    "system": "send a message of the role system",
-    "template": "the model's own template is used; leave it out",
-    "chat_template": "the operator sets the template by --chat-template; leave it out",
-    "images": "only text is supported; leave it out",
+    "options": "send its fields at the top level, such as temperature, top_k or max_tokens",
+    "num_ctx": "the context size is set by --ctx-size; remove it",
+    "system": "send a message with role system",
+    "template": "the model's own template is used; remove it",
+    "chat_template": "the template is set by --chat-template; remove it",
+    "images": "only text is supported; remove it",
     "input": "use messages, or prompt",
-    "instructions": "send a message of the role system",
+    "instructions": "send a message with role system",
     "enable_thinking": "use reasoning_effort, or send it in chat_template_kwargs",
     "thinking": "use reasoning_effort",
     "reasoning": "use reasoning_effort",
@@ -60,13 +60,13 @@ _REJECTED = {
     "use_beam_search": _BEAMS,
     "num_beams": _BEAMS,
     "length_penalty": _BEAMS,
-    "best_of": "the best of several answers is not chosen here; ask for them with n",
+    "best_of": "ranking answers is not supported; request several answers with n",
     "bad_words": "use logit_bias",
     "allowed_token_ids": "use logit_bias, or grammar",
-    "truncate_prompt_tokens": "prompts are not truncated; shorten it",
+    "truncate_prompt_tokens": "prompts are not truncated; shorten the prompt",
     "suffix": "use POST /v1/completions or /infill",
-    "lora": "llama-server's own routes take it; leave it out",
-    "adapter": "the operator opens adapters by --lora, and llama-server's own routes take their scales as lora",
+    "lora": "only llama-server's own routes support it; remove it",
+    "adapter": "adapters are loaded with --lora; set their scales with lora on llama-server's own routes",
     "prompt": "use messages, or POST /v1/completions",
     "messages": _CHATS,
     "tools": _CHATS,
@@ -80,12 +80,12 @@ _REJECTED = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Return True if a value is null, false or empty. 0 is a value: a temperature of 0 has a meaning."""
+    """Return True for null, false and empty values. 0 is not empty, because a temperature of 0 is meaningful."""
     return value is None or value is False or value in ("", [], {})
 
 
 def body_fields(annotation: Any) -> frozenset[str]:
-    """Return the names under which a body takes its fields; empty if the annotation is not a body."""
+    """Return the field names of a body, or an empty set if the annotation is not a body."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     found: set[str] = set()
     for kind in kinds:
@@ -95,10 +95,11 @@ def body_fields(annotation: Any) -> frozenset[str]:
 
 
 def resolve_unknown_fields(body: Any, problems: Sequence[Mapping[str, Any]], known: Collection[str]) -> bool:
-    """Rename or remove unknown fields of a body in place; return True if it should be validated again.
+    """Rename or remove unknown fields of a body in place; return True if the body should be validated again.
 
-    `problems` are pydantic's, `known` the names of the body's fields. ApiError 400 for a field that would change the
-    answer. Other problems come first: a client that leaves out `messages` is not helped by a word about `prompt`.
+    `problems` are pydantic's errors and `known` the body's field names. Raises ApiError 400 for fields that would
+    change the answer. If there are other problems, pydantic's errors are more helpful, so this function changes
+    nothing.
     """
     if not isinstance(body, dict) or any(problem["type"] != "extra_forbidden" for problem in problems):
         return False
@@ -122,8 +123,8 @@ def _resolve_one(body: dict[str, Any], name: str, known: Collection[str]) -> Non
         return
     if ours in known:
         if body.get(ours) not in (None, value):
-            raise invalid_param(name, f"it means the same as {ours}; send one of them")
-        if not (ours == "max_tokens" and isinstance(value, int) and value < 0):  # llama-server's word for no limit
+            raise invalid_param(name, f"a synonym of {ours}; send only one of them")
+        if not (ours == "max_tokens" and isinstance(value, int) and value < 0):  # -1 means no limit in llama-server
             body[ours] = value
     elif name in _REJECTED:
         raise invalid_param(name, _REJECTED[name])
@@ -132,9 +133,9 @@ def _resolve_one(body: dict[str, Any], name: str, known: Collection[str]) -> Non
 
 
 def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]:
-    """Return the one structure that vLLM's field asks for, under vLLM's older name for it.
+    """Convert vLLM's structured output field to the older name and the value of its only structure.
 
-    A schema may come as JSON text.
+    A schema may be a JSON string.
     """
     if name == "structured_outputs":
         given = {key: one for key, one in value.items() if not _is_empty(one)} if isinstance(value, dict) else {}
@@ -149,14 +150,14 @@ def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]
         try:
             value = json.loads(value)
         except ValueError:
-            raise invalid_param(name, "a JSON schema was expected, as an object or as its text") from None
+            raise invalid_param(name, "expected a JSON schema, as an object or a string") from None
     return name, value
 
 
 def _holders(body: dict[str, Any], place: Sequence[int | str]) -> Iterable[dict[str, Any]]:
-    """Yield the objects that have the field at a place; at a number, those of the whole list.
+    """Yield the objects with the field at a place; a list index selects all items of the list.
 
-    pydantic adds the name of a member of a union to the place, which is no key.
+    Union members that pydantic adds to the place are not keys, and are skipped.
     """
     found: list[Any] = [body]
     for part in place[:-1]:

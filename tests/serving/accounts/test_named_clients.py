@@ -65,7 +65,7 @@ def test_key_over_its_limit_gets_429_in_the_format_of_each_api(team):
             reply = ask(client, heads["anna"], path)
             assert reply.status_code == 429, (path, reply.text)
             assert 1 <= int(reply.headers["retry-after"]) <= 86_400
-            assert "the key anna has used its 1 requests of this day" in json.dumps(reply.json()), path
+            assert "the key anna has reached its limit of 1 requests per day" in json.dumps(reply.json()), path
         assert "error" in reply.json() or "detail" in reply.json()
         assert ask(client, heads["anna"], "/v1/messages").json()["error"]["type"] == "rate_limit_error"
         reply = ask(client, heads["ole"])

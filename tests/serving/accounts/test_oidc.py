@@ -73,7 +73,7 @@ def test_user_is_not_the_key_of_the_same_name(issuer):
     meter = UsageMeter()
     meter.admit(ole)
     meter.admit(key)
-    with pytest.raises(ApiError, match="the key ole has used its 1 requests"):
+    with pytest.raises(ApiError, match="the key ole has reached its limit of 1 requests"):
         meter.admit(key)
     assert nobody.name != ANYONE
 
@@ -113,14 +113,18 @@ def test_rotated_keys_are_fetched_again(issuer, site):
     ("address", "reply", "says"),
     [
         ("/keys", None, "cannot be fetched"),
-        ("/keys", {"keys": []}, "has no key that signs tokens"),
+        ("/keys", {"keys": []}, "has no signing key"),
         ("/keys", ["a", "list"], "cannot be fetched"),
-        ("/.well-known/openid-configuration", {"issuer": "x", "jwks_uri": "y"}, "it calls itself 'x'"),
+        (
+            "/.well-known/openid-configuration",
+            {"issuer": "x", "jwks_uri": "y"},
+            "its discovery document names the issuer 'x'",
+        ),
         ("/.well-known/openid-configuration", {"issuer": ISSUER, "jwks_uri": 1}, "cannot be fetched"),
         (
             "/.well-known/openid-configuration",
             {"issuer": ISSUER, "jwks_uri": "http://id.example.org/keys"},
-            "its jwks_uri is 'http://id.example.org/keys'; an address with https:// was expected",
+            "its jwks_uri is 'http://id.example.org/keys'; expected an address with https://",
         ),
     ],
 )
@@ -133,10 +137,10 @@ def test_issuer_without_keys_is_rejected(issuer, site, address, reply, says):
 
 def test_settings_that_admit_everyone_are_rejected():
     for given, says in (
-        ({"oidc_issuer": "http://id.example.org", "oidc_audience": "a"}, "https:// was expected"),
-        ({"oidc_issuer": ISSUER}, "given without oidc_audience"),
-        ({"oidc_issuer": ISSUER, "oidc_audience": "a", "oidc_admin": "admins"}, "CLAIM=VALUE was expected"),
-        ({"oidc_audience": "a"}, "given without oidc_issuer"),
+        ({"oidc_issuer": "http://id.example.org", "oidc_audience": "a"}, "expected an address with https://"),
+        ({"oidc_issuer": ISSUER}, "set without oidc_audience"),
+        ({"oidc_issuer": ISSUER, "oidc_audience": "a", "oidc_admin": "admins"}, "expected CLAIM=VALUE"),
+        ({"oidc_audience": "a"}, "set without oidc_issuer"),
     ):
         with pytest.raises(RequestError, match=says):
             Settings(**given)

@@ -56,7 +56,7 @@ def test_tokens_per_day_are_reset_at_midnight(quotas, clock):
     quotas.admit(who)  # one token is left: this answer may be as long as it likes
     quotas.charge(who, 500)
     error = refused(quotas, who)
-    assert "has used its 100 tokens of this day; it is free again at 2024-10-05T00:00:00Z" in error.message
+    assert "has reached its limit of 100 tokens per day; retry after 2024-10-05T00:00:00Z" in error.message
     assert error.retry_after == DAY // 2 and error.headers["Retry-After"] == str(DAY // 2)
     clock.now += DAY // 2
     quotas.admit(who)

@@ -111,9 +111,9 @@ def test_invalid_arguments_give_a_one_line_error(file, tmp_path):
         UsageLedger(tmp_path / "text")
     filled(file)
     for wrong in (("keys",), ("key", "key"), ("key; DROP TABLE usage",)):
-        with pytest.raises(RequestError, match="some of key, model, day were expected"):
+        with pytest.raises(RequestError, match="expected some of key, model, day"):
             read_usage(file, wrong)
-    with pytest.raises(RequestError, match="since is 'yesterday'; a day such as"):
+    with pytest.raises(RequestError, match="since is 'yesterday'; expected a day such as"):
         read_usage(file, (), since="yesterday")
     with pytest.raises(RequestError, match="there is no usage in"):
         woolly("usage", "--usage-file", tmp_path / "none")

@@ -164,7 +164,7 @@ def test_damaged_table_gives_a_one_line_error(written, tmp_path, tiny_model):
     whole = source.read_bytes()
     for damaged in (whole[:-20], b"no table", whole[:4] + bytes(60) + whole[64:]):
         source.write_bytes(damaged)
-        with pytest.raises(RequestError, match=r"in\.parquet cannot be read as a table \([^\n]+\)$"):
+        with pytest.raises(RequestError, match=r"cannot read .*in\.parquet as Parquet: [^\n]+$"):
             run(source, tmp_path / "out.jsonl", tiny_model)
     assert not (tmp_path / "out.jsonl").exists() and not list(tmp_path.glob("*.writing"))
 
@@ -229,7 +229,7 @@ def test_unusable_names_are_rejected(written, tmp_path, tiny_model):
     source = written(rows(1))
     for given, named in (
         (("in.txt", "out.jsonl"), "ends in"),
-        (("none.jsonl", "out.jsonl"), "not there"),
+        (("none.jsonl", "out.jsonl"), "does not exist"),
         ((source, "nowhere/out.jsonl"), "not a folder"),
         ((source, source), "both"),
         ((source, "out.jsonl", "--errors", source), "IN and --errors are both"),
@@ -251,7 +251,7 @@ def test_file_that_is_not_a_journal_is_unchanged(tmp_path):
     path = tmp_path / "out.jsonl.part"
     for foreign in (b"notes of mine\n", b"no line", b"00000000 {}\n"):
         path.write_bytes(foreign)
-        with pytest.raises(RequestError, match=r"out\.jsonl\.part has something else"):
+        with pytest.raises(RequestError, match=r"out\.jsonl\.part is not a batch journal"):
             Journal(path)
         assert path.read_bytes() == foreign and not list(tmp_path.glob("*.lock"))
     for torn in (b"", b"00ab", b'12345678 [0,"ke', bytes(4096)):
@@ -290,5 +290,5 @@ def test_lock_file_removed_by_its_owner_is_not_the_lock(tmp_path, monkeypatch):
     "value", [None, 5, {}, {"body": 1}, {"method": "GET", "body": {}}, {"custom_id": "", "prompt": "x"}]
 )
 def test_invalid_row_error_says_what_was_expected(value):
-    with pytest.raises(ApiError, match="expected"):
+    with pytest.raises(ApiError, match=r"expected|add one of them"):
         read_row(0, value)

@@ -10,7 +10,7 @@ from woolly.serving.errors import ApiError
 
 def test_all_bytes_on_disk_count(tmp_path, monkeypatch):
     store = BatchStore(tmp_path, 20_000)
-    with pytest.raises(ApiError, match="of 20000 are taken") as refused:
+    with pytest.raises(ApiError, match="of 20000 bytes are used") as refused:
         for _ in range(1000):
             store.add_file("me", "rows.jsonl", "batch", b"")  # no content, but an object each
     assert refused.value.status == 413
@@ -25,7 +25,7 @@ def test_all_bytes_on_disk_count(tmp_path, monkeypatch):
     batch = {"id": store.new_id("batch"), "status": "in_progress", "created_at": 0, "owner": "me"}
     store.save(batch)
     store.journal(batch["id"]).write_bytes(bytes(999_000))
-    with pytest.raises(ApiError, match="are taken"):
+    with pytest.raises(ApiError, match="are used"):
         store.add_batch({**batch, "id": store.new_id("batch"), "input_file_id": file["id"]})
 
 
@@ -53,7 +53,7 @@ def test_damaged_object_is_missing(tmp_path):
 
 def test_upload_without_metadata_leaves_nothing(tmp_path, monkeypatch):
     def full(store, found):
-        raise ApiError(507, "not_stored", "the server could not store this: No space left on device")
+        raise ApiError(507, "not_stored", "the server could not write to disk: No space left on device")
 
     monkeypatch.setattr(BatchStore, "save", full)
     with pytest.raises(ApiError, match="No space"):

@@ -64,7 +64,7 @@ def test_failed_status_write_is_retried(app, monkeypatch):  # noqa: F811
     def full(store, found):
         if found["object"] == "batch" and found["status"] != "validating" and n_left[0]:
             n_left[0] -= 1
-            raise ApiError(507, "not_stored", "the server could not store this: No space left on device")
+            raise ApiError(507, "not_stored", "the server could not write to disk: No space left on device")
         plain(store, found)
 
     monkeypatch.setattr(BatchStore, "save", full)
@@ -350,7 +350,7 @@ def test_batch_ends_before_it_exceeds_the_limit_of_its_owner(app):  # noqa: F811
     with app(max_files=str(most)) as client:
         folder = client.app.state.batches.store.folder
         batch = ended(client, create(client, rows(100)).json()["id"])
-        assert batch["status"] == "failed" and f"of {most} are taken" in batch["errors"]["data"][0]["message"]
+        assert batch["status"] == "failed" and f"of {most} bytes are used" in batch["errors"]["data"][0]["message"]
         n_answers = len(content(client, batch))
         assert 0 < n_answers < 100 and batch["request_counts"]["completed"] == n_answers
         check_clean(client)

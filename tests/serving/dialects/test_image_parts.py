@@ -133,7 +133,7 @@ def test_files_stored_elsewhere_are_rejected_by_name():
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": 3}])])
-    for name, said in (("file_id", "files are not kept"), ("file_url", r"an http\(s\) address was expected")):
+    for name, said in (("file_id", "files are not kept"), ("file_url", r"expected an http\(s\) address")):
         with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: {said}"):
             read_items([{"role": "user", "content": [{"type": "input_file", name: "x"}]}])
     with pytest.raises(ApiError, match="a file belongs into a message of the user"):

@@ -193,10 +193,10 @@ def test_invalid_certificate_gives_a_one_line_error(files, tmp_path, monkeypatch
         with pytest.raises(RequestError, match=says):
             Certificate(cert, key)
     for settings, says in (
-        ({"tls": "on"}, "tls is 'on'; auto was expected"),
-        ({"tls_cert": cert}, "tls_cert is given without tls_key"),
-        ({"tls_key": key}, "tls_key is given without tls_cert"),
-        ({"tls": "auto", "tls_cert": cert, "tls_key": key}, "given together"),
+        ({"tls": "on"}, "tls is 'on'; expected auto"),
+        ({"tls_cert": cert}, "tls_cert is set without tls_key"),
+        ({"tls_key": key}, "tls_key is set without tls_cert"),
+        ({"tls": "auto", "tls_cert": cert, "tls_key": key}, "cannot be combined"),
     ):
         with pytest.raises(RequestError, match=says):
             Settings(**settings)

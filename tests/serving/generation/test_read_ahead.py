@@ -74,7 +74,7 @@ def test_disabled_prefill_is_rejected_with_a_message(app_with):
     with app_with(read_ahead=False) as client:
         reply = client.post(PATH, json=body())
         assert reply.status_code == 501
-        message = "reading ahead is switched off; start the server with --read-ahead"
+        message = "reading ahead is disabled; start the server with --read-ahead"
         assert reply.json()["error"]["message"] == message
         assert client.get("/props?model=tiny").json()["read_ahead"] is False
 
@@ -266,7 +266,9 @@ def test_prefill_needs_a_key_and_counts_no_request(app_with, tmp_path):
             assert client.post(PATH, json=body()).json()["state"] == "read"
         assert answer(client)[1] > 200
         reply = client.post(PATH, json=body())  # two answers are all that the key has
-        assert reply.status_code == 429 and "the key anna has used its 2 requests" in json.dumps(reply.json())
+        assert reply.status_code == 429 and "the key anna has reached its limit of 2 requests" in json.dumps(
+            reply.json()
+        )
 
 
 def test_prefilled_tokens_count_and_a_limit_ends_prefill(app_with, tmp_path):
@@ -281,7 +283,9 @@ def test_prefilled_tokens_count_and_a_limit_ends_prefill(app_with, tmp_path):
         assert (first.json()["state"], first.json()["read_tokens"]) == ("limit", 128)
         assert first.headers["x-ratelimit-remaining-tokens"] == "0"
         again = client.post(PATH, json=body(LONG), headers=anna)
-        assert again.status_code == 429 and "the key anna has used its 100 tokens" in json.dumps(again.json())
+        assert again.status_code == 429 and "the key anna has reached its limit of 100 tokens" in json.dumps(
+            again.json()
+        )
 
 
 def test_prefill_does_not_use_the_rate_of_requests(app_with):

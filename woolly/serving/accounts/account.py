@@ -1,4 +1,4 @@
-"""Account: name, limits and permitted models of one key."""
+"""Name, limits and permitted models of an API key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Maximum requests and tokens of a key; None: no limit. Days begin at midnight UTC."""
+    """Maximum requests and tokens of a key; None means no limit. Days begin at midnight UTC."""
 
     requests_per_minute: int | None = None
     requests_per_day: int | None = None
@@ -19,7 +19,7 @@ class KeyLimits:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of the limits, as the file of keys has them."""
+        """Return the names of the limits, as used in the keys file."""
         return tuple(field.name for field in fields(cls))
 
 
@@ -28,13 +28,13 @@ NO_LIMITS = KeyLimits()
 
 @dataclass(frozen=True)
 class Account:
-    """A key without its secret."""
+    """An API key without its secret."""
 
-    name: str  # in the log and in the usage
-    owner: str  # owner of its sessions, files and prefixes; stable across restarts
-    is_admin: bool = False  # whether it may load, configure and unload models
+    name: str  # name in the log and the usage
+    owner: str  # owner of sessions, files and cached prefixes; stable across restarts
+    is_admin: bool = False  # True if the key may load, configure and unload models
     limits: KeyLimits = NO_LIMITS
-    models: tuple[str, ...] = ()  # names that it may use, with * and ?; empty: all
+    models: tuple[str, ...] = ()  # names of permitted models, with the wildcards * and ?; empty: all models
 
     def allows(self, names: Iterable[str]) -> bool:
         """Return True if the account may use a model with these names."""
@@ -44,11 +44,11 @@ class Account:
         return any(fnmatchcase(name, pattern.lower()) for pattern in self.models for name in known)
 
 
-# The account of the current task's request; None without keys, and outside of requests.
+# Account of the current request; None without keys and outside of requests.
 current_account: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)
 
 
 def is_model_allowed(names: Iterable[str]) -> bool:
-    """Return True if the account of the request may use a model with these names."""
+    """Return True if the current request's account may use a model with these names."""
     account = current_account.get()
     return account is None or account.allows(names)

@@ -1,16 +1,16 @@
-"""The keys file: named keys with their limits, in TOML, without the keys themselves.
+"""Keys file: named keys with their limits, as TOML. It has only hashes of the keys.
 
     [keys.anna]
-    hash = "sha256:9f86d081..."         # `woolly keys add anna` writes it, and prints the key once
-    admin = true                        # may load, configure and unload models, and sees everyone's usage
+    hash = "sha256:9f86d081..."         # written by `woolly keys add anna`, which prints the key once
+    admin = true                        # may load, configure and unload models, and see the usage of all keys
     requests_per_minute = 60
     requests_per_day = 5000
     tokens_per_minute = 20000
     tokens_per_day = 2000000
-    models = ["qwen3:4b", "team-*"]     # all models, if it is not there
+    models = ["qwen3:4b", "team-*"]     # default: all models
 
-A key is 256 random bits, so that one round of SHA-256 keeps it safe: it cannot be guessed. A slow hash such as
-scrypt would protect keys chosen by people, which the file does not accept, and would slow down each request.
+A key has 256 random bits and cannot be guessed, so one round of SHA-256 is enough. A slow hash such as scrypt would
+protect passwords, which the file does not support, and would slow down each request.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _FIELDS = ("hash", "admin", *KeyLimits.names(), "models")
 
 @dataclass(frozen=True)
 class NamedKey:
-    """One table of the file: an account, and the SHA-256 of its key."""
+    """One table of the file: an account and the SHA-256 of its key."""
 
     account: Account
     digest: bytes
 
 
 def default_file() -> Path:
-    """Return the file that `woolly keys` writes unless another one is named."""
+    """Return the default keys file of `woolly keys`."""
     from woolly.store import models_folder
 
     return models_folder().parent / "keys.toml"
@@ -59,7 +59,7 @@ def hash_key(key: str) -> bytes:
 
 
 def read_keys(path: Path) -> tuple[NamedKey, ...]:
-    """Return the keys of a file. RequestError if it cannot be read or is invalid."""
+    """Return the keys of a file. RequestError if the file cannot be read or is invalid."""
     content = _parsed(path, _text_of(path))
     tables = content.get(TABLE, {})
     if not isinstance(tables, dict):
@@ -69,7 +69,7 @@ def read_keys(path: Path) -> tuple[NamedKey, ...]:
         twin = next(one for one in keys if one.digest == key.digest)
         if twin is not key:
             raise RequestError(
-                f"{path}: {twin.account.name} and {key.account.name} have the same key; give each its own"
+                f"{path}: {twin.account.name} and {key.account.name} have the same key; use a different key for each"
             )
     return keys
 
@@ -78,19 +78,21 @@ def _key_of(path: Path, name: str, table: Any) -> NamedKey:
     where = f"{path}: [{TABLE}.{name}]"
     if not _NAME.fullmatch(name):
         raise RequestError(
-            f"{where}: a name has at most 64 letters, digits, - and _, and begins with none of these two"
+            f"{where}: a name has at most 64 letters, digits, - and _, and begins with a letter or digit"
         )
     if not isinstance(table, dict):
         raise RequestError(f"{where} is not a table")
     unknown = sorted(set(table) - set(_FIELDS))
     if unknown:
-        raise RequestError(f"{where} has {unknown[0]}, which is not known; known: {', '.join(_FIELDS)}")
+        raise RequestError(f"unknown field {unknown[0]} in {where}; expected one of: {', '.join(_FIELDS)}")
     found = _HASH.fullmatch(table["hash"]) if isinstance(table.get("hash"), str) else None
     if found is None:
-        raise RequestError(f"{where}: hash is not sha256: with 64 hexadecimal digits; `woolly keys add` writes one")
+        raise RequestError(
+            f"{where}: hash must be sha256: with 64 hexadecimal digits; create it with `woolly keys add`"
+        )
     is_admin = table.get("admin", False)
     if not isinstance(is_admin, bool):
-        raise RequestError(f"{where}: admin is {is_admin!r}; true or false was expected")
+        raise RequestError(f"{where}: admin is {is_admin!r}; expected true or false")
     limits = {limit: _limit(where, limit, table[limit]) for limit in KeyLimits.names() if limit in table}
     account = Account(name, f"name:{name}", is_admin, KeyLimits(**limits), _models(where, table.get("models")))
     return NamedKey(account, bytes.fromhex(found[1]))
@@ -98,7 +100,7 @@ def _key_of(path: Path, name: str, table: Any) -> NamedKey:
 
 def _limit(where: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"{where}: {name} is {value!r}; a whole number of at least 1 was expected")
+        raise RequestError(f"{where}: {name} is {value!r}; expected an integer of at least 1")
     return value
 
 
@@ -106,16 +108,16 @@ def _models(where: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
-        raise RequestError(f"{where}: models is {value!r}; a list of names was expected, such as ['smollm2', 'team-*']")
+        raise RequestError(f"{where}: models is {value!r}; expected a list of names, such as ['smollm2', 'team-*']")
     return tuple(value)
 
 
 def add_key(
     path: Path, name: str, *, is_admin: bool = False, limits: Mapping[str, int], models: tuple[str, ...] = ()
 ) -> str:
-    """Add a key to the file, created if necessary; return the key, which is stored nowhere.
+    """Add a key to the file, creating the file if necessary, and return the key, which is not stored.
 
-    RequestError if the name is taken or invalid, or the file is invalid.
+    Raises RequestError if the name is taken or invalid, or the file is invalid.
     """
     key = f"sk-woolly-{secrets.token_urlsafe(32)}"
     table: dict[str, Any] = {"hash": f"sha256:{hash_key(key).hex()}", **({"admin": True} if is_admin else {})}
@@ -126,16 +128,14 @@ def add_key(
         text = _text_of(path) if path.exists() else ""
         content = _parsed(path, text)
         if path.exists():
-            read_keys(path)  # a file with another error is not extended
+            read_keys(path)  # reject a file with other errors
         if name in content.get(TABLE, {}):
-            raise RequestError(f"{path} has a key named {name!r}; remove it first, or take another name")
+            raise RequestError(f"{path} already has a key named {name!r}; remove it first, or choose another name")
         lines = [f"[{TABLE}.{name}]", *(f"{field} = {_toml(value)}" for field, value in table.items())]
         longer = (f"{text.rstrip()}\n\n" if text.strip() else "") + "\n".join(lines) + "\n"
         content[TABLE] = {**content.get(TABLE, {}), name: table}
         if not _says(longer, content):
-            raise RequestError(
-                f"{path} is written in a way that only a person can change; add [{TABLE}.{name}] by hand"
-            )
+            raise RequestError(f"cannot edit the format of {path}; add [{TABLE}.{name}] manually")
         _replace(path, longer)
     return key
 
@@ -143,23 +143,23 @@ def add_key(
 def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file. RequestError if there is no key with this name."""
     if not path.exists():
-        raise RequestError(f"{path} does not exist; `woolly keys add` makes it")
+        raise RequestError(f"{path} does not exist; create it with `woolly keys add`")
     with file_lock(path.with_suffix(".lock"), lambda: None):
         text = _text_of(path)
         wanted = _parsed(path, text)
         if wanted.get(TABLE, {}).pop(name, None) is None:
-            raise RequestError(f"{path} has no key named {name!r}; `woolly keys list` shows those that there are")
+            raise RequestError(f"{path} has no key named {name!r}; see `woolly keys list`")
         left = _without(text, name)
         if not _says(left, wanted):
-            raise RequestError(f"{path} is written in a way that only a person can change; remove {name} by hand")
+            raise RequestError(f"cannot edit the format of {path}; remove {name} manually")
         _replace(path, left)
 
 
 def _without(text: str, name: str) -> str:
-    """Return the text without the table of a key: its header, and all lines up to the next header."""
+    """Return the text without the table of a key: its header and all lines up to the next header."""
     kept: list[str] = []
     is_inside = False
-    for line in text.split("\n"):  # splitlines would also split within a text that has U+2028
+    for line in text.split("\n"):  # splitlines would also split at U+2028 within a string
         if line.lstrip().startswith("["):
             is_inside = line.partition("#")[0].strip() == f"[{TABLE}.{name}]"
         if not is_inside:
@@ -168,7 +168,7 @@ def _without(text: str, name: str) -> str:
 
 
 def _says(text: str, content: Mapping[str, Any]) -> bool:
-    """Return True if the text is TOML with this content, in all its tables; an empty table counts as missing."""
+    """Return True if the text is TOML with exactly this content; an empty keys table equals a missing one."""
     try:
         found = _parsed(Path(), text)
     except RequestError:
@@ -181,8 +181,8 @@ def _without_empty(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically. An existing file keeps its mode and owner; a new one is private."""
-    target = path.resolve()  # a link stays a link
+    """Replace the file atomically. An existing file keeps its mode and owner; a new file is private."""
+    target = path.resolve()  # keep symbolic links
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as other:
         other.write(text)
         other.flush()
@@ -190,7 +190,7 @@ def _replace(path: Path, text: str) -> None:
     if target.exists():
         before = target.stat()
         if sys.platform != "win32":
-            # With sudo, the server that runs as another user could not read its own file any more.
+            # If root runs the command, the file must stay readable for the server's user.
             with contextlib.suppress(OSError):
                 os.chown(other.name, before.st_uid, before.st_gid)
         Path(other.name).chmod(before.st_mode & 0o777)
@@ -204,7 +204,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, int):
         return str(value)
-    # JSON's escapes are TOML's, except for characters beyond 16 bits; DEL has no escape in JSON.
+    # JSON's escapes are valid TOML except for surrogate pairs; JSON does not escape DEL.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,7 +1,7 @@
-"""OIDC: bearer tokens issued by another server, such as Keycloak, Entra or Dex. There are no login pages.
+"""Verifies bearer tokens of an OIDC issuer, such as Keycloak, Entra or Dex. There are no login pages.
 
-The keys of the issuer are fetched before the port is open, every hour, and when a token names an unknown key;
-never while a request waits.
+The issuer's keys are fetched before the port is open, every hour, and after a token with an unknown key. No request
+waits for them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
 from woolly.serving.observability.logs import log
 
-OIDC_OWNER = "oidc:"  # prefix of a user's name and owner id; names of keys have no colon
+OIDC_OWNER = "oidc:"  # prefix of the names and owner ids of OIDC users; names of keys have no colon
 
-# Signed with a key that the issuer alone has. HMAC is not here: a server that checks such a token could issue one.
+# Asymmetric algorithms only. With HMAC, this server could issue tokens itself.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _DISCOVERY = "/.well-known/openid-configuration"
 _SECONDS = 10.0  # for one reply of the issuer
@@ -32,22 +32,22 @@ _MAX_BYTES = 1 << 20
 _MAX_TOKEN_LENGTH = 16_384
 _MAX_NAME_LENGTH = 200
 _HOUR, _MINUTE, _LOOK = 3600.0, 60.0, 5.0
-_LEEWAY = 30  # seconds that two clocks may differ
+_LEEWAY = 30  # tolerated clock difference in seconds
 
 
 def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
-    """RequestError for invalid issuer settings, or if the package that checks signatures is missing."""
+    """Raise RequestError for invalid issuer settings, or if the package cryptography is missing."""
     if not _is_safe(issuer):
-        raise RequestError(f"oidc_issuer is {issuer!r}; an address with https:// was expected", field="oidc_issuer")
+        raise RequestError(f"oidc_issuer is {issuer!r}; expected an address with https://", field="oidc_issuer")
     if not audience:
         raise RequestError(
-            "oidc_issuer is given without oidc_audience, so that tokens of other services would do; give both",
+            "oidc_issuer is set without oidc_audience, which would accept tokens of other services; set both",
             field="oidc_issuer",
             names=("oidc_audience",),
         )
     if admin is not None and not all(admin.partition("=")[::2]):
         raise RequestError(
-            f"oidc_admin is {admin!r}; CLAIM=VALUE was expected, such as groups=llm-admins", field="oidc_admin"
+            f"oidc_admin is {admin!r}; expected CLAIM=VALUE, such as groups=llm-admins", field="oidc_admin"
         )
     try:
         import cryptography  # noqa: F401
@@ -58,42 +58,42 @@ def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
 
 
 def _is_safe(url: str) -> bool:
-    """Return True if the reply of the address cannot be tampered with on the network."""
+    """Return True if replies cannot be tampered with on the network."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     return parts.scheme == "https" or (parts.scheme == "http" and is_local)
 
 
 def _fetch(url: str) -> Any:
-    """Return the JSON at an address. OSError or ValueError on failure."""
+    """Return the JSON at a URL. Raises OSError or ValueError on failure."""
     with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
         return json.loads(reply.read(_MAX_BYTES))
 
 
 class Issuer:
-    """Checks tokens by the issuer's keys. Belongs to the event loop's thread, but for `refresh`."""
+    """Verifies tokens with the issuer's keys. Use it only on the event loop thread, except `refresh`."""
 
     def __init__(
         self, issuer: str, audience: str, admin: str | None = None, fetch: Callable[[str], Any] = _fetch
     ) -> None:
-        """`admin` is CLAIM=VALUE: users with it may load models and see everyone's usage."""
+        """`admin` is CLAIM=VALUE; users with this claim may load models and see the usage of all keys."""
         self._issuer = issuer
         self._audience = audience
         self._admin = None if admin is None else (admin.partition("=")[0], admin.partition("=")[2])
         self._fetch = fetch
         self._keys: Mapping[str, jwt.PyJWK] = {}
-        self._is_missing = False  # a token has named an unknown key
+        self._is_missing = False  # True if a token had an unknown key
         self._fetched = 0.0
 
     def refresh(self) -> None:
-        """Fetches the issuer's keys. RequestError if that fails; the earlier keys stay then."""
+        """Fetch the issuer's keys. On failure, raises RequestError and leaves the current keys unchanged."""
         self._is_missing, self._fetched = False, time.monotonic()
         try:
             about = self._fetch(self._issuer.rstrip("/") + _DISCOVERY)
             if about["issuer"] != self._issuer:
-                raise ValueError(f"it calls itself {about['issuer']!r}")
+                raise ValueError(f"its discovery document names the issuer {about['issuer']!r}")
             if not _is_safe(about["jwks_uri"]):
-                raise ValueError(f"its jwks_uri is {about['jwks_uri']!r}; an address with https:// was expected")
+                raise ValueError(f"its jwks_uri is {about['jwks_uri']!r}; expected an address with https://")
             found = self._fetch(about["jwks_uri"])["keys"]
             keys = {one["kid"]: key for one in found if _can_sign(one) and (key := _key_of(one)) is not None}
         except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -102,11 +102,11 @@ class Issuer:
                 f"the keys of oidc_issuer {self._issuer} cannot be fetched: {reason}", field="oidc_issuer"
             ) from None
         if not keys:
-            raise RequestError(f"oidc_issuer {self._issuer} has no key that signs tokens", field="oidc_issuer")
+            raise RequestError(f"oidc_issuer {self._issuer} has no signing key", field="oidc_issuer")
         self._keys = keys
 
     async def run(self) -> None:
-        """Fetches keys again every hour, and once a minute at most if one is missing, until it is cancelled."""
+        """Refresh the keys every hour, or once a minute while a key is missing, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK)
             age = time.monotonic() - self._fetched
@@ -115,18 +115,18 @@ class Issuer:
                     await asyncio.to_thread(self.refresh)
                 except RequestError as error:
                     log.warning("keys not fetched", extra={"reason": str(error)})
-                except Exception as error:  # an unexpected reply must not end the refreshing
+                except Exception as error:  # an unexpected reply must not stop the refresh task
                     log.error("keys not fetched", exc_info=error)
 
     def identify(self, token: str) -> Account | None:
-        """Return the account of a token's user; None unless the token is valid now and issued for this server."""
+        """Return the account of a token's user, or None if the token is invalid."""
         claims = self._claims(token)
         if claims is None:
             return None
         user = claims["sub"]
         if not isinstance(user, str) or not 0 < len(user) <= _MAX_NAME_LENGTH or not user.isprintable() or " " in user:
             return None
-        # The name has the prefix too, so that a user and a key with the same name have separate usage.
+        # The prefix separates the usage of a user and a key with the same name.
         return Account(f"{OIDC_OWNER}{user}", f"{OIDC_OWNER}{user}", self._is_admin(claims))
 
     def _claims(self, token: str) -> dict[str, Any] | None:
@@ -159,11 +159,11 @@ class Issuer:
 
 
 def _key_of(key: dict[str, Any]) -> jwt.PyJWK | None:
-    """Return a published key; None for an unsupported kind, which does not affect other keys."""
+    """Return a published key, or None if its type is not supported."""
     try:
         return jwt.PyJWK(key)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        log.warning("a key of oidc_issuer is not used", extra={"kid": key["kid"], "reason": str(error)})
+        log.warning("an unsupported key of oidc_issuer is ignored", extra={"kid": key["kid"], "reason": str(error)})
         return None
 
 

@@ -1,4 +1,4 @@
-"""Quotas: usage of each account in the current windows."""
+"""Usage of each account in the current time windows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SECONDS = {"minute": 60, "day": 86_400}
 
 @dataclass(frozen=True)
 class _Standing:
-    """One limit of an account at this moment."""
+    """Current state of one limit of an account."""
 
     what: str  # requests or tokens
     window: str  # minute or day
     most: int
     used: int
-    ends: float  # when the window ends, in seconds since 1970
+    ends: float  # end of the window, in seconds since 1970
 
     @property
     def left(self) -> int:
@@ -30,10 +30,10 @@ class _Standing:
 
 
 class Quotas:
-    """Counters in fixed windows of a minute and of a day (UTC), the same for all accounts. Event loop thread only.
+    """Request and token counters per account, in fixed windows of a minute and a day (UTC).
 
-    An account with tokens left may begin an answer and gets all of it: the length of an answer is known at its end.
-    With a token bucket, no client could know when a day's tokens are available again.
+    Use it only on the event loop thread. An account with tokens left may finish an answer of any length, because the
+    length is known only at the end. A token bucket could not tell clients when the tokens of a day are available again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -41,11 +41,11 @@ class Quotas:
         self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # (name, kind, window): (window number, count)
 
     def has_left(self, account: Account | None) -> bool:
-        """Return True if no limit of the account is reached."""
+        """Return True if the account has reached none of its limits."""
         return account is None or all(one.left for one in self._standings(account))
 
     def check(self, account: Account | None) -> None:
-        """ApiError 429 with the time at which the account may ask again, if a limit is reached."""
+        """Raise ApiError 429 with the time at which the account may retry if a limit is reached."""
         if account is None:
             return
         spent = [one for one in self._standings(account) if one.left == 0]
@@ -55,30 +55,30 @@ class Quotas:
             raise ApiError(
                 429,
                 "rate_limit_exceeded",
-                f"the key {account.name} has used its {last.most} {last.what} of this {last.window};"
-                f" it is free again at {free}",
+                f"the key {account.name} has reached its limit of {last.most} {last.what} per {last.window};"
+                f" retry after {free}",
                 retry_after=float(ceil(last.ends - self._clock())),
             )
 
     def admit(self, account: Account | None) -> None:
-        """Counts a request, unless a limit of the account is reached (`check`)."""
+        """Check the limits and count a request."""
         self.check(account)
         if account is not None:
             self._add(account.name, "requests", 1)
 
     def charge(self, account: Account | None, n_tokens: int) -> None:
-        """Counts the tokens of a prompt and its answers."""
+        """Count the tokens of a prompt and its answers."""
         if account is not None:
             self._add(account.name, "tokens", n_tokens)
 
     def restore(self, name: str, n_requests: int, n_tokens: int) -> None:
-        """Set the usage of an account today, as counted by an earlier process."""
+        """Set today's usage of an account, as counted by an earlier process."""
         number = int(self._clock()) // _SECONDS["day"]
         self._used[name, "requests", "day"] = (number, n_requests)
         self._used[name, "tokens", "day"] = (number, n_tokens)
 
     def headers(self, account: Account) -> Iterator[tuple[bytes, bytes]]:
-        """Yield OpenAI's headers: for requests and for tokens, the limit that has the least left."""
+        """Yield OpenAI's rate limit headers, for requests and for tokens, of the limit with the fewest left."""
         for what in ("requests", "tokens"):
             standings = [one for one in self._standings(account) if one.what == what]
             if standings:
@@ -106,7 +106,7 @@ class Quotas:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as OpenAI's headers have it, such as 59s or 7h3m1s."""
+    """Format a duration as in OpenAI's headers, such as 59s or 7h3m1s."""
     minutes, rest = divmod(max(1, ceil(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{rest}s"

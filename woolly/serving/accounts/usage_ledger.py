@@ -1,7 +1,6 @@
-"""UsageLedger: usage of models by key and day, in a SQLite file.
+"""Usage by day, key and model, in a SQLite file.
 
-One row for each day (UTC), key and model has sums, so that a year of a team is some thousand rows. Texts are never
-written.
+The file has one row per day (UTC), key and model, so a year of a team is a few thousand rows. It stores no texts.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from woolly.errors import RequestError
 from woolly.serving.observability.logs import log
 
 GROUPS = ("key", "model", "day")  # columns to group usage by
-_EVERY = 2.0  # seconds between two writes: usage lost if the process is killed
-_WAIT = 10.0  # seconds for another process that writes
+_EVERY = 2.0  # seconds between writes, and of usage lost if the process is killed
+_WAIT = 10.0  # seconds to wait for another process that writes
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS usage (
@@ -36,7 +35,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 @dataclass(frozen=True)
 class KeyUsage:
-    """Requests, and tokens of their prompts and answers; cached tokens are included in prompt tokens."""
+    """Number of requests and of their prompt and completion tokens. Prompt tokens include cached tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -45,7 +44,7 @@ class KeyUsage:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens that count for a limit."""
+        """Return the tokens that count toward limits."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: KeyUsage) -> KeyUsage:
@@ -59,10 +58,10 @@ _ADD = f"INSERT INTO usage VALUES (?, ?, ?, {', '.join('?' for _ in _SUMS)}) ON 
 
 
 class UsageLedger:
-    """Collects usage on the event loop's thread, and writes it on another thread every two seconds and at the end."""
+    """Collects usage on the event loop thread, and writes it on another thread every two seconds and at the end."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """RequestError if the file cannot be opened or is not a usage file."""
+        """Raise RequestError if the file cannot be opened or is not a usage file."""
         self._path = path
         self._clock = clock
         self._pending: dict[tuple[str, str, str], KeyUsage] = {}
@@ -84,19 +83,19 @@ class UsageLedger:
 
     @property
     def day(self) -> str:
-        """Return the present day, in UTC."""
+        """Return the current day in UTC."""
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
 
     async def run(self) -> None:
-        """Write new usage repeatedly, until cancelled."""
+        """Write new usage regularly, until cancelled."""
         while True:
             await asyncio.sleep(_EVERY)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write new usage, after a write in progress; a failed write is retried with the next one.
+        """Write new usage after any write in progress; failed writes are retried by the next flush.
 
-        If the caller is cancelled, its write continues: the next flush waits for it, and writes its rows if it fails.
+        A write continues if the caller is cancelled.
         """
         await asyncio.shield(asyncio.ensure_future(self._flush()))
 
@@ -141,18 +140,18 @@ def read_usage(
     since: str | None = None,
     until: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return usage summed by some of GROUPS, between two days, inclusive. RequestError for an unknown group.
+    """Return usage between two days (inclusive), summed by some of GROUPS. RequestError for an unknown group.
 
     The file may belong to a running server.
     """
     wrong = [group for group in by if group not in GROUPS]
     if wrong or len(set(by)) < len(by):
-        raise RequestError(f"by is {','.join(by)}; some of {', '.join(GROUPS)} were expected, each once", field="by")
+        raise RequestError(f"by is {','.join(by)}; expected some of {', '.join(GROUPS)}, each once", field="by")
     for name, day in (("since", since), ("until", until)):
         if day is not None and not _is_day(day):
-            raise RequestError(f"{name} is {day!r}; a day such as 2026-11-30 was expected", field=name)
+            raise RequestError(f"{name} is {day!r}; expected a day such as 2026-11-30", field=name)
     columns = ", ".join((*by, *(f"SUM({name})" for name in _SUMS)))
-    # Groups are names of GROUPS; values are bound.
+    # Column names come from GROUPS; values are bound.
     query = f"SELECT {columns} FROM usage WHERE key = coalesce(?, key) AND day >= ? AND day <= ?"
     if by:
         query += f" GROUP BY {', '.join(by)} ORDER BY {', '.join(by)}"
@@ -160,7 +159,7 @@ def read_usage(
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_WAIT)) as database:
             rows = database.execute(query, (key, since or "", until or "9999")).fetchall()
     except sqlite3.Error as error:
-        raise RequestError(f"the usage in {path} cannot be read: {error}") from None
+        raise RequestError(f"cannot read the usage file {path}: {error}") from None
     names = (*by, *_SUMS)
     return [dict(zip(names, row, strict=True)) for row in rows if row[-1] is not None]
 

@@ -1,4 +1,4 @@
-"""UsageMeter: counts the usage of each account, for its limits and for the ledger."""
+"""Counts the usage of each account, for its limits and the usage ledger."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from woolly.serving.accounts.account import Account
 from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.accounts.usage_ledger import KeyUsage, UsageLedger
 
-ANYONE = "-"  # key of requests without a key
+ANYONE = "-"  # key name of requests without a key
 
 
 class UsageMeter:
-    """Quotas and, if usage is kept, a ledger. Belongs to the event loop's thread."""
+    """Quotas and an optional ledger. Use it only on the event loop thread."""
 
     def __init__(self, quotas: Quotas | None = None, ledger: UsageLedger | None = None) -> None:
         self.quotas = Quotas() if quotas is None else quotas
@@ -22,21 +22,21 @@ class UsageMeter:
                 self.quotas.restore(name, used.requests, used.tokens)
 
     def check(self, account: Account | None) -> None:
-        """ApiError 429 if a limit of the account is reached; counts nothing."""
+        """Raise ApiError 429 if the account has reached a limit. Counts nothing."""
         self.quotas.check(account)
 
     def has_left(self, account: Account | None) -> bool:
-        """Return True if no limit of the account is reached."""
+        """Return True if the account has reached none of its limits."""
         return self.quotas.has_left(account)
 
     def admit(self, account: Account | None) -> None:
-        """Counts a request. ApiError 429 if a limit of the account is reached."""
+        """Count a request. Raises ApiError 429 if the account has reached a limit."""
         self.quotas.admit(account)
 
     def charge(self, account: Account | None, model: str, usage: Mapping[str, int], n_requests: int = 1) -> None:
-        """Count the usage of a prompt of a request; `usage` comes from `RunningRequest.usage`.
+        """Count the usage of one prompt; `usage` comes from `RunningRequest.usage`.
 
-        `n_requests` is 1 for one prompt of a request, 0 for the others.
+        `n_requests` is 1 for the first prompt of a request, 0 for the others.
         """
         used = KeyUsage(
             n_requests, usage["prompt_tokens"], usage.get("cached_tokens", 0), usage.get("completion_tokens", 0)

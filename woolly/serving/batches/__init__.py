@@ -1,4 +1,4 @@
-"""BATCHES: files of requests, answered row by row; `woolly batch` and /v1/batches share this code."""
+"""Batches of requests from a file, shared by `woolly batch` and /v1/batches."""
 
 from woolly.serving.batches.job import Job, Tally
 from woolly.serving.batches.journal import Journal

@@ -1,4 +1,4 @@
-"""DiskBudget: remaining disk space of a running batch."""
+"""Remaining disk space of a running batch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 
 from woolly.serving.batches.store import BatchStore
 
-_EVERY = 1.0  # seconds between two checks of the disk: other requests of the owner take room too
+_EVERY = 1.0  # seconds between disk checks; other requests of the owner need space too
 
 
 class DiskBudget:
-    """Storage left to the owner of a batch. Each answer is stored twice: in the journal and in the output."""
+    """Disk space available to the owner of a batch. Each answer is stored twice: in the journal and in the output."""
 
     def __init__(self, store: BatchStore, owner: str) -> None:
         self._store = store
@@ -19,7 +19,7 @@ class DiskBudget:
         self._asked: float | None = None
 
     def take(self, n_bytes: int) -> None:
-        """Take room for a line of the journal. ApiError 413 if there is no room."""
+        """Reserve space for a line of the journal. Raises ApiError 413 if there is not enough."""
         wanted, now = 2 * n_bytes, time.monotonic()
         if self._asked is None or wanted > self._left or now - self._asked > _EVERY:
             self._left, self._asked = self._store.check_room(self._owner, wanted), now

@@ -1,4 +1,4 @@
-"""Files of a batch: rows of JSONL or Parquet in, lines of JSONL or Parquet out."""
+"""Input and output files of a batch, in JSONL or Parquet."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from woolly.store.safe_files import atomic_write
 
 _LINES = (".jsonl", ".ndjson")
 _TABLE = ".parquet"
-_MAX_LINE_BYTES = 64 << 20  # bytes of one line
-_BLOCK = 256  # rows of a table that are in memory at once
+_MAX_LINE_BYTES = 64 << 20  # maximum bytes per line
+_BLOCK = 256  # rows of a table in memory
 
 
 def check_input(path: Path) -> None:
-    """RequestError if a file cannot be read as rows."""
+    """Raise RequestError if a file cannot be read as rows."""
     _check_kind(path)
     if not path.is_file():
-        raise RequestError(f"{path} is not there; a file of rows was expected")
+        raise RequestError(f"{path} does not exist")
     try:
         path.open("rb").close()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read ({error.strerror})") from None
+        raise RequestError(f"cannot read {path}: {error.strerror}") from None
 
 
 def check_output(path: Path) -> None:
-    """RequestError if a file's name has no known extension, or its folder does not exist."""
+    """Raise RequestError if the file name has an unknown extension or its folder does not exist."""
     _check_kind(path)
     if not path.parent.is_dir():
-        raise RequestError(f"{path} cannot be written: {path.parent} is not a folder")
+        raise RequestError(f"cannot write {path}: {path.parent} is not a folder")
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows, empty lines left out."""
+    """Return the number of rows, without empty lines."""
     if path.suffix.lower() == _TABLE:
         with _read_as_table(path):
             return int(_parquet().ParquetFile(path).metadata.num_rows)
@@ -51,17 +51,17 @@ def count_rows(path: Path) -> int:
 
 
 async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[BatchRow | BadRow, None]:
-    """Yield each row, or a BadRow for one that cannot be read or is not for `endpoint`."""
+    """Yield each row, or a BadRow if it cannot be read or is not for `endpoint`."""
     with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
         number = 0
-        # `values` stays referenced: a cancelled reader closes the file when the thread is done with it.
+        # Keep a reference to `values`, so that a cancelled reader closes the file only after its thread has ended.
         while (given := await run_in_thread(next, values, None)) is not None:
             value: Any = None
             try:
                 if isinstance(given, bytes):
                     if len(given) > _MAX_LINE_BYTES:
                         raise ApiError(
-                            400, "invalid_request", f"the line has {len(given)} bytes; at most {_MAX_LINE_BYTES}"
+                            400, "invalid_request", f"the line has {len(given)} bytes; the limit is {_MAX_LINE_BYTES}"
                         )
                     value = await parse_json(given)
                 else:
@@ -69,7 +69,10 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
                 row = read_row(number, value)
                 if endpoint is not None and row.url != endpoint:
                     raise ApiError(
-                        400, "invalid_request", f"the row is for {row.url}, the batch for {endpoint}", param="url"
+                        400,
+                        "invalid_request",
+                        f"the row is for {row.url}, but the batch is for {endpoint}",
+                        param="url",
                     )
                 yield row
             except ApiError as error:
@@ -78,8 +81,8 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write lines to a file in the format of its name, atomically, and return their number."""
-    # One name for all attempts: killed processes leave one file next to the user's, not many.
+    """Write lines atomically to a file in the format of its extension, and return their number."""
+    # All attempts use the same temporary name, so killed processes leave at most one file.
     with atomic_write(path, aside=path.with_name(f"{path.name}.writing")) as file:
         if path.suffix.lower() == _TABLE:
             return _write_table(file, lines)
@@ -94,7 +97,7 @@ def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 def _check_kind(path: Path) -> None:
     kinds = (*_LINES, _TABLE)
     if path.suffix.lower() not in kinds:
-        raise RequestError(f"{path}: a name that ends in {', '.join(kinds)} was expected")
+        raise RequestError(f"{path}: expected a file name that ends in {', '.join(kinds)}")
     if path.suffix.lower() == _TABLE:
         _parquet()
 
@@ -114,7 +117,7 @@ def _lines(path: Path) -> Generator[bytes, None, None]:
 
 
 def _table_rows(path: Path) -> Generator[dict[str, Any], None, None]:
-    """Yield rows of a table. A column of text that holds JSON, such as `messages` or `body`, is read as JSON."""
+    """Yield rows of a table. String columns with JSON, such as `messages` or `body`, are parsed."""
     with _read_as_table(path):
         for block in _parquet().ParquetFile(path).iter_batches(batch_size=_BLOCK):
             for row in block.to_pylist():
@@ -123,12 +126,12 @@ def _table_rows(path: Path) -> Generator[dict[str, Any], None, None]:
 
 @contextmanager
 def _read_as_table(path: Path) -> Iterator[None]:
-    """Turns errors of pyarrow into a RequestError that names the file."""
+    """Convert errors of pyarrow to a RequestError that names the file."""
     try:
         yield
     except (import_module("pyarrow").ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise RequestError(f"{path} cannot be read as a table ({reason})") from None
+        raise RequestError(f"cannot read {path} as Parquet: {reason}") from None
 
 
 def _read(name: str, value: Any) -> Any:
@@ -141,7 +144,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _write_table(file: BinaryIO, lines: Iterable[dict[str, Any]]) -> int:
-    """Columns: custom_id, status, text of the first answer if there is one, and the complete reply as JSON."""
+    """Write a table with the columns custom_id, status, text of the first answer (or null) and the reply as JSON."""
     arrow, parquet = import_module("pyarrow"), _parquet()
     schema = arrow.schema(
         [("custom_id", arrow.string()), ("status", arrow.int32()), ("text", arrow.string()), ("reply", arrow.string())]

@@ -1,4 +1,4 @@
-"""The Job: answers the rows of a batch through the app's own routes, each exactly once."""
+"""Runs the rows of a batch through the app's routes, each exactly once."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.model_info import Capability
 from woolly.serving.settings.table import Settings
 
-_PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory
+_PATIENCE = 900.0  # seconds without an answer before the batch fails, for example if a model does not fit into memory
 
-_groups = itertools.count(1)  # below 0 when used: ids of requests are above
+_groups = itertools.count(1)  # used as negative numbers; ids of requests are positive
 
-# Yields rows and unreadable rows.
+# Returns an iterator over valid and invalid rows.
 Source = Callable[[], AsyncGenerator[BatchRow | BadRow, None]]
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Rows so far."""
+    """Number of successful and failed rows."""
 
     n_good: int
     n_bad: int
 
     @property
     def n_done(self) -> int:
-        """Return the number of rows that have ended."""
+        """Return the number of finished rows."""
         return self.n_good + self.n_bad
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Facts about a model that determine the answers of its rows."""
+    """Properties of a model that affect the answers of its rows."""
 
     name: str
     slot: weakref.ref[ModelSlot]
@@ -59,7 +59,7 @@ class _Model:
 
 
 class Job:
-    """One run of a batch. After any interruption, the next run continues from the journal, to the same bytes."""
+    """One run of a batch. After an interruption, the next run continues from the journal with identical results."""
 
     def __init__(
         self,
@@ -71,41 +71,42 @@ class Job:
         owner: str = "",
         on_row: Callable[[Tally], None] = lambda tally: None,
     ) -> None:
-        """`created` is the time that all replies carry: it must not depend on when a row ran."""
+        """`created` is the timestamp of all replies, which must not depend on when a row ran."""
         self._app = app
         self._source = source
         self._journal = journal
         self._created = created
         self._owner = owner
         self._on_row = on_row
-        self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name in the rows
+        self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by name and capability
         self._adding = asyncio.Lock()
         self._group = -next(_groups)
-        self._deferred_since: float | None = None  # by time.monotonic(), if no row has ended since
-        self._quota_error: RowDeferred | None = None  # the first rejection because the key has reached its limit
+        self._deferred_since: float | None = None  # time of the first deferred row since the last finished row
+        self._quota_error: RowDeferred | None = None  # set when the key has reached its limit
         settings = app.state.settings
-        self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # more once the model is loaded
+        self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # grows when the model is loaded
         self._is_seeded = settings.seed >= 0
         self._defaults = _digest(json.dumps(_of_answers(settings), sort_keys=True, default=str))
-        self._seen: dict[bytes, int] = {}  # row by digest of its custom_id
+        self._seen: dict[bytes, int] = {}  # row number by digest of the custom_id
         self.is_cancelled = False
 
     @property
     def tally(self) -> Tally:
-        """Return the counts so far."""
+        """Return the counts of finished rows."""
         n_good = self._journal.n_good
         return Tally(n_good, len(self._journal.notes) - n_good)
 
     async def run(self) -> Tally:
-        """Answer all rows that are missing in the journal. OSError if it cannot be written.
+        """Answer all rows that are missing in the journal, and return the counts.
 
-        ApiError 503 if the server could answer no row for a quarter of an hour, for a reason other than load.
-        RowDeferred if the key has reached its limit: running rows end first, because they count for it.
+        Raises OSError if the journal cannot be written, ApiError 503 if the server could not answer any row for 15
+        minutes for a reason other than load, and RowDeferred if the key has reached its limit. Running rows finish
+        first, because they count toward the limit.
         """
         tasks: set[asyncio.Task[None]] = set()
         n_rows = 0
         try:
-            async with aclosing(self._source()) as rows:  # its file is closed also if a row ends the job
+            async with aclosing(self._source()) as rows:  # closes the file even if a row ends the job
                 async for row in rows:
                     if self._is_over:
                         break
@@ -131,17 +132,17 @@ class Job:
 
     @property
     def _is_over(self) -> bool:
-        """Return True if no further row is sent."""
+        """Return True if no more rows are sent."""
         return self.is_cancelled or self._quota_error is not None
 
     async def _settle(self, row: BatchRow | BadRow) -> None:
-        """Answers one row, unless the journal has its answer."""
+        """Answer one row unless the journal has its answer."""
         if isinstance(row, BadRow):
             await self._fail(row.number, row.id, _digest(str(row.error)), row.error)
             return
         first = self._seen.setdefault(_digest(row.id).encode(), row.number)
         if first != row.number:
-            error = ApiError(400, "duplicate_custom_id", f"row {first + 1} has the same custom_id; each must be unique")
+            error = ApiError(400, "duplicate_custom_id", f"row {first + 1} has the same custom_id; use unique values")
             await self._fail(row.number, row.id, _digest(str(error)), error)
             return
         while not self._is_over:
@@ -156,7 +157,7 @@ class Job:
                 await self._sleep(busy.seconds)
 
     async def _answer(self, row: BatchRow) -> bool:
-        """Answer one row; False if the model or its settings changed meanwhile. RowDeferred if there is no room."""
+        """Answer one row. Return False if the model or its settings changed meanwhile; RowDeferred if it must wait."""
         try:
             model, added = await self._facts(row)
             key = row.key(model.identity, added)
@@ -188,26 +189,28 @@ class Job:
         return None if self.is_cancelled else await send_row(self._app, row, self._owner, self._group)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep; return early if no further row is sent."""
+        """Sleep, but return early if no more rows are sent."""
         end = time.monotonic() + seconds
         while not self._is_over and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.5))
 
     def _check_patience(self, busy: RowDeferred) -> None:
-        """ApiError if rows have been rejected for too long; a full queue does not count: others get answers."""
+        """Raise ApiError if rows have been deferred for too long. A full queue does not count."""
         now = time.monotonic()
         if busy.is_full:
             self._deferred_since = None
             return
         self._deferred_since = self._deferred_since or now
         if now - self._deferred_since > _PATIENCE:
-            raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
+            raise ApiError(
+                503, "batch_refused", f"the server could not answer any row for {_PATIENCE:g} seconds: {busy}"
+            )
 
     async def _facts(self, row: BatchRow) -> tuple[_Model, str]:
-        """Load and return the model that answers a row, and the digest of all else that determines the answer."""
+        """Load and return the model of a row, and a digest of everything else that affects the answer."""
         name = row.body.get("model")
         if name is not None and not isinstance(name, str):
-            raise ApiError(400, "invalid_request", "model: a text was expected", param="model")
+            raise ApiError(400, "invalid_request", "model: expected a string", param="model")
         can: Capability = "embedding" if row.url == EMBEDDINGS else "completion"
         known = self._models.get((name, can))
         if known is None or (known.done() and self._is_stale(known)):
@@ -217,7 +220,7 @@ class Job:
         return model, _digest(f"{self._defaults} {model.preset} {model.ctx} {scales}")
 
     def _is_stale(self, known: asyncio.Task[_Model]) -> bool:
-        """Return True if a model could not be reached, or was reloaded: its file or context may differ."""
+        """Return True if loading the model failed or the model was reloaded, so its file or context may differ."""
         if known.cancelled() or known.exception() is not None:
             return True
         slot = self._app.state.models.ready(known.result().name)
@@ -253,7 +256,7 @@ class Job:
 
 
 def _of_answers(settings: Settings) -> dict[str, Any]:
-    """Return the settings that determine an answer."""
+    """Return the settings that affect answers."""
     names = ("reasoning", "reasoning_format", "chat_template_kwargs", "max_prompt", "request_ctx")
     options = settings.model_options()
     found = {name: getattr(settings, name) for name in names}
@@ -265,7 +268,7 @@ def _digest(text: str) -> str:
 
 
 def _settled(body: Any, key: str, created: int, identity: str) -> Any:
-    """Return a reply without values that vary between runs: random ids, times, cached tokens."""
+    """Return a reply without values that vary between runs, such as random ids, times and cached tokens."""
     if not isinstance(body, dict):
         return body
     body = {name: value for name, value in body.items() if name != "timings"}
@@ -277,7 +280,7 @@ def _settled(body: Any, key: str, created: int, identity: str) -> Any:
         body["system_fingerprint"] = identity
     if isinstance(body.get("usage"), dict):
         usage = {name: n for name, n in body["usage"].items() if name != "prompt_tokens_details"}
-        if "cache_read_input_tokens" in usage:  # Anthropic's counts of the input add up to the prompt
+        if "cache_read_input_tokens" in usage:  # in Anthropic's usage, input_tokens excludes cached tokens
             usage["input_tokens"] += usage["cache_read_input_tokens"]
             usage["cache_read_input_tokens"] = 0
         body["usage"] = usage

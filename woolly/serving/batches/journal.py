@@ -1,4 +1,4 @@
-"""Journal: answers of a batch in order of completion, in a file that survives the process."""
+"""Answers of a batch in order of completion, in a file that survives the process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.machine.file_lock import file_lock
 
-_SYNC = 1.0  # seconds between two syncs: answers lost in a power cut are computed again
+_SYNC = 1.0  # seconds between syncs; a power failure loses answers since the last sync, which are then computed again
 
-# Prefixes of a first record that was cut short by a kill, or by a power cut (zeros).
+# Incomplete first record, truncated by a kill or filled with zeros by a power failure.
 _TORN = re.compile(rb"[0-9a-f]{1,8}|[0-9a-f]{8} (\[[^\n]*)?|\0+", re.DOTALL)
 
 
-class JournalTaken(RequestError):  # noqa: N818 - the name says who has it
-    """Another process writes the journal."""
+class JournalTaken(RequestError):  # noqa: N818 - the exception is not an internal error
+    """Raised if another process writes the journal."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +38,27 @@ class Note:
 
 
 class Journal:
-    """Appends one line per row: a checksum, then JSON with the row's number, its key and its line of the output.
+    """Append-only file with one line per row: a checksum, then JSON with row number, key and output line.
 
-    A line is written by one call and read back by its checksum. A killed process thus leaves complete lines and
-    at most one torn line at the end, which is dropped. If a number occurs twice, the last line counts.
+    Each line is written with one call and verified by its checksum. A killed process leaves complete lines and at most
+    one incomplete line at the end, which is dropped. If a row occurs twice, its last line is used.
     """
 
     def __init__(self, path: Path, take_room: Callable[[int], None] = lambda n_bytes: None) -> None:
-        """Open or create a journal. JournalTaken if another process writes it, OSError if it cannot be written.
+        """Open or create a journal. Raises JournalTaken if another process writes it, OSError if it is not writable.
 
-        RequestError if the file is not a journal. `take_room` is called before bytes are added, and may
-        raise.
+        Raises RequestError if the file is not a journal. `take_room` is called before bytes are added, and may raise.
         """
         self._take_room = take_room
         self.path = path
-        self._lock = path.with_name(f"{path.name}.lock")  # separate file: a locked file cannot be read on Windows
+        self._lock = path.with_name(f"{path.name}.lock")  # separate file: Windows cannot read a locked file
         self.notes: dict[int, Note] = {}
         self.n_good = 0
         self._stack = ExitStack()
         self._is_stack = False
         try:
             self._take()
-            opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)  # private as prompts
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)  # it has prompts
             self._file = self._stack.enter_context(open(opened, "r+b", buffering=0))  # noqa: PTH123, SIM115
             self._end = self._read()
             self._file.truncate(self._end)
@@ -69,7 +68,7 @@ class Journal:
         self._synced = time.monotonic()
 
     def add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
-        """Append the answer of a row. After an OSError (such as a full disk) or without room, the journal lacks it."""
+        """Append the answer of a row. On an error, such as a full disk, the journal stays unchanged."""
         data = json.dumps([number, key, is_good, line], ensure_ascii=False, separators=(",", ":"))
         text = data.encode("utf-8", "replace")
         record = b"%08x %s\n" % (zlib.crc32(text), text)
@@ -88,12 +87,12 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Sync the added lines to disk."""
+        """Flush the added lines to disk."""
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def lines(self, is_good: bool) -> Iterator[dict[str, Any]]:
-        """Yield the output lines of successful or of failed rows, in the order of the rows."""
+        """Yield the output lines of successful or failed rows, in row order."""
         for number in sorted(self.notes):
             note = self.notes[number]
             if note.is_good == is_good:
@@ -101,31 +100,31 @@ class Journal:
                 yield json.loads(self._file.read(note.length)[9:])[3]
 
     def keep(self, n_rows: int) -> None:
-        """Forget rows from this number on, if the input became shorter."""
+        """Remove rows from `n_rows` on, if the input became shorter."""
         self.notes = {number: note for number, note in self.notes.items() if number < n_rows}
         self.n_good = sum(note.is_good for note in self.notes.values())
 
     def remove(self) -> None:
-        """Removes the file: its lines are in the output."""
-        self._file.close()  # Windows removes no open file
+        """Remove the file when its lines have been written to the output."""
+        self._file.close()  # Windows cannot remove open files
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Closes the file, which stays."""
+        """Close the file without removing it."""
         was_stack, self._is_stack = self._is_stack, False
         if was_stack and sys.platform != "win32":
-            self._lock.unlink(missing_ok=True)  # while locked: a later owner's file is never removed
+            self._lock.unlink(missing_ok=True)  # while locked, so the file of a later owner is never removed
         self._stack.close()
         if was_stack and sys.platform == "win32":
-            with suppress(OSError):  # another process has it open
+            with suppress(OSError):  # another process has opened it
                 self._lock.unlink()
 
     def _take(self) -> None:
-        """Takes the lock. Its file is removed when the lock is released, so the one that was locked may be gone."""
+        """Acquire the lock, again if the lock file was removed by its previous owner."""
 
         def taken() -> None:
-            raise JournalTaken(f"{self.path} is being written by another process; wait for it, or name another output")
+            raise JournalTaken(f"another process is writing {self.path}; wait for it, or choose another output")
 
         while not self._is_stack:
             file = self._stack.enter_context(file_lock(self._lock, taken))
@@ -140,14 +139,14 @@ class Journal:
         self.notes[number] = note
 
     def _read(self) -> int:
-        """Read complete lines and return the offset of their end."""
+        """Read complete lines and return their end offset."""
         at = 0
         with self.path.open("rb") as file:
             for record in file:
                 text = record[9:-1]
                 if not record.endswith(b"\n") or record[:9] != b"%08x " % zlib.crc32(text):
                     if at == 0 and not _TORN.fullmatch(record):
-                        raise RequestError(f"{self.path} has something else than answers; move it, or name another OUT")
+                        raise RequestError(f"{self.path} is not a batch journal; move it, or choose another OUT")
                     break
                 number, key, is_good, _ = json.loads(text)
                 self._note(number, Note(key, is_good, at, len(record)))

@@ -21,26 +21,27 @@ from woolly.serving.observability.request_history import answer_log
 
 _FULL = 429
 _LATER = (_FULL, 503)
-_SPENT = "rate_limit_exceeded"  # code of accounts/quotas.py; messages differ between dialects
+_SPENT = "rate_limit_exceeded"  # error code of accounts/quotas.py; messages differ between dialects
 _MINUTE = 60.0
-_BEHIND = -1  # priority: interactive answers go first
+_BEHIND = -1  # priority below interactive requests
 
 
-class RowDeferred(Exception):  # noqa: N818 - not an error: the row is asked again
-    """Row to be sent again later.
+class RowDeferred(Exception):  # noqa: N818 - not an error: the row is sent again
+    """Raised if a row must be sent again later.
 
-    `is_full` if other answers fill the server, `is_spent` if the key has reached its limit; neither for other errors.
+    `is_full` means that other requests use the server's capacity, `is_spent` that the key has reached its limit. Both
+    are False for other temporary errors.
     """
 
     def __init__(self, seconds: float, status: int, code: str, reason: str) -> None:
         super().__init__(reason)
-        self.seconds = min(_MINUTE, seconds)  # a key that has reached its daily limit may get a higher one meanwhile
+        self.seconds = min(_MINUTE, seconds)  # an administrator may raise the limit meanwhile
         self.is_spent = code == _SPENT
         self.is_full = status == _FULL and not self.is_spent
 
     @classmethod
     def of(cls, error: ApiError) -> RowDeferred | None:
-        """Return the RowDeferred of a temporary error, None for a permanent one."""
+        """Return a RowDeferred for a temporary error, or None for a permanent one."""
         if error.status not in _LATER:
             return None
         return cls(error.retry_after or 1.0, error.status, error.code, error.message)
@@ -55,10 +56,13 @@ class RowReply:
 
 
 async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
-    """Return the reply of a row's route. RowDeferred if the server is full or stopping, or the key reached its limit.
+    """Send a row to its route and return the reply.
 
-    Rows of one `group` share one turn: a request of another group preempts one of them in the scheduler.
-    Middleware is skipped: the batch passed it. The caller runs each row in a separate task, whose context this sets.
+    Raises RowDeferred if the server is full or the key is over its limit.
+
+    Rows of one `group` share a fair turn: a request of another group preempts one of them in the scheduler. Middleware
+    is skipped because the batch has already passed it. Run each row in a separate task, because this function sets the
+    task's context variables.
     """
     id = secrets.token_hex(8)
     noted: list[str] = []
@@ -68,7 +72,7 @@ async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | No
     answer_log.set(None)
     account = app.state.authenticator.account_of(owner)
     if owner and account is None and not app.state.authenticator.is_open:
-        gone = ApiError(401, "authentication_failed", "the key of this batch is not valid any more")
+        gone = ApiError(401, "authentication_failed", "the key of this batch is no longer valid")
         return RowReply(gone.status, error_body(gone))
     current_account.set(account)
     ignored.set(noted)
@@ -92,7 +96,7 @@ async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | No
     status, headers, parts = 500, {}, []
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"{}", "more_body": False}  # the route reads the value of the state
+        return {"type": "http.request", "body": b"{}", "more_body": False}  # the route reads the JSON from the state
 
     async def send(message: Message) -> None:
         nonlocal status, headers
@@ -111,6 +115,6 @@ async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | No
         return RowReply(api_error.status, error_body(api_error))
     body = json.loads(b"".join(parts))
     if status in _LATER:
-        code = (state["reason"] or "").partition(":")[0]  # the beginning of ApiError.reason
+        code = (state["reason"] or "").partition(":")[0]  # the code is the beginning of ApiError.reason
         raise RowDeferred(float(headers.get(b"retry-after", b"1")), status, code, body["error"]["message"])
     return RowReply(status, body)

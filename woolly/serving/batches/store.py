@@ -1,4 +1,4 @@
-"""BatchStore: uploaded files, batches and their results, in a folder that survives restarts."""
+"""Uploaded files, batches and their results, in a folder that survives restarts."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ Data = dict[str, Any]
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
-_MAX_OPEN_BATCHES = 100  # maximum of unfinished batches per owner
-_MAX_ENDED_BATCHES = 1000  # maximum of finished batches per owner; the oldest are forgotten first
-_MAX_FILES = 1000  # of one owner
-_OBJECT = 512  # approximate bytes of the JSON of a file
-_MAX_OBJECT_BYTES = 1 << 20  # maximum bytes of the JSON of an object; usually a few thousand
-_STALE = 3600.0  # seconds after which a partial file is abandoned
+_MAX_OPEN_BATCHES = 100  # per owner
+_MAX_ENDED_BATCHES = 1000  # per owner; the oldest are removed first
+_MAX_FILES = 1000  # per owner
+_OBJECT = 512  # approximate bytes of a file's JSON object
+_MAX_OBJECT_BYTES = 1 << 20  # maximum bytes of a JSON object; usually a few thousand
+_STALE = 3600.0  # seconds after which an incomplete file is abandoned
 
 _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-_KEYS = {"id", "status", "created_at", "owner"}  # fields of every object; one without them is damaged and ignored
+_KEYS = {"id", "status", "created_at", "owner"}  # required fields; objects without them are damaged and ignored
 
 _SOUND = re.compile(r"(file|batch)[-_][0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class _Known:
-    """Cached object of a file."""
+    """Cached JSON object."""
 
-    mark: tuple[int, int, int]  # fingerprint of the file; changes with it
+    mark: tuple[int, int, int]  # inode, time and size of the file, to detect changes
     n_bytes: int
     found: Data
 
 
 class BatchStore:
-    """Stores each object as a JSON file, written atomically, next to the content of an uploaded file.
+    """Stores each object as a JSON file, next to the content of uploaded files.
 
-    Each owner sees only its own objects. The folder is private to the server's user.
+    Objects are written atomically. Each owner sees only its own objects. The folder is private to the server's user.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """`max_bytes` bounds what the files, batches and journals of one owner take on disk together.
+        """`max_bytes` limits the disk space of an owner's files, batches and journals together.
 
-        A journal counts twice: when its batch ends, the answers are written once more, to the output.
+        A journal counts twice, because its answers are also written to the output when the batch ends.
         """
         self.folder = folder
         self._max_bytes = max_bytes
-        self._known: dict[str, dict[str, _Known]] = {}  # objects as they were read last, by kind and name
+        self._known: dict[str, dict[str, _Known]] = {}  # most recently read objects, by kind and file name
 
     def prepare(self) -> None:
-        """Makes the folder. RequestError if it cannot be made."""
+        """Create the folder. RequestError on failure."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RequestError(f"batches_dir is {self.folder}, which cannot be made: {error.strerror}") from None
+            raise RequestError(f"cannot create batches_dir {self.folder}: {error.strerror}") from None
 
     def sweep(self) -> None:
-        """Remove the leftovers of killed processes: unfinished writes, contents and journals without an object."""
+        """Remove leftovers of killed processes: incomplete writes, and contents and journals without an object."""
         if not self.folder.is_dir():
             return
         open_ones = {batch["id"] for batch in self.unfinished()}
@@ -80,7 +80,7 @@ class BatchStore:
                         path.unlink()
 
     def new_id(self, kind: str) -> str:
-        """Return an id in OpenAI's format: file-... or batch_..."""
+        """Return a new id in OpenAI's format, file-... or batch_..."""
         return f"{kind}{'-' if kind == 'file' else '_'}{secrets.token_hex(16)}"
 
     def content(self, id: str) -> Path:
@@ -88,14 +88,14 @@ class BatchStore:
         return self.folder / f"{id}.jsonl"
 
     def journal(self, id: str) -> Path:
-        """Return the path of a batch's journal, which has its answers until it ends."""
+        """Return the path of a batch's journal, which stores the answers until the batch ends."""
         return self.folder / f"{id}.part"
 
     def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
-        """Keeps a file. ApiError 413 if the owner has no room for it, or too many files."""
+        """Store a file. ApiError 413 if the owner has too many files or not enough space."""
         n_files = len(self.all_of(owner, "file"))
         if n_files >= _MAX_FILES:
-            message = f"{n_files} files are here, and a client may have {_MAX_FILES}; delete some files first"
+            message = f"the limit of {_MAX_FILES} files is reached; delete some files first"
             raise ApiError(413, "too_many_files", message)
         self.check_room(owner, len(data) + _OBJECT)
         self.prepare()
@@ -113,7 +113,7 @@ class BatchStore:
             raise
 
     def describe_file(self, owner: str, id: str, name: str, purpose: str) -> Data:
-        """Write and return the object of a file whose content exists."""
+        """Write and return the object of a file with existing content."""
         size = self.content(id).stat().st_size
         found = {"id": id, "object": "file", "bytes": size, "created_at": int(time.time()), "filename": name}
         found |= {"purpose": purpose, "status": "processed", "owner": owner}
@@ -121,7 +121,7 @@ class BatchStore:
         return found
 
     def new_batch(self, owner: str, endpoint: str, file_id: str, **more: Any) -> Data:
-        """Return a new batch, not added yet; `more` are additional fields."""
+        """Return a new batch without storing it; `more` are additional fields."""
         return {
             "id": self.new_id("batch"),
             "object": "batch",
@@ -142,7 +142,10 @@ class BatchStore:
         }
 
     def add_batch(self, batch: Data) -> None:
-        """Keeps a batch. ApiError 404 without its input, 413 without room for its output, 429 if too many are open."""
+        """Store a batch.
+
+        ApiError 404 if the input is missing, 413 if there is not enough space, 429 if too many are open.
+        """
         owner = batch["owner"]
         self.get(owner, batch["input_file_id"], "file")
         self.check_room(owner, len(json.dumps(batch)))
@@ -150,16 +153,14 @@ class BatchStore:
         ended = [one for one in own if one["status"] in ENDED]
         n_open = len(own) - len(ended)
         if n_open >= _MAX_OPEN_BATCHES:
-            message = (
-                f"{n_open} batches run or wait, and a client may have {_MAX_OPEN_BATCHES}; try again when one has ended"
-            )
+            message = f"the limit of {_MAX_OPEN_BATCHES} open batches is reached; try again when a batch has ended"
             raise ApiError(429, "too_many_batches", message, retry_after=60.0)
         self.save(batch)
         for one in ended[_MAX_ENDED_BATCHES:]:
             self._forget(one)
 
     def save(self, found: Data) -> None:
-        """Writes an object."""
+        """Write an object to disk."""
         path = self.folder / f"{found['id']}.json"
         data = json.dumps(found).encode()
         try:
@@ -172,29 +173,29 @@ class BatchStore:
         """Return an object. ApiError 404 if the owner has no such object."""
         found = self._read(self.folder / f"{id}.json") if _SOUND.fullmatch(id) and id.startswith(kind) else None
         if found is None or found.get("owner") != owner:
-            raise ApiError(404, "not_found", f"there is no {kind} {id[:80]!r} here", param="id")
+            raise ApiError(404, "not_found", f"unknown {kind} {id[:80]!r}", param="id")
         return found
 
     def all_of(self, owner: str, kind: str) -> list[Data]:
-        """Return all objects of an owner, the latest first."""
+        """Return all objects of an owner, newest first."""
         own = [found for found in self._all(kind) if found.get("owner") == owner]
         return sorted(own, key=lambda found: (found["created_at"], found["id"]), reverse=True)
 
     def unfinished(self) -> list[Data]:
-        """Return the batches of all owners that have not ended, the oldest first."""
+        """Return the unfinished batches of all owners, oldest first."""
         open_ones = [one for one in self._all("batch") if one["status"] not in ENDED]
         return sorted(open_ones, key=lambda found: (found["created_at"], found["id"]))
 
     def delete_file(self, owner: str, id: str) -> None:
-        """Removes a file. ApiError 404 if there is none, 409 if a batch needs it."""
+        """Delete a file. ApiError 404 if it does not exist, 409 if a batch needs it."""
         self.get(owner, id, "file")
         if any(batch.get("input_file_id") == id for batch in self.unfinished()):
-            raise ApiError(409, "file_in_use", "a batch that has not ended reads this file; cancel the batch first")
+            raise ApiError(409, "file_in_use", "an unfinished batch uses this file; cancel the batch first")
         (self.folder / f"{id}.json").unlink(missing_ok=True)
         self.content(id).unlink(missing_ok=True)
 
     def delete_batch(self, owner: str, id: str) -> None:
-        """Remove a batch; files uploaded by the client stay. ApiError 404 if there is none, 409 if it is open."""
+        """Delete a batch, but not the client's files. ApiError 404 if it does not exist, 409 if it is open."""
         batch = self.get(owner, id, "batch")
         if batch["status"] not in ENDED:
             raise ApiError(409, "batch_open", f"the batch is {batch['status']}; cancel it first")
@@ -209,7 +210,7 @@ class BatchStore:
         (self.folder / f"{batch['id']}.json").unlink(missing_ok=True)
 
     def _taken(self, owner: str) -> int:
-        """Return the bytes on disk of an owner: contents, journals, and the objects that describe them."""
+        """Return the disk space used by an owner: contents, journals and objects."""
         n_bytes = 0
         for kind, path_of, times in (("file", self.content, 1), ("batch", self.journal, 2)):
             for one in self._read_all(kind):
@@ -220,22 +221,22 @@ class BatchStore:
         return n_bytes
 
     def check_room(self, owner: str, n_bytes: int) -> int:
-        """Return the bytes that an owner may still store. ApiError 413 if `n_bytes` do not fit."""
+        """Return the bytes that an owner may still store. ApiError 413 if it is less than `n_bytes`."""
         taken = self._taken(owner)
         if taken + n_bytes > self._max_bytes:
             raise ApiError(
                 413,
                 "files_too_large",
-                f"{n_bytes} bytes are needed, and {taken} of {self._max_bytes} are taken; delete some files first",
+                f"{n_bytes} bytes do not fit: {taken} of {self._max_bytes} bytes are used; delete some files first",
             )
         return self._max_bytes - taken
 
     def _all(self, kind: str) -> Iterator[Data]:
         for one in self._read_all(kind):
-            yield dict(one.found)  # the worker changes its copy
+            yield dict(one.found)  # a copy, because the worker changes it
 
     def _read_all(self, kind: str) -> list[_Known]:
-        """Return all objects of a kind. Each file is read once: an object is never changed, but replaced."""
+        """Return all objects of a kind, reading only new files. Objects are replaced, never changed in place."""
         before, after = self._known.get(kind, {}), {}
         with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             for entry in entries:
@@ -262,4 +263,4 @@ class BatchStore:
 
 
 def _full(error: OSError) -> ApiError:
-    return ApiError(507, "not_stored", f"the server could not store this: {error.strerror}", retry_after=60.0)
+    return ApiError(507, "not_stored", f"the server could not write to disk: {error.strerror}", retry_after=60.0)

@@ -1,4 +1,4 @@
-"""BatchWorker: runs the batches of a server one after the other, and resumes them after a restart."""
+"""Runs the server's batches one after the other, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from woolly.serving.errors import ApiError
 from woolly.serving.generation.thread_pool import run_in_thread, start_task
 from woolly.serving.observability.logs import log
 
-_EVERY = 1.0  # seconds between two writes of a batch's counts
-_PAUSE = 30.0  # seconds until a retry of a batch that another server runs, or that has no disk space
+_EVERY = 1.0  # seconds between writes of a batch's counts
+_PAUSE = 30.0  # seconds before retrying a batch that another server runs or that lacks disk space
 
-_NO_ROOM = 507  # status of an object that could not be written
+_NO_ROOM = 507  # error status if an object could not be written
 
 Data = dict[str, Any]
 
 
 @dataclass
 class _Running:
-    """A batch that the task has taken."""
+    """The batch that the worker is running."""
 
     batch: Data
     job: Job | None = None
 
 
 class BatchWorker:
-    """One task that runs the oldest unfinished batch. Event loop thread only.
+    """Background task that runs the oldest unfinished batch. Use it only on the event loop thread.
 
-    The disk is read and written on threads. The lock `changing` protects changes of the store's objects.
+    Disk access runs on other threads. The lock `changing` protects changes of stored objects.
     """
 
     def __init__(self, app: FastAPI, store: BatchStore) -> None:
@@ -52,16 +52,16 @@ class BatchWorker:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._running: dict[str, _Running] = {}
-        self._paused: dict[str, float] = {}  # deadline by time.monotonic()
+        self._paused: dict[str, float] = {}  # retry time by time.monotonic()
 
     def wake(self) -> None:
-        """Lets the task look for batches; starts it if it has ended."""
+        """Make the task look for batches, starting it if necessary."""
         self._woken.set()
         if self._task is None or self._task.done():
             self._task = start_task(self._run())
 
     async def stop(self) -> None:
-        """End the task; batches stay unchanged and resume at the next start."""
+        """Stop the task. Batches stay unchanged and resume at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -72,13 +72,13 @@ class BatchWorker:
         return batch if running is None else running.batch
 
     async def add(self, batch: Data) -> None:
-        """Store a batch and start to run it. ApiError if the store rejects it."""
+        """Store a batch and start it. ApiError if the store rejects it."""
         async with self.changing:
             await run_in_thread(self.store.add_batch, batch)
         self.wake()
 
     async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
-        """Store a batch with inline rows and start to run it. ApiError if the store rejects it."""
+        """Store a batch of inline rows and start it. ApiError if the store rejects it."""
         store = self.store
         async with self.changing:
             file = await run_in_thread(store.add_file, owner, "requests.jsonl", "batch", data)
@@ -93,11 +93,11 @@ class BatchWorker:
         return batch
 
     async def cancel(self, owner: str, id: str) -> Data:
-        """Ends a batch: rows under way finish, the answers so far become its output. ApiError 409 if it has ended."""
+        """Cancel a batch. Running rows finish, and the answers become the output. ApiError 409 if it has ended."""
         async with self.changing:
             batch = self.shown(await run_in_thread(self.store.get, owner, id, "batch"))
             if batch["status"] in ENDED:
-                message = f"the batch is {batch['status']}; one that runs or waits can be cancelled"
+                message = f"the batch is {batch['status']}; only running and waiting batches can be cancelled"
                 raise ApiError(409, "batch_ended", message)
             batch |= {"status": "cancelling", "cancelling_at": batch["cancelling_at"] or int(time.time())}
             await run_in_thread(self.store.save, batch)
@@ -131,7 +131,7 @@ class BatchWorker:
                 return
 
     async def _try(self, batch: Data) -> None:
-        """Run a batch to its end, or pause it. Never raises: the other batches continue."""
+        """Run a batch to its end, or pause it. Never raises, so that other batches continue."""
         id = batch["id"]
         self._paused.pop(id, None)
         self._running[id] = running = _Running(batch)
@@ -149,8 +149,8 @@ class BatchWorker:
             self._running.pop(id, None)
 
     async def _run_one(self, running: _Running) -> None:
-        """Opens the journal of a batch and runs it. ApiError 507 if the disk is full."""
-        # The stack owns the journal: a cancelled `run_in_thread` opens the file but returns nothing.
+        """Open the journal of a batch and run the batch. ApiError 507 if the disk is full."""
+        # The stack closes the journal even if a cancelled `run_in_thread` opens it without returning it.
         with ExitStack() as stack:
             try:
                 journal = await run_in_thread(self._open, running.batch, stack)
@@ -168,7 +168,7 @@ class BatchWorker:
 
     async def _run_over(self, running: _Running, journal: Journal) -> None:
         store, batch = self.store, running.batch
-        async with self.changing:  # another server may have ended it before the journal was free
+        async with self.changing:  # another server may have ended the batch meanwhile
             running.batch = batch = await run_in_thread(store.get, batch["owner"], batch["id"], "batch")
             if batch["status"] in ENDED:
                 await run_in_thread(journal.remove)
@@ -187,12 +187,12 @@ class BatchWorker:
         await self._end(batch, journal, status)
 
     async def _answer(self, running: _Running, journal: Journal) -> str:
-        """Answer the rows of a batch, and return its final status."""
+        """Answer the rows of a batch and return its final status."""
         store, batch = self.store, running.batch
         file = await run_in_thread(store.get, batch["owner"], batch["input_file_id"], "file")
         path = store.content(file["id"])
         if not path.is_file():
-            raise ApiError(404, "not_found", f"the content of {file['id']} is not here any more")
+            raise ApiError(404, "not_found", f"the content of {file['id']} no longer exists")
         total = await run_in_thread(count_rows, path)
 
         def on_row(tally: Tally) -> None:
@@ -220,7 +220,7 @@ class BatchWorker:
         kinds = [one for one in kinds if any(note.is_good == one[1] for note in journal.notes.values())]
         for kind, _ in kinds:
             batch[f"{kind}_file_id"] = batch[f"{kind}_file_id"] or store.new_id("file")
-        async with self.changing:  # names first: after a kill here, the next run writes the same files
+        async with self.changing:  # save the ids first, so that a run after a kill writes the same files
             await run_in_thread(store.save, batch)
         for kind, is_good in kinds:
             made = batch[f"{kind}_file_id"]
@@ -238,11 +238,11 @@ class BatchWorker:
         async with self.changing:
             ended = {**batch, "status": status, f"{status}_at": int(time.time())}
             await run_in_thread(self.store.save, ended)
-            batch |= ended  # clients see the final status when it is on disk
+            batch |= ended  # clients see the final status after it is on disk
 
     @asynccontextmanager
     async def _saving(self, running: _Running) -> AsyncIterator[None]:
-        """Update the counts on disk while the block runs, and detect that another server cancels the batch."""
+        """Update the counts on disk while the block runs, and detect a cancellation by another server."""
         task = start_task(self._save_counts(running))
         try:
             yield
@@ -254,7 +254,7 @@ class BatchWorker:
         batch, job = running.batch, running.job
         while job is not None and not job.is_cancelled:
             await asyncio.sleep(_EVERY)
-            with suppress(ApiError, OSError):  # the next write may have room
+            with suppress(ApiError, OSError):  # the next write may succeed
                 async with self.changing:
                     found = await run_in_thread(self.store.get, batch["owner"], batch["id"], "batch")
                     if found["status"] == "cancelling":
@@ -271,13 +271,11 @@ def worker_of(connection: HTTPConnection) -> BatchWorker:
 
 
 def _unexpected(error: Exception) -> Exception | None:
-    """Return the error if its trace belongs in the log: an internal error."""
+    """Return the error if it is internal and its traceback belongs in the log."""
     return None if isinstance(error, (WoollyError, OSError)) else error
 
 
 def _errors(error: Exception) -> Data:
-    """Return the reason in OpenAI's batch format; internal errors have no details."""
-    message = (
-        str(error) if isinstance(error, WoollyError) else "the server failed at this batch; its log has the reason"
-    )
+    """Return the error in OpenAI's batch format; internal errors have no details."""
+    message = str(error) if isinstance(error, WoollyError) else "internal server error; see the server's log"
     return {"object": "list", "data": [{"code": "batch_failed", "message": message}]}

@@ -127,7 +127,7 @@ def _bias(bias: Any) -> dict[int | str, float | bool]:
             raise ApiError(
                 400,
                 "invalid_request",
-                f"logit_bias holds {list(pair)!r}; pairs of a token id or a text and a number were expected",
+                f"logit_bias has {list(pair)!r}; expected pairs of a token id or string and a number",
                 param="logit_bias",
             )
         key, value = pair
@@ -138,7 +138,7 @@ def _bias(bias: Any) -> dict[int | str, float | bool]:
             raise ApiError(
                 400,
                 "invalid_request",
-                f"logit_bias names the token id {key}; ids of 0 to {MAX_TOKEN_ID} were expected",
+                f"logit_bias has token id {key}; expected ids from 0 to {MAX_TOKEN_ID}",
                 param="logit_bias",
             )
         found[key] = value

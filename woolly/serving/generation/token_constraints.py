@@ -29,7 +29,7 @@ class TokenConstraints:
         if self.allowed is not None:
             for token in self.allowed:
                 if not 0 <= token < tokenizer.n_vocab:
-                    expected = f"ids from 0 to {tokenizer.n_vocab - 1} were expected"
+                    expected = f"expected ids from 0 to {tokenizer.n_vocab - 1}"
                     raise RequestError(f"allowed_token_ids: it holds {token}; {expected}", field="allowed_token_ids")
             processors.append(_AllowedTokens(np.unique(np.array(self.allowed, np.int64))))
         if self.bad_words:

@@ -165,7 +165,7 @@ def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
 def _check(preset: Preset) -> None:
     where = f"{preset.file}: [{preset.name}]"
     if preset.base is None:
-        raise StoreError(f'{where} names no model; from = "smollm2" was expected')
+        raise StoreError(f'{where} names no model; add a line such as from = "smollm2"')
     load_of(preset)
     _check_keep_alive(preset)
     table = preset.sampling
@@ -177,9 +177,7 @@ def _check(preset: Preset) -> None:
 def _check_keep_alive(preset: Preset) -> None:
     where, table = f"{preset.file}: [{preset.name}]", preset.sampling
     if not isinstance(table.get("pin", False), bool):
-        raise StoreError(f"{where}: pin is {table['pin']!r}; true or false was expected")
+        raise StoreError(f"{where}: pin is {table['pin']!r}; expected true or false")
     kept = table.get("keep_alive", 0)
     if isinstance(kept, bool) or not isinstance(kept, (int, float)):
-        raise StoreError(
-            f"{where}: keep_alive is {kept!r}; seconds were expected, or -1 for as long as the server runs"
-        )
+        raise StoreError(f"{where}: keep_alive is {kept!r}; expected seconds, or -1 for as long as the server runs")

@@ -105,7 +105,7 @@ def check_telemetry(endpoint: str | None) -> None:
         return
     if not endpoint.startswith(("http://", "https://")):
         raise RequestError(
-            f"otlp_endpoint is {endpoint[:100]!r}; an address such as http://127.0.0.1:4318 was expected",
+            f"otlp_endpoint is {endpoint[:100]!r}; expected an address such as http://127.0.0.1:4318",
             field="otlp_endpoint",
         )
     try:

@@ -1,3 +1,3 @@
-"""Settings of a server: the table, its checks, and the files they come from."""
+"""Server settings: the table, its checks and its sources."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Checks of Settings: which values no server can use, and which mean that a setting is left open."""
+"""Validation of server settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MINIMA: dict[str, float] = {
     "grace": 0,
 }
 
-# llama.cpp's values for "decide yourself", and what stands for that here.
+# llama.cpp's values for "automatic", and the equivalent values here.
 _OPEN: dict[str, tuple[float, Any]] = {
     "ctx_size": (0, None),
     "threads": (-1, None),
@@ -63,17 +63,17 @@ _OPEN: dict[str, tuple[float, Any]] = {
 
 
 def read_aliases(settings: Settings) -> dict[str, Any]:
-    """Return the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
+    """Return the settings that have llama.cpp's value for "automatic", with the equivalent value here."""
     found = {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
     if isinstance(settings.parallel, str):
-        from woolly.runtime import parse_max_running  # imported late: --help does without NumPy
+        from woolly.runtime import parse_max_running  # imported late, because --help must not need NumPy
 
         found["parallel"] = parse_max_running("parallel", "auto" if settings.parallel == "-1" else settings.parallel)
     return found
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise RequestError for invalid values; values that depend on the model are checked when it is loaded."""
+    """Raise RequestError for invalid values. Values that depend on the model are checked when it is loaded."""
     from woolly.runtime import check_kv_type, parse_layers, parse_max_running, parse_size
     from woolly.runtime.options import join_kv_types
     from woolly.serving.observability.traces import check_telemetry
@@ -81,9 +81,9 @@ def check_settings(settings: Settings) -> None:
     parse_max_running("parallel", settings.parallel)
     for name, low in _MINIMA.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
-            raise RequestError(f"{name} is {value}; at least {low} was expected", field=name)
+            raise RequestError(f"{name} is {value}; expected at least {low}", field=name)
     if settings.port > 65535:
-        raise RequestError(f"port is {settings.port}; at most 65535 was expected", field="port")
+        raise RequestError(f"port is {settings.port}; expected at most 65535", field="port")
     for name, choices in _CHOICES.items():
         if getattr(settings, name) not in choices:
             chosen = getattr(settings, name)
@@ -95,24 +95,24 @@ def check_settings(settings: Settings) -> None:
     _check_one_of("chat_template", "chat_template_file", settings)
     _check_device(settings)
     if is_reference(settings) and (settings.cache_type_k or settings.cache_type_v) not in (None, "f32"):
-        raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
-    # A proxy brings requests from elsewhere, and with one the Host header is not checked: any page could name itself.
+        raise RequestError("the reference backend supports only f32; remove cache_type_k and cache_type_v")
+    # Behind a proxy, requests come from other machines and the Host header is not checked.
     is_reached = not settings.is_local or bool(settings.trusted_proxies)
     if settings.mcp is not None and is_reached and not settings.has_keys:
         raise RequestError(
-            "mcp starts programs, and anyone in the network could call their tools: give a key with admin_key,"
-            " or listen at 127.0.0.1 without trusted_proxies",
+            "mcp starts programs whose tools anyone on the network could call: set admin_key"
+            " or listen on 127.0.0.1 without trusted_proxies",
             field="mcp",
             names=("admin_key", "trusted_proxies"),
         )
     if settings.mcp is not None:
-        check_package()  # this and the file before the port is open
+        check_package()  # check the package and the file before the port is open
         read_config(Path(settings.mcp))
     _check_replicas(settings)
     _check_one_of("token_secret", "token_secret_file", settings)
     if (signs := settings.signing_secret) is not None and len(signs) < 32:
         name = "token_secret" if settings.token_secret_file is None else "token_secret_file"
-        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
+        raise RequestError(f"{name} is short enough to guess; expected at least 32 characters", field=name)
     check_keys(settings)
     _check_tls(settings)
     check_telemetry(settings.otlp_endpoint)
@@ -130,23 +130,22 @@ def check_settings(settings: Settings) -> None:
     parse_layers(settings.gpu_layers)
     if settings.max_bodies_bytes < settings.max_body_bytes:
         raise RequestError(
-            f"max_bodies is {settings.max_bodies}, but one body may take {settings.max_body}; at least as much was"
-            " expected"
+            f"max_bodies is {settings.max_bodies}; expected at least max_body, which is {settings.max_body}"
         )
     if settings.reasoning_budget < -1:
         raise RequestError(
-            f"reasoning_budget is {settings.reasoning_budget}; a number of tokens was expected, or -1 for no limit",
+            f"reasoning_budget is {settings.reasoning_budget}; expected a number of tokens, or -1 for no limit",
             field="reasoning_budget",
         )
     if settings.api_prefix and (not settings.api_prefix.startswith("/") or settings.api_prefix.endswith("/")):
         raise RequestError(
-            f"api_prefix is {settings.api_prefix!r}; a path that begins with a slash and ends without one was expected",
+            f"api_prefix is {settings.api_prefix!r}; expected a path such as /llm, without a slash at the end",
             field="api_prefix",
         )
     if settings.stages and settings.model is None:
-        raise RequestError("stages hold one model: name it with model", field="stages", names=("stages", "model"))
+        raise RequestError("stages need a model; set model", field="stages", names=("stages", "model"))
     if settings.lora_scaled:
-        _ = settings.adapters  # raises unless FILE:SCALE
+        _ = settings.adapters  # raises unless each entry is FILE:SCALE
     for name in ("models_dir", "slot_save_path", "path"):
         folder = getattr(settings, name)
         if folder is not None and not folder.is_dir():
@@ -155,20 +154,20 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:
-    """Read plain, admin and named keys; RequestError for keys that no client could send.
+    """Return plain, admin and named keys. RequestError for keys that no client could send, or a file without keys.
 
-    A file without a key is an error too. Callers must use the returned keys: files may change between reads.
+    Callers must use the returned keys, because the files may change between reads.
     """
     plain, admins, named = settings.keys, settings.admin_keys, settings.named_keys
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in (*plain, *admins)):
-        raise RequestError("an API key is empty or holds a character that a header cannot carry")
+        raise RequestError("an API key is empty or has a character that is not allowed in a header")
     for name, keys in (("api_key_file", plain), ("admin_key_file", admins)):
         if getattr(settings, name) is not None and not keys:
-            raise RequestError(f"{name} holds no key, so nobody could be let in; write one key per line", field=name)
+            raise RequestError(f"{name} has no key, so no client could connect; write one key per line", field=name)
     if settings.keys_file is not None and not named:
         raise RequestError(
-            f"keys_file is {settings.keys_file}, which holds no key, so nobody could be let in; `woolly keys add NAME`"
-            " adds one",
+            f"keys_file {settings.keys_file} has no key, so no client could connect; add one with"
+            " `woolly keys add NAME`",
             field="keys_file",
         )
     return plain, admins, named
@@ -181,17 +180,17 @@ def _check_oidc(settings: Settings) -> None:
         check_issuer(settings.oidc_issuer, settings.oidc_audience, settings.oidc_admin)
     for name in ("oidc_audience", "oidc_admin"):
         if getattr(settings, name) is not None and settings.oidc_issuer is None:
-            raise RequestError(f"{name} is given without oidc_issuer; both were expected", field=name)
+            raise RequestError(f"{name} is set without oidc_issuer; set both", field=name)
 
 
 def _check_tls(settings: Settings) -> None:
     if settings.tls not in (None, "auto"):
-        raise RequestError(f"tls is {settings.tls!r}; auto was expected, or tls_cert with tls_key", field="tls")
+        raise RequestError(f"tls is {settings.tls!r}; expected auto, or tls_cert with tls_key", field="tls")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         given, missing = ("tls_cert", "tls_key") if settings.tls_key is None else ("tls_key", "tls_cert")
-        raise RequestError(f"{given} is given without {missing}; both were expected", field=given, names=(missing,))
+        raise RequestError(f"{given} is set without {missing}; set both", field=given, names=(missing,))
     if settings.tls is not None and settings.tls_cert is not None:
-        raise RequestError("tls and tls_cert are given together; one of them was expected", field="tls")
+        raise RequestError("tls and tls_cert cannot be combined; set one of them", field="tls")
 
 
 def is_reference(settings: Settings) -> bool:
@@ -204,8 +203,8 @@ def _check_device(settings: Settings) -> None:
 
     if settings.backend not in ("auto", "reference") and not settings.optimized_inference:
         raise RequestError(
-            f"backend is {settings.backend}, but without optimized_inference the reference backend computes; leave one"
-            " of them out",
+            f"backend is {settings.backend}, but without optimized_inference the reference backend is used; remove one"
+            " of them",
             field="backend",
             names=("backend", "optimized_inference"),
         )
@@ -213,58 +212,59 @@ def _check_device(settings: Settings) -> None:
 
 
 def has_replicas(settings: Settings) -> bool:
-    """Return True if other processes run the model."""
+    """Return True if the model runs in other processes."""
     return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
 
 
 def reads_ahead(settings: Settings) -> bool:
-    """Return True if prompts are computed while they are typed; replicas have a cache each, so they do not."""
+    """Return True if prompts are computed while the user types. Replicas have separate caches, so they do not."""
     return settings.read_ahead and not has_replicas(settings)
 
 
 def late_swap(settings: Settings) -> str | None:
-    """Return a sentence if a request for another model may give up before a busy one has left; None if not."""
+    """Return a warning if a request for another model may time out before a busy model is replaced, else None."""
     if settings.load_wait >= settings.swap_wait + settings.grace:
         return None
     return (
         f"--load-wait is {settings.load_wait:g}, less than --swap-wait ({settings.swap_wait:g}) and --grace"
-        f" ({settings.grace:g}) together: a request for another model may get 503 before a busy one has left"
+        f" ({settings.grace:g}) together: a request for another model may fail with 503 before a busy model is unloaded"
     )
 
 
 def _check_replicas(settings: Settings) -> None:
     if settings.stages and has_replicas(settings):
         raise RequestError(
-            "stages serve one engine at a time, and each replica has one: leave replicas, join and ray out",
+            "stages serve one engine at a time, but each replica has an engine: remove replicas, join and ray",
             field="stages",
             names=("stages", "replicas", "join", "ray"),
         )
     if settings.replicas == 0 and not settings.join:
-        raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
+        raise RequestError("replicas is 0, and join names no remote replicas; expected at least 1", field="replicas")
     _check_one_of("cluster_secret", "cluster_secret_file", settings)
     secret = settings.secret
     if settings.join and secret is None:
         raise RequestError(
-            "join names replicas on other machines, which need cluster_secret_file or cluster_secret to know their"
-            " front",
+            "join names replicas on other machines, which need cluster_secret_file or cluster_secret to authenticate"
+            " the server",
             field="join",
             names=("join", "cluster_secret_file", "cluster_secret"),
         )
     if settings.ray is not None and settings.pin:
-        raise RequestError("pin keeps processes of this machine to a NUMA node, but Ray places them", field="pin")
+        raise RequestError(
+            "pin binds local processes to NUMA nodes, but Ray places the replicas; remove pin", field="pin"
+        )
     if settings.ray is not None and ":" in (settings.device or ""):
         raise RequestError(
-            f"device is {settings.device}, but Ray chooses the GPU of each replica; leave its number out",
+            f"device is {settings.device}, but Ray chooses the GPU of each replica; remove the number",
             field="device",
             names=("device", "ray"),
         )
     if secret is not None and len(secret) < 32:
         name = "cluster_secret" if settings.cluster_secret_file is None else "cluster_secret_file"
-        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
+        raise RequestError(f"{name} is short enough to guess; expected at least 32 characters", field=name)
     if settings.slot_save_path is not None and has_replicas(settings):
         raise RequestError(
-            "slot_save_path keeps what one process computed, and there are several; cache_disk does that for all of"
-            " them",
+            "slot_save_path supports only one process, but the model has replicas; use cache_disk",
             field="slot_save_path",
             names=("slot_save_path", "cache_disk"),
         )
@@ -272,9 +272,7 @@ def _check_replicas(settings: Settings) -> None:
 
 def _check_one_of(text: str, file: str, settings: Settings) -> None:
     if getattr(settings, text) is not None and getattr(settings, file) is not None:
-        raise RequestError(
-            f"{text} and {file} are given together; one of them was expected", field=file, names=(text, file)
-        )
+        raise RequestError(f"{text} and {file} cannot be combined; set one of them", field=file, names=(text, file))
 
 
 def _check_template(settings: Settings) -> None:
@@ -284,8 +282,8 @@ def _check_template(settings: Settings) -> None:
 
         if source not in TEMPLATE_NAMES:
             raise RequestError(
-                f"chat_template is {source[:40]!r}, which shows no message: give the text of a Jinja template, leave it"
-                f" out for the model's own, or give one of the names {', '.join(TEMPLATE_NAMES)}",
+                f"chat_template is {source[:40]!r}, which has no placeholders: use a Jinja template, the name of a"
+                f" built-in template ({', '.join(TEMPLATE_NAMES)}), or no value for the model's own",
                 field="chat_template",
             )
     given = settings.chat_template_kwargs
@@ -296,5 +294,5 @@ def _check_template(settings: Settings) -> None:
             is_object = False
         if not is_object:
             raise RequestError(
-                f"chat_template_kwargs is {given[:40]!r}; a JSON object was expected", field="chat_template_kwargs"
+                f"chat_template_kwargs is {given[:40]!r}; expected a JSON object", field="chat_template_kwargs"
             )

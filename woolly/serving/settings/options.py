@@ -1,4 +1,4 @@
-"""Model options derived from the settings."""
+"""Conversion of server settings to model options."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def _kv_type(settings: Settings) -> str | None:
-    """The types of K and V in one word, one for both if they are the same; None: the backend decides."""
+    """Return the combined KV cache type, or None if the backend decides."""
     return join_kv_types(settings.cache_type_k, settings.cache_type_v, ("cache_type_k", "cache_type_v"))
 
 
 def options_from(settings: Settings) -> ModelOptions:
-    """Return the options of `LLM`: the setting of each row, and those that several settings say together.
+    """Return the options of `LLM`, including those that combine several settings.
 
     Reads --chat-template-file.
     """
-    from woolly.engine.loading.control_vectors import (  # imported late: --help does without NumPy
+    from woolly.engine.loading.control_vectors import (  # imported late, because --help must not need NumPy
         layer_range,
         vectors_of,
     )

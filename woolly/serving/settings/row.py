@@ -1,4 +1,4 @@
-"""A row of the table of settings."""
+"""Field of a setting with its flags and help."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def setting(default: Any, flags: str, help: str, shown: str | None = None, *, group: str | None = None) -> Any:
-    """Return a field with its flags and help; `shown` describes the default if the value itself does not.
+    """Return a dataclass field with flags and help; `shown` describes the default if the value is not self-explanatory.
 
-    `group` is for tables that Settings inherits; otherwise the group is that of the row before it.
+    Only inherited tables need `group`; other fields belong to the group of the preceding field.
     """
     metadata = {"flags": tuple(flags.split()), "help": help, "shown": shown}
     return field(default=default, metadata=metadata | ({} if group is None else {"group": group}))

@@ -1,4 +1,4 @@
-"""TeamSettings: the settings of a server that several people use."""
+"""Settings of a server with several users."""
 
 from __future__ import annotations
 
@@ -16,98 +16,98 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSettings:
-    """Rows that Settings inherits, each with the group that it belongs to."""
+    """Fields that Settings inherits, each with its group."""
 
     keys_file: Path | None = setting(  # noqa: RUF009
         None,
         "--keys-file",
-        "File of named keys with limits, which `woolly keys` writes; a change counts at once.",
-        "woolly.toml, if it has a table [keys]",
+        "File of named keys with limits, written by `woolly keys`; reloaded when it changes.",
+        "woolly.toml, if it has a [keys] table",
         group="Safety",
     )
     oidc_issuer: str | None = setting(
         None,
         "--oidc-issuer",
-        "Address of an OIDC issuer whose tokens clients may send in place of a key.",
+        "URL of an OIDC issuer whose tokens clients may send instead of a key.",
         group="Safety",
     )
     oidc_audience: str | None = setting(
-        None, "--oidc-audience", "The audience (aud) that these tokens must have.", group="Safety"
+        None, "--oidc-audience", "Required audience (aud) of OIDC tokens.", group="Safety"
     )
     oidc_admin: str | None = setting(
-        None, "--oidc-admin", "CLAIM=VALUE of users who may load models, such as groups=llm-admins.", group="Safety"
+        None, "--oidc-admin", "CLAIM=VALUE of administrators, such as groups=llm-admins.", group="Safety"
     )
     names_file: Path | None = setting(  # noqa: RUF009
         None,
         "--names-file",
-        "File with tables [models.NAME]: names for models, with settings of their own.",
-        "woolly.toml, if it has a table [models]",
+        "File with [models.NAME] tables: model names with separate settings.",
+        "woolly.toml, if it has a [models] table",
         group="Models",
     )
     models_memory: str | None = setting(
         None,
         "--models-memory",
-        "Most memory of all loaded models together, such as 24GB: of the system, and of each set of GPUs.",
-        "what is free",
+        "Maximum memory of all loaded models, such as 24GB, of the system and of each set of GPUs.",
+        "the free memory",
         group="Models",
     )
     swap_wait: float = setting(
         10.0,
         "--swap-wait",
-        "Seconds that requests for a loaded model go before one for another that would replace it; 0: none.",
+        "Seconds that requests for a loaded model precede a request that would replace it; 0: none.",
         group="Models",
     )
     tls_cert: Path | None = setting(  # noqa: RUF009
         None,
         "--tls-cert --ssl-cert-file",
-        "File with the certificate for HTTPS, in PEM; a change counts at once.",
+        "File with the HTTPS certificate (PEM); reloaded when it changes.",
         group="The network",
     )
     tls_key: Path | None = setting(  # noqa: RUF009
-        None, "--tls-key --ssl-key-file", "File with the key of that certificate.", group="The network"
+        None, "--tls-key --ssl-key-file", "File with the key of the HTTPS certificate.", group="The network"
     )
     tls: str | None = setting(
         None,
         "--tls",
-        "auto: HTTPS with a certificate that this machine signs itself, and keeps; the log shows its fingerprint.",
+        "auto: HTTPS with a stored self-signed certificate; the log shows its fingerprint.",
         "HTTP, without --tls-cert",
         group="The network",
     )
     metrics_names: str = setting(
-        "woolly", "--metrics-names", "vllm adds vLLM's names, which its dashboards know.", group="Observation"
+        "woolly", "--metrics-names", "vllm adds vLLM's metric names, for its dashboards.", group="Observation"
     )
     keep_requests: int = setting(
         0,
         "--keep-requests",
-        "Last requests that an administrator may look at (/api/v1/requests), without their texts.",
+        "Number of recent requests that administrators can list (/api/v1/requests), without texts.",
         group="Observation",
     )
-    keep_texts: bool = setting(False, "--keep-texts", "Keep texts of those requests too.", group="Observation")
+    keep_texts: bool = setting(False, "--keep-texts", "Also keep the texts of recent requests.", group="Observation")
     otlp_endpoint: str | None = setting(
         None,
         "--otlp-endpoint --otlp-traces-endpoint",
-        "Address of an OpenTelemetry collector (OTLP over HTTP) that gets a span for each request, without texts.",
+        "URL of an OpenTelemetry collector (OTLP over HTTP) for a span per request, without texts.",
         "none",
         group="Observation",
     )
     usage_file: Path | None = setting(  # noqa: RUF009
         None,
         "--usage-file",
-        "File that keeps what each key has used (`woolly usage`).",
-        "usage.db beside the models folder, if --keys-file is given",
+        "File that records the usage of each key (`woolly usage`).",
+        "usage.db next to the models folder, if --keys-file is set",
         group="Observation",
     )
 
     @property
     def named_keys(self) -> tuple[NamedKey, ...]:
-        """Return the keys of --keys-file, which each call reads again."""
+        """Return the keys of --keys-file, which is read on each call."""
         from woolly.serving.accounts.keys_file import read_keys
 
         return () if self.keys_file is None else read_keys(self.keys_file)
 
     @property
     def issuer(self) -> Issuer | None:
-        """Return the checker of --oidc-issuer's tokens, without its keys yet; None without an issuer."""
+        """Return the token checker of --oidc-issuer, with no keys fetched yet, or None without an issuer."""
         from woolly.serving.accounts.oidc import Issuer
 
         if self.oidc_issuer is None or self.oidc_audience is None:
@@ -116,19 +116,19 @@ class TeamSettings:
 
     @property
     def models_bytes(self) -> int | None:
-        """Return the maximum memory of all loaded models together; None: the free memory."""
+        """Return the memory limit of all loaded models together, or None to use the free memory."""
         from woolly.runtime import parse_size
 
         return parse_size("models_memory", self.models_memory)
 
     @property
     def has_tls(self) -> bool:
-        """True if the server speaks HTTPS."""
+        """True if the server uses HTTPS."""
         return self.tls is not None or self.tls_cert is not None
 
     @property
     def usage_path(self) -> Path | None:
-        """Return the file that keeps usage; None if it is not kept."""
+        """Return the usage file, or None if usage is not recorded."""
         if self.usage_file is not None or self.keys_file is None:
             return self.usage_file
         return models_folder().parent / "usage.db"

@@ -1,4 +1,4 @@
-"""Texts of settings that mean something else: sizes such as 16MiB, and files with keys, templates or a secret."""
+"""Settings that are parsed from strings, such as sizes, or read from files, such as keys and templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 
 
 class Texts:
-    """The part of Settings that reads texts and files."""
+    """Part of Settings that parses sizes and reads files."""
 
     max_files: str
     max_body: str
@@ -35,7 +35,7 @@ class Texts:
 
     @property
     def max_body_bytes(self) -> int:
-        """Return the largest body in bytes."""
+        """Return the maximum bytes of one body."""
         return _bytes("max_body", self.max_body)
 
     @property
@@ -50,48 +50,48 @@ class Texts:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the keys of --api-key, of --admin-key and of their files, which each call reads again."""
+        """Return the keys of --api-key, --admin-key and their files, which are read on each call."""
         return (*self.api_key, *self.admin_keys, *_lines_of("api_key_file", self.api_key_file))
 
     @property
     def admin_keys(self) -> tuple[str, ...]:
-        """Return the keys of --admin-key and of its file, which each call reads again."""
+        """Return the keys of --admin-key and its file, which is read on each call."""
         return (*self.admin_key, *_lines_of("admin_key_file", self.admin_key_file))
 
     @property
     def signing_secret(self) -> str | None:
-        """Returns the text that signs tokens; reads --token-secret-file."""
+        """Return the secret that signs tokens; reads --token-secret-file."""
         file = self.token_secret_file
         return self.token_secret if file is None else _secret_of("token_secret_file", file)
 
     @property
     def template_source(self) -> str | None:
-        """Return the template that --chat-template gives as text or by name."""
+        """Return the template of --chat-template, given as text or by name."""
         from woolly.templates import builtin_template
 
         return None if self.chat_template is None else builtin_template(self.chat_template) or self.chat_template
 
     @property
     def given_template(self) -> str | None:
-        """Returns the template that replaces the model's own; reads --chat-template-file."""
+        """Return the template that replaces the model's own; reads --chat-template-file."""
         file = self.chat_template_file
         return self.template_source if file is None else _text_of("chat_template_file", file)
 
     @property
     def secret(self) -> str | None:
-        """Returns the secret that replicas on other machines share; reads --cluster-secret-file."""
+        """Return the secret shared with remote replicas; reads --cluster-secret-file."""
         file = self.cluster_secret_file
         return self.cluster_secret if file is None else _secret_of("cluster_secret_file", file)
 
 
 def _bytes(name: str, value: str) -> int:
-    from woolly.runtime import parse_size  # imported late: --help does without NumPy
+    from woolly.runtime import parse_size  # imported late, because --help must not need NumPy
 
     return parse_size(name, value) or 0
 
 
 def _lines_of(name: str, path: Path | None) -> list[str]:
-    """The lines of a file that are neither empty nor a comment."""
+    """Return the lines of a file, without comments and empty lines."""
     lines = [] if path is None else _secret_of(name, path).splitlines()
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
@@ -99,8 +99,8 @@ def _lines_of(name: str, path: Path | None) -> list[str]:
 def _secret_of(name: str, path: Path) -> str:
     text = _text_of(name, path).strip()
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        # Always from this line, so that Python shows it once.
-        warnings.warn(f"others can read the secret in {path}; chmod 600 would prevent it", stacklevel=1)
+        # Always from this line, so that Python shows the warning only once.
+        warnings.warn(f"other users can read the secret in {path}; run chmod 600", stacklevel=1)
     return text
 
 

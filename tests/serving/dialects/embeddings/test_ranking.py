@@ -88,8 +88,8 @@ def test_documents_are_truncated_to_max_tokens_per_doc(client):
     [
         ("/v1/rerank", {"query": "a"}, "one of documents and texts"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "texts": ["b"]}, "one of documents and texts"),
-        ("/v1/rerank", {"query": "a", "documents": []}, "documents: it is empty"),
-        ("/v1/rerank", {"query": "a", "texts": []}, "texts: it is empty"),
+        ("/v1/rerank", {"query": "a", "documents": []}, "documents: empty"),
+        ("/v1/rerank", {"query": "a", "texts": []}, "texts: empty"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "at least 1"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "at least 1"),
         ("/v1/rerank", {"query": "a", "documents": ["b" * 600]}, "document 0 has 601 tokens, but this model takes 512"),

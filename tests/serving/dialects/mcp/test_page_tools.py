@@ -145,7 +145,7 @@ def test_without_the_option_there_are_no_tools(client):
 
 
 def test_public_server_needs_keys(file):
-    with pytest.raises(RequestError, match="give a key with admin_key") as error:
+    with pytest.raises(RequestError, match="set admin_key") as error:
         Settings(mcp=file, host="0.0.0.0")
     assert error.value.field == "mcp"
     assert Settings(mcp=file, host="0.0.0.0", api_key=("k",)).mcp == file

@@ -90,11 +90,11 @@ def test_options_without_effect_are_reported(client):
 @pytest.mark.parametrize(
     ("path", "fields", "says"),
     [
-        ("/api/chat", {"options": {"top_k": "many"}}, "options.top_k: it is 'many'"),
+        ("/api/chat", {"options": {"top_k": "many"}}, "options.top_k: expected an integer, but got 'many'"),
         ("/api/chat", {"options": {"temperature": "hot"}}, "options.temperature"),
         ("/api/chat", {"options": {"num_predict": 1.5}}, "options.num_predict"),
         ("/api/chat", {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-        ("/api/chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs: it is 21"),
+        ("/api/chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected 0 to 20, but got 21"),
         ("/api/chat", {"format": "xml"}, "format"),
         ("/api/chat", {"tool_choice": "required"}, "there are no tools"),
         ("/api/generate", {"messages": None, "prompt": "x", "raw": True, "system": "y"}, "system"),

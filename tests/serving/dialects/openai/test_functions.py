@@ -68,8 +68,8 @@ def test_role_named_by_the_template_is_rendered(app_with):
 
 def test_tool_without_its_function_is_rejected(client):
     for tool, says in (
-        ({"type": "function"}, "tools.0: it has no `function`; an object with a name was expected there"),
-        ({"type": "function", "name": "weather"}, "tools.0: it has no `function`"),
+        ({"type": "function"}, "tools.0: missing `function`; expected an object with a name"),
+        ({"type": "function", "name": "weather"}, "tools.0: missing `function`"),
         ({"type": "web_search"}, "tools.0: the type 'web_search' is not supported; 'function' with a function is"),
     ):
         reply = client.post("/v1/chat/completions", json={"messages": TALK, "tools": [tool]})

@@ -84,7 +84,7 @@ def test_too_long_conversation_loses_its_oldest_turns_before_compaction(client):
         ("/v1/responses/compact", {"conversation": "conv_1"}, "conversation: a compaction cannot have it"),
         ("/v1/responses", {"input": [*TALK, TRIGGER], "background": True}, "background: a compaction cannot have it"),
         ("/v1/responses", {"input": [TRIGGER, *TALK]}, "input.0: a compaction_trigger must be the last item"),
-        ("/v1/responses", {"input": [TRIGGER]}, "input: it is empty"),
+        ("/v1/responses", {"input": [TRIGGER]}, "input: empty"),
         ("/v1/responses", {"input": [{"type": "compaction", "encrypted_content": "gAAAAB"}]}, "another server wrote"),
     ],
 )

@@ -10,7 +10,7 @@ from woolly.serving.errors import ApiError
 @pytest.mark.parametrize("value", [True, 5, 0.5, 2**64, "text", {"type": "summary_text", "text": "x"}, 0, False, ""])
 def test_malformed_reasoning_item_is_rejected_by_name(name, value):
     items = [{"role": "user", "content": "a"}, {"type": "reasoning", "id": "r", name: value}]
-    with pytest.raises(ApiError, match="a list of parts was expected") as refused:
+    with pytest.raises(ApiError, match="expected a list of parts") as refused:
         read_items(items)
     assert refused.value.status == 400 and refused.value.param == f"input.1.{name}"
 

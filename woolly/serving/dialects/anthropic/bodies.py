@@ -79,7 +79,7 @@ class CountBody(BaseModel):
         if format is None:
             return None
         if format.get("type") != "json_schema" or not isinstance(format.get("schema"), dict):
-            raise invalid_param(name, "{'type': 'json_schema', 'schema': {...}} was expected")
+            raise invalid_param(name, "expected {'type': 'json_schema', 'schema': {...}}")
         schema: dict[str, Any] = format["schema"]
         return schema
 
@@ -108,7 +108,7 @@ class CountBody(BaseModel):
         effort = (self.output_config.effort if self.output_config is not None else None) or "medium"
         if effort not in _EFFORTS:
             raise invalid_param(
-                "output_config.effort", f"it is {effort[:40]!r}; expected one of: {', '.join(_EFFORTS)}"
+                "output_config.effort", f"expected one of: {', '.join(_EFFORTS)}, but got {effort[:40]!r}"
             )
         return _EFFORTS[effort]
 

@@ -52,9 +52,9 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     types = body.embedding_types or ["float"]
     for name in types:
         if name not in ("float", "base64"):
-            raise invalid_param("embedding_types", f"it has {name[:40]!r}; float or base64 was expected")
+            raise invalid_param("embedding_types", f"expected float or base64, but got {name[:40]!r}")
     if body.truncate == "START":
-        raise invalid_param("truncate", "texts are cut at their end: END was expected, or NONE")
+        raise invalid_param("truncate", "expected END or NONE; only the end can be truncated")
     if body.max_tokens is not None:
         raise invalid_param("max_tokens", "texts are cut at what the model takes; leave it out")
     if body.input_type is not None:

@@ -162,9 +162,7 @@ def _image(part: Part, where: str) -> chat.ImagePart:
     given = (part.model_extra or {}).get("image_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
-        raise invalid_param(
-            f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,..."
-        )
+        raise invalid_param(f"{where}.image_url", "expected an object with a url such as data:image/png;base64,...")
     if isinstance(given, dict) and given.get("detail") not in (None, "auto"):
         ignore("messages.content.image_url.detail (an image is always prepared as the model's processor does)")
     return chat.ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
@@ -177,11 +175,11 @@ def _audio(part: Part, where: str) -> chat.AudioPart:
     if part.type == "audio_url":
         url = given.get("url") if isinstance(given, dict) else given
         if not isinstance(url, str):
-            raise invalid_param(place, "an object with a url was expected, such as data:audio/wav;base64,...")
+            raise invalid_param(place, "expected an object with a url such as data:audio/wav;base64,...")
         return chat.AudioPart(AudioInput(url=url, where=place))
     data = given.get("data") if isinstance(given, dict) else None
     if not isinstance(data, str):
-        raise invalid_param(place, "an object with data in base64, and a format such as wav, was expected")
+        raise invalid_param(place, "expected an object with data in base64 and a format such as wav")
     return chat.AudioPart(AudioInput(base64=data, where=place))
 
 
@@ -190,9 +188,7 @@ def _video(part: Part, where: str) -> chat.VideoPart:
     given = (part.model_extra or {}).get("video_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
-        raise invalid_param(
-            f"{where}.video_url", "an object with a url was expected, such as data:video/mp4;base64,..."
-        )
+        raise invalid_param(f"{where}.video_url", "expected an object with a url such as data:video/mp4;base64,...")
     return chat.VideoPart(VideoInput(data=url, where=f"{where}.video_url"))
 
 
@@ -205,7 +201,7 @@ def _file(part: Part, where: str) -> chat.Part:
         )
     if not isinstance(given, dict) or not isinstance(data, str):
         raise invalid_param(
-            f"{where}.file", "an object with file_data was expected, such as data:application/pdf;base64,..."
+            f"{where}.file", "expected an object with file_data such as data:application/pdf;base64,..."
         )
     name = given.get("filename")
     return file_part(data, name if isinstance(name, str) else "", f"{where}.file.file_data")

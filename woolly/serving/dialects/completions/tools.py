@@ -83,7 +83,7 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
         choice = "auto" if given else "none"
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            raise invalid_param("tool_choice", f"it is {choice!r}; 'none', 'auto', 'required' or a tool was expected")
+            raise invalid_param("tool_choice", f"expected 'none', 'auto', 'required' or a tool, but got {choice!r}")
         if choice == "required" and not given:
             raise invalid_param("tool_choice", "it is 'required', but there are no tools")
         mode: Any = choice if given else "none"
@@ -106,7 +106,7 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
         if spec.type != "function":
             raise invalid_param(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
         if spec.function is None:
-            raise invalid_param(where, "it has no `function`; an object with a name was expected there")
+            raise invalid_param(where, "missing `function`; expected an object with a name")
         function = spec.function
         if not _NAME.fullmatch(function.name):
             raise invalid_param(

@@ -65,18 +65,16 @@ class RerankBody(TextBody):
     def listed(self) -> list[str]:
         """Return the documents as texts; ApiError unless exactly one of the fields is given."""
         if (self.documents is None) == (self.texts is None):
-            raise invalid_param("documents", "one of documents and texts was expected")
+            raise invalid_param("documents", "expected one of documents and texts")
         listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
         if not listed:
-            raise invalid_param(
-                "texts" if self.documents is None else "documents", "it is empty; a document was expected"
-            )
+            raise invalid_param("texts" if self.documents is None else "documents", "empty; expected a document")
         return listed
 
     def best(self, n: int) -> int:
         """Return the requested number of results."""
         if self.top_n is not None and self.top_n < 1:
-            raise invalid_param("top_n", f"it is {self.top_n}; at least 1 was expected")
+            raise invalid_param("top_n", f"expected at least 1, but got {self.top_n}")
         return n if self.top_n is None else min(n, self.top_n)
 
 
@@ -95,7 +93,7 @@ class ScoreBody(TextBody):
             for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))
         )
         if not first or not second:
-            raise invalid_param("text_1" if not first else "text_2", "a text or a list of texts was expected")
+            raise invalid_param("text_1" if not first else "text_2", "expected a string or a list of strings")
         if len(first) == 1:
             first = first * len(second)
         if len(first) != len(second):
@@ -124,6 +122,6 @@ def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
     """Return True if texts are truncated. ApiError for a length: truncation is at the model's maximum."""
     if n_tokens is not None and n_tokens != -1:
         raise invalid_param(
-            "truncate_prompt_tokens", f"it is {n_tokens}; -1 was expected, which cuts at what the model takes"
+            "truncate_prompt_tokens", f"expected -1, which truncates at the model's maximum, but got {n_tokens}"
         )
     return bool(truncate) or n_tokens == -1

@@ -44,7 +44,7 @@ async def rank(
     """Return the best documents with their scores; documents with equal scores keep their order."""
     n_best, limit = body.best(len(documents)), body.max_tokens_per_doc
     if limit is not None and limit < 1:
-        raise invalid_param("max_tokens_per_doc", f"it is {limit}; at least 1 was expected")
+        raise invalid_param("max_tokens_per_doc", f"expected at least 1, but got {limit}")
 
     def prepare(llm: LLM) -> PoolingJob:
         return llm.prepare_ranking(body.query, documents, truncate=body.cuts, document_tokens=limit)

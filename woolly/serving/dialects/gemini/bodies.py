@@ -68,17 +68,17 @@ class GenerationConfig(Camel):
         if self.response_modalities and [one.upper() for one in self.response_modalities] != ["TEXT"]:
             raise invalid_param("generationConfig.responseModalities", "only ['TEXT'] is supported")
         if self.candidate_count is not None and not 1 <= self.candidate_count <= MAX_CANDIDATES:
-            message = f"it is {self.candidate_count}; 1 to {MAX_CANDIDATES} were expected"
+            message = f"expected 1 to {MAX_CANDIDATES}, but got {self.candidate_count}"
             raise invalid_param("generationConfig.candidateCount", message)
         if self.logprobs is not None:
             if not self.response_logprobs:
                 raise invalid_param("generationConfig.logprobs", "it is given, but responseLogprobs is not true")
             if not 0 <= self.logprobs <= MAX_TOP:
-                raise invalid_param("generationConfig.logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
+                raise invalid_param("generationConfig.logprobs", f"expected 0 to {MAX_TOP}, but got {self.logprobs}")
         if self.response_mime_type not in (None, _PLAIN, _JSON, _ENUM):
             raise invalid_param(
                 "generationConfig.responseMimeType",
-                f"it is {self.response_mime_type[:40]!r}; {_JSON}, {_ENUM} or {_PLAIN} was expected",
+                f"expected {_JSON}, {_ENUM} or {_PLAIN}, but got {self.response_mime_type[:40]!r}",
             )
 
     @property
@@ -157,7 +157,7 @@ class CountBody(Camel):
         if self.cached_content:
             raise invalid_param("cachedContent", "contents are not kept here; send them, and prefixes are reused")
         if not self.contents:
-            raise invalid_param("contents", "it is missing; at least one message was expected")
+            raise invalid_param("contents", "missing; expected at least one message")
         talk, schema = read_contents(self.system_instruction, self.contents), config.schema_wanted
         choice = read_choice(self.tools or (), self.tool_config)
         last = talk[-1]

@@ -81,7 +81,7 @@ def read_contents(system: str | Content | None, contents: Sequence[Content]) -> 
         elif content.role == "system":
             talk.append(chat.Message("system", text_of(content, where)))
         else:
-            raise invalid_param(f"{where}.role", f"it is {content.role[:40]!r}; 'user' or 'model' was expected")
+            raise invalid_param(f"{where}.role", f"expected 'user' or 'model', but got {content.role[:40]!r}")
     return tuple(talk)
 
 
@@ -150,7 +150,7 @@ def _said(part: Part, where: str) -> chat.Part:
     if not isinstance(data, str) or not isinstance(media, str):
         raise invalid_param(
             place,
-            "an object with a mimeType, such as image/png or application/pdf, and data in base64 was expected",
+            "expected an object with data in base64 and a mimeType such as image/png or application/pdf",
         )
     # URL-safe base64 is accepted too, as by Google.
     plain = data.replace("-", "+").replace("_", "/")

@@ -19,7 +19,7 @@ def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = str(given.get("type", "")).lower()
     if kind and kind != "type_unspecified":
         if kind not in _TYPES:
-            raise invalid_param(f"{where}.type", f"it is {kind[:40]!r}; expected one of: {', '.join(_TYPES).upper()}")
+            raise invalid_param(f"{where}.type", f"expected one of: {', '.join(_TYPES).upper()}, but got {kind[:40]!r}")
         found["type"] = kind
     for name in _COUNTS:
         if given.get(name) is not None:
@@ -43,4 +43,4 @@ def _as_int(value: Any, where: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise invalid_param(where, f"it is {str(value)[:40]!r}; a whole number was expected") from None
+        raise invalid_param(where, f"expected an integer, but got {str(value)[:40]!r}") from None

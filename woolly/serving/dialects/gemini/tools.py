@@ -61,7 +61,7 @@ def read_choice(specs: Sequence[ToolSpec], config: ToolConfig | None) -> ToolCho
     mode = "AUTO" if mode == "MODE_UNSPECIFIED" else mode
     where = "toolConfig.functionCallingConfig"
     if mode not in _MODES:
-        raise invalid_param(f"{where}.mode", f"it is {mode[:40]!r}; expected one of: {', '.join(_MODES)}")
+        raise invalid_param(f"{where}.mode", f"expected one of: {', '.join(_MODES)}, but got {mode[:40]!r}")
     tools = _tools(specs, is_strict=mode == "VALIDATED")
     if mode == "ANY" and not tools:
         raise invalid_param(f"{where}.mode", "it is 'ANY', but there are no functions")

@@ -56,7 +56,7 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
     """Embed texts, in llama-server's format; or their tokens, if the model's file names no pooling."""
     given = body.content if body.content is not None else body.input
     if given is None:
-        raise invalid_param("content", "a text or a list of texts was expected")
+        raise invalid_param("content", "expected a string or a list of strings")
     field = "content" if body.content is not None else "input"
     kind = 2 if body.embd_normalize is None else body.embd_normalize
     texts = as_texts(given)
@@ -92,7 +92,7 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
         return await embedding(body, request)
     fields = body.model_dump(exclude={"content", "embd_normalize"}, exclude_none=True)
     if body.encoding_format not in (None, "float", "base64"):
-        raise invalid_param("encoding_format", "float or base64 was expected")
+        raise invalid_param("encoding_format", "expected float or base64")
     return await embeddings(EmbeddingsBody(**fields), request)
 
 

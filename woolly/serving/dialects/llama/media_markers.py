@@ -34,7 +34,7 @@ def read_marked(text: str, data: Any) -> MarkedPrompt:
     """Return a prompt with its images and audio, not decoded yet. ApiError 400 unless each has a marker."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
-        raise invalid_param(where, "a list of images and audio clips in base64 was expected")
+        raise invalid_param(where, "expected a list of images and audio clips in base64")
     if (n_marks := text.count(MARK)) != len(data):
         raise invalid_param(
             where,

@@ -85,7 +85,7 @@ class CompletionBody(Sampling):
                 raise ApiError(
                     400,
                     "invalid_request",
-                    f"{name} is {value}; a number of tokens, or -1 for no limit, was expected",
+                    f"{name} is {value}; expected a number of tokens, or -1 for no limit",
                     param=name,
                 )
         if self.n_predict is not None and self.max_tokens is not None and self.n_predict != self.max_tokens:
@@ -122,7 +122,7 @@ def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | 
             raise ApiError(
                 400,
                 "invalid_request",
-                f"{param} has {one!r}; objects with an id of 0 to {_MAX_ADAPTER_ID} and a scale were expected",
+                f"{param} has {one!r}; expected objects with an id of 0 to {_MAX_ADAPTER_ID} and a scale",
                 param=param,
             )
         scales[one["id"]] = one.get("scale", 0.0)

@@ -34,9 +34,7 @@ class Predictions(BaseModel):
 async def predict(body: Predictions, request: Request) -> dict[str, Any]:
     """Answer every request of the envelope; `parameters` are shared fields."""
     if not 1 <= len(body.instances) <= _MAX_REQUESTS:
-        raise invalid_param(
-            "instances", f"there are {len(body.instances)} requests; 1 to {_MAX_REQUESTS} were expected"
-        )
+        raise invalid_param("instances", f"expected 1 to {_MAX_REQUESTS} requests, but got {len(body.instances)}")
     bodies = [_read(i, {**(body.parameters or {}), **one}) for i, one in enumerate(body.instances)]
     replies = await asyncio.gather(*(chat_completions(one, request) for one in bodies))
     return {"predictions": [json.loads(bytes(reply.body)) for reply in replies]}
@@ -46,7 +44,7 @@ def _read(index: int, fields: dict[str, Any]) -> ChatBody:
     where = f"instances.{index}"
     kind = fields.pop(_FORMAT, "chatCompletions")
     if kind != "chatCompletions":
-        raise invalid_param(f"{where}.{_FORMAT}", f"it is {str(kind)[:40]!r}; 'chatCompletions' was expected")
+        raise invalid_param(f"{where}.{_FORMAT}", f"expected 'chatCompletions', but got {str(kind)[:40]!r}")
     if fields.get("stream"):
         raise invalid_param(f"{where}.stream", "an envelope is answered as a whole; leave it out")
     try:

@@ -71,7 +71,7 @@ async def change_slot(id_slot: int, request: Request, action: str = "", body: Sl
     if action == "erase":
         return await _erase(id_slot, request, given)
     if action not in ("save", "restore"):
-        raise invalid_param("action", f"it is {action[:40]!r}; save, restore or erase was expected")
+        raise invalid_param("action", f"expected save, restore or erase, but got {action[:40]!r}")
     settings: Settings = request.app.state.settings
     if settings.slot_save_path is None:
         raise feature_disabled("saving and restoring slots", "--slot-save-path")

@@ -68,7 +68,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
     """Text -> token ids. With `prompt` or `messages` the reply is vLLM's: count, max_model_len, tokens, token_strs."""
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
-        raise invalid_param(given[1] if given else "content", "one of content, prompt and messages was expected")
+        raise invalid_param(given[1] if given else "content", "expected one of content, prompt and messages")
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     async with models.use(body.model) as slot, generator.texts:

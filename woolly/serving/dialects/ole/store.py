@@ -276,7 +276,7 @@ class SessionStore:
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
-                raise RequestError(f"the sessions file has version {version}, but {_VERSION} was expected")
+                raise RequestError(f"the sessions file has version {version}; expected {_VERSION}")
             if version == 0:
                 for statement in _TABLES.split(";"):
                     db.execute(statement)

@@ -118,9 +118,7 @@ class _Connection:
             elif kind == "ping":
                 await self._send({"type": "pong"})
             else:
-                raise ApiError(
-                    400, "invalid_request", f"type is {kind!r}; chat, cancel or ping was expected", param="type"
-                )
+                raise ApiError(400, "invalid_request", f"type is {kind!r}; expected chat, cancel or ping", param="type")
         except Exception as error:
             await self._tell(id, _told(error))
 

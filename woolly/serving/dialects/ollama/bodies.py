@@ -85,7 +85,7 @@ class AnswerBody(BaseModel):
             parts = _DURATION.findall(given)
             if not given or "".join(number + unit for number, unit in parts) != given.lstrip("-+"):
                 raise invalid_param(
-                    "keep_alive", f"it is {given[:40]!r}; seconds or a duration such as '5m' was expected"
+                    "keep_alive", f"expected seconds or a duration such as '5m', but got {given[:40]!r}"
                 )
             total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
             given = -total if given[0] == "-" else total
@@ -99,11 +99,11 @@ class AnswerBody(BaseModel):
     def check(self) -> None:
         """Raise ApiError for unsupported values, by field name."""
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP_LOGPROBS:
-            raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP_LOGPROBS} were expected")
+            raise invalid_param("top_logprobs", f"expected 0 to {_MAX_TOP_LOGPROBS}, but got {self.top_logprobs}")
         if self.top_logprobs and not self.logprobs:
             ignore("top_logprobs (without logprobs)")
         if isinstance(self.format, str) and self.format not in ("", "json"):
-            raise invalid_param("format", f"it is {self.format[:40]!r}; 'json' or a JSON schema was expected")
+            raise invalid_param("format", f"expected 'json' or a JSON schema, but got {self.format[:40]!r}")
 
     @property
     def schema_wanted(self) -> dict[str, Any] | None:
@@ -177,9 +177,7 @@ class GenerateBody(AnswerBody):
 def _message(message: Message, i: int) -> chat.Message:
     where, role = f"messages.{i}", message.role.lower()
     if role not in ("system", "user", "assistant", "tool"):
-        raise invalid_param(
-            f"{where}.role", f"it is {message.role[:40]!r}; system, user, assistant or tool was expected"
-        )
+        raise invalid_param(f"{where}.role", f"expected system, user, assistant or tool, but got {message.role[:40]!r}")
     if message.images and role != "user":
         raise invalid_param(f"{where}.images", "images belong into messages of the user")
     return chat.Message(
@@ -199,7 +197,7 @@ def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[cha
     parts: list[chat.Part] = []
     for i, image in enumerate(images):
         if not isinstance(image, str):
-            raise invalid_param(f"{where}.{i}", "the bytes of an image in base64 were expected")
+            raise invalid_param(f"{where}.{i}", "expected an image in base64")
         plain = image.partition(",")[2] if image.startswith("data:") else image
         parts.append(seen_part(plain, f"{where}.{i}"))
     return (*parts, chat.TextPart(text)) if text else tuple(parts)

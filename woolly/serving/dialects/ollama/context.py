@@ -24,7 +24,7 @@ async def lay_out_turn(
     n_vocab = tokenizer.n_vocab
     for token in context:
         if not 0 <= token < n_vocab:
-            raise RequestError(f"context: it holds {token}; ids from 0 to {n_vocab - 1} were expected", field="context")
+            raise RequestError(f"context: has {token}; expected ids from 0 to {n_vocab - 1}", field="context")
     mark = uuid4().hex
     talk = (Message("user", "."), Message("assistant", mark), *chat.messages)
     layout = await generator.format_chat(replace(chat, messages=talk), slot, None)

@@ -89,7 +89,7 @@ async def create(body: CreateBody, request: Request) -> Response:
     if body.license:
         ignore("license")
     if not body.base:
-        raise invalid_param("from", "it is missing; the name of a model that is here was expected")
+        raise invalid_param("from", "missing; expected the name of an installed model")
     if len(body.system or "") > _MAX_SYSTEM_CHARS:
         raise invalid_param(
             "system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are allowed"
@@ -130,7 +130,7 @@ async def _make(request: Request, given: str | None, base: str, system: str | No
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):
         raise invalid_param(
-            "model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected"
+            "model", f"expected letters, digits, . _ - / and a tag after a colon, but got {name[:80]!r}"
         )
     info = await find_model(request, base)
     inherited = await models.find_derived(base)

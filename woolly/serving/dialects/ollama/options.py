@@ -51,5 +51,5 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
 def _as_int(name: str, value: Any) -> int:
     """Return an integer, which some clients send as 40.0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise invalid_param(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")
+        raise invalid_param(f"options.{name}", f"expected an integer, but got {str(value)[:40]!r}")
     return int(value)

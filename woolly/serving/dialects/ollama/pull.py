@@ -75,7 +75,7 @@ def _allowed(request: Request, name: str) -> str:
     check_admin(request)
     name = name.removesuffix(":latest")
     if not _is_public(name):
-        raise invalid_param("model", f"it is {name[:200]!r}; a name of the catalogue or of the hub was expected")
+        raise invalid_param("model", f"expected a name of the catalogue or of the hub, but got {name[:200]!r}")
     if settings.folder != models_folder():
         raise ApiError(400, "invalid_request", "downloads go to the default folder, but the server has --models-dir")
     return name

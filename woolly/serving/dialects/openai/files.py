@@ -26,7 +26,7 @@ async def create_file(request: Request) -> dict[str, Any]:
     form = await run_in_thread(read_form, request.scope["state"].get("form_type", ""), await request.body())
     purpose = form.get("purpose", (None, b""))[1].decode("utf-8", "replace")
     if purpose != _PURPOSE:
-        raise invalid_param("purpose", f"it is {purpose[:40]!r}; expected 'batch'")
+        raise invalid_param("purpose", f"expected 'batch', but got {purpose[:40]!r}")
     if "file" not in form:
         raise invalid_param("file", "the form has no file; add one")
     name, data = form["file"]

@@ -21,7 +21,7 @@ def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[
     commas. Boundaries are found in one pass.
     """
     if not kind.lower().startswith("multipart/form-data"):
-        raise _wrong(f"a form (multipart/form-data) with {wanted} was expected")
+        raise _wrong(f"expected a form (multipart/form-data) with {wanted}")
     boundary = _headers(f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace")).get_boundary()
     if not boundary:
         raise _wrong("the Content-Type of the form has no boundary")

@@ -119,7 +119,7 @@ def read_transcript_form(
         raise invalid_param("file", "the form has no file; add an audio file")
     name_of_file, file = fields["file"]
     if not file:
-        raise invalid_param("file", "it is empty; expected an audio file")
+        raise invalid_param("file", "empty; expected an audio file")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
     known = (*FORMATS, *SUBTITLE_FORMATS) if has_timestamps else FORMATS
@@ -146,7 +146,7 @@ def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_tim
     """Return the granularities; ApiError 400 unless the model and the format support timestamps."""
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
-        raise invalid_param(_TIMES, f"it is {text[:40]!r}; expected word, segment or both")
+        raise invalid_param(_TIMES, f"expected word, segment or both, but got {text[:40]!r}")
     if not has_timestamps:
         raise invalid_param(
             _TIMES, "this model does not support timestamps; leave it out, or use a Whisper or Parakeet model"
@@ -160,7 +160,9 @@ def _language(text: str) -> str | None:
     if not text:
         return None
     if not _LANGUAGE.fullmatch(text):
-        raise invalid_param("language", f"it is {text[:40]!r}; expected a code such as 'de', or the name of a language")
+        raise invalid_param(
+            "language", f"expected a code such as 'de', or the name of a language, but got {text[:40]!r}"
+        )
     return text
 
 
@@ -170,12 +172,12 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1:
-        raise invalid_param("temperature", f"it is {text[:40]!r}; expected a number from 0 to 1")
+        raise invalid_param("temperature", f"expected a number from 0 to 1, but got {text[:40]!r}")
     return value
 
 
 def _switch(name: str, text: str) -> bool:
     value = _SWITCHES.get(text.strip().lower())
     if value is None:
-        raise invalid_param(name, f"it is {text[:40]!r}; expected true or false")
+        raise invalid_param(name, f"expected true or false, but got {text[:40]!r}")
     return value

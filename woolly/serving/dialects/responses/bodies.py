@@ -129,9 +129,9 @@ class ResponseBody(Sampling):
             if getattr(self, name) is not None:
                 raise invalid_param(name, "it is not supported; leave it out")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP:
-            raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP} were expected")
+            raise invalid_param("top_logprobs", f"expected 0 to {_MAX_TOP}, but got {self.top_logprobs}")
         if self.max_output_tokens is not None and self.max_output_tokens < 1 and self.max_output_tokens != -1:
-            raise invalid_param("max_output_tokens", f"it is {self.max_output_tokens}; at least 1 was expected")
+            raise invalid_param("max_output_tokens", f"expected at least 1, but got {self.max_output_tokens}")
         for name in self.include or ():
             if name not in (_LOGPROBS, _SEALED):
                 ignore(f"include ({name[:60]})")
@@ -149,7 +149,7 @@ class ResponseBody(Sampling):
         if self.instructions:
             talk.insert(0, Message("system", self.instructions))
         if not talk:
-            raise invalid_param("input", "it is empty; a text or items were expected")
+            raise invalid_param("input", "empty; expected a string or items")
         schema, choice = self._schema(), read_choice(toolbox, self.tool_choice, self.parallel_tool_calls)
         seed = None if self.seed is None or -1 <= self.seed < 2**32 else self.seed % (2**32 - 1)
         logprobs = (self.top_logprobs or 0) if self.has_logprobs else None
@@ -175,4 +175,4 @@ class ResponseBody(Sampling):
             return {"type": "object"}
         if kind == "json_schema" and isinstance(schema := format.get("schema"), dict):
             return schema
-        raise invalid_param("text.format", "'text', 'json_object', or 'json_schema' with its schema was expected")
+        raise invalid_param("text.format", "expected 'text', 'json_object', or 'json_schema' with a schema")

@@ -98,7 +98,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
     role = _ROLES.get(str(item.get("role")))
     if role is None:
         raise invalid_param(
-            f"{where}.role", f"it is {str(item.get('role'))[:40]!r}; expected one of: {', '.join(_ROLES)}"
+            f"{where}.role", f"expected one of: {', '.join(_ROLES)}, but got {str(item.get('role'))[:40]!r}"
         )
     content = item.get("content")
     if isinstance(content, str):
@@ -106,7 +106,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
     elif isinstance(content, list):
         parts = [_read_part(part, f"{where}.content.{j}") for j, part in enumerate(content)]
     else:
-        raise invalid_param(f"{where}.content", "a text or a list of parts was expected")
+        raise invalid_param(f"{where}.content", "expected a string or a list of parts")
     for one, name in ((ImagePart, "an image"), (AudioPart, "an audio clip"), (FilePart, "a file")):
         if role != "user" and any(isinstance(part, one) for part in parts):
             raise invalid_param(f"{where}.content", f"{name} belongs into a message of the user")
@@ -123,7 +123,7 @@ def _read_part(part: Any, where: str) -> Part:
         data = given.get("data") if isinstance(given, Mapping) else None
         if not isinstance(data, str):
             raise invalid_param(
-                f"{where}.input_audio", "an object with data in base64, and a format such as wav, was expected"
+                f"{where}.input_audio", "expected an object with data in base64 and a format such as wav"
             )
         return AudioPart(AudioInput(base64=data, where=f"{where}.input_audio"))
     if isinstance(part, Mapping) and part.get("type") == "input_file":
@@ -132,12 +132,12 @@ def _read_part(part: Any, where: str) -> Part:
         if (url := _text(part, "file_url")) is not None:
             return FilePart(FileInput(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
         if (data := _text(part, "file_data")) is None:
-            raise invalid_param(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
+            raise invalid_param(f"{where}.file_data", "missing; expected data:application/pdf;base64,...")
         return file_part(data, _text(part, "filename") or "", f"{where}.file_data")
     if not isinstance(part, Mapping) or part.get("type") != "input_image":
         return TextPart(_part(part, where))
     if (url := _text(part, "image_url")) is None:
-        raise invalid_param(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
+        raise invalid_param(f"{where}.image_url", "missing; expected data:image/png;base64,...")
     if part.get("detail") not in (None, "auto"):
         ignore("input.content.detail (an image is always prepared as the model's processor does)")
     return ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
@@ -145,7 +145,7 @@ def _read_part(part: Any, where: str) -> Part:
 
 def _remote(url: str, where: str) -> str:
     if url[:4].lower() != "http":
-        raise invalid_param(where, "an http(s) address was expected; bytes are sent as file_data")
+        raise invalid_param(where, "expected an http(s) address; send bytes as file_data")
     return url
 
 
@@ -167,7 +167,7 @@ def _result(output: Any, where: str) -> str:
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
-        raise invalid_param(f"{where}.output", "a text or a list of parts was expected")
+        raise invalid_param(f"{where}.output", "expected a string or a list of parts")
     texts = []
     for j, part in enumerate(output):
         if isinstance(part, Mapping) and part.get("type") == "input_image":
@@ -193,7 +193,7 @@ def _reasoning_text(item: Item, where: str) -> str:
     for name in ("content", "summary"):
         parts = item.get(name)
         if parts is not None and not isinstance(parts, list):
-            raise invalid_param(f"{where}.{name}", "a list of parts was expected")
+            raise invalid_param(f"{where}.{name}", "expected a list of parts")
         texts = [_text(part, "text") or "" for part in parts or () if isinstance(part, Mapping)]
         if any(texts):
             return "\n".join(texts)
@@ -207,5 +207,5 @@ def _text(item: Item, name: str) -> str | None:
 
 def _needed(item: Item, name: str, where: str) -> str:
     if not (value := _text(item, name)):
-        raise invalid_param(f"{where}.{name}", "it is missing; a text was expected")
+        raise invalid_param(f"{where}.{name}", "missing; expected a string")
     return value

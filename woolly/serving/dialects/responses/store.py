@@ -130,13 +130,11 @@ class ResponseStore:
         """
         ids = [str(item.get("id")) for item in items if item.get("type") == _REFERENCE]
         if len(ids) > _MAX_REFERENCES:
-            raise invalid_param(
-                "input", f"it has {len(ids)} references to items; at most {_MAX_REFERENCES} were expected"
-            )
+            raise invalid_param("input", f"expected at most {_MAX_REFERENCES} references to items, but got {len(ids)}")
         found: dict[str, Data] = {}
         for id in ids:
             if id in found:
-                raise invalid_param("input", f"it refers to the item {id[:80]!r} twice; once was expected")
+                raise invalid_param("input", f"it refers to item {id[:80]!r} twice; refer to it once")
             found[id] = self._item(owner, id)
         return [found[str(item.get("id"))] if item.get("type") == _REFERENCE else item for item in items]
 

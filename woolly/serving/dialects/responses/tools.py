@@ -69,7 +69,7 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
     if choice is None or isinstance(choice, str):
         if choice not in (None, "none", "auto", "required"):
             raise invalid_param(
-                "tool_choice", f"it is {choice[:40]!r}; 'none', 'auto', 'required' or a tool was expected"
+                "tool_choice", f"expected 'none', 'auto', 'required' or a tool, but got {choice[:40]!r}"
             )
         if choice == "required" and not tools:
             raise invalid_param("tool_choice", "it is 'required', but there are no tools that can be called here")
@@ -89,7 +89,7 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
 def _function(spec: Mapping[str, Any], where: str) -> Tool:
     parameters, description = spec.get("parameters"), spec.get("description")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise invalid_param(f"{where}.parameters", "a JSON schema was expected")
+        raise invalid_param(f"{where}.parameters", "expected a JSON schema")
     if (kind := (parameters or {}).get("type", "object")) != "object":
         raise invalid_param(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
     text = description if isinstance(description, str) else None
@@ -124,7 +124,7 @@ def _name(spec: Mapping[str, Any], where: str) -> str:
 
 def _listed(value: Any, where: str) -> Sequence[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise invalid_param(where, "a list of tools was expected")
+        raise invalid_param(where, "expected a list of tools")
     return value
 
 
