@@ -173,7 +173,7 @@ def test_token_counting_routes_measure_the_text_of_a_file(folder, monkeypatch):
                     monkeypatch.setattr(LLM, "count_tokens", lambda *_: pytest.fail("tokenized"))
                 reply = client.post(path, json=body)
                 assert reply.status_code == status, (path, reply.text[:300])
-                assert status == 200 or re.search("takes at most 512 tokens|tokens > 512 maximum", reply.text)
+                assert status == 200 or re.search("the limit is 512 tokens|tokens > 512 maximum", reply.text)
 
 
 def counted(data):

@@ -122,7 +122,7 @@ def run(*arguments, timeout=WAIT):
         (["-m", "/nowhere/model.gguf"], "there is no file or model named"),
         (["-m", "{model}", "--host", "203.0.113.1"], "cannot listen at 203.0.113.1"),
         (["-m", "{model}", "--chat-template", "{{% if %}}", "--port", "0"], "template"),
-        (["-m", "{model}", "--preload", "another", "--port", "0"], "there is no model named 'another'"),
+        (["-m", "{model}", "--preload", "another", "--port", "0"], "unknown model 'another'"),
         (["-m", "{model}", "--models-memory", "1kB", "--port", "0"], "; unload another model, lower ctx_size, or"),
     ],
 )

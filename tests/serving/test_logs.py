@@ -25,7 +25,7 @@ def lines(caplog):
     ("path", "body", "reason"),
     [
         ("/v1/completions", {"prompt": "sheep", "top_p": 2}, "invalid_request: top_p is 2"),
-        ("/v1/completions", {"prompt": "sheep", "model": "wolf"}, "model_not_found: there is no model named 'wolf'"),
+        ("/v1/completions", {"prompt": "sheep", "model": "wolf"}, "model_not_found: unknown model 'wolf'"),
         ("/completion", {"prompt": []}, "invalid_request: the prompt is empty"),
         ("/v1/moderations", {"input": "a"}, "not_supported: POST /v1/moderations: there is no moderation"),
     ],

@@ -242,9 +242,7 @@ def test_prompt_expanded_by_its_template_is_rejected_before_tokenization(app_wit
         assert client.post(CHAT, json=body("a", max_tokens=1)).status_code == 400  # 10,000 tokens; it is loaded since
         monkeypatch.setattr(LLM, "tokenize_layout", None)
         reply = client.post(PATH, json=body())
-        assert (
-            reply.status_code == 400 and "characters, and this server takes at most" in reply.json()["error"]["message"]
-        )
+        assert reply.status_code == 400 and "characters, but the limit is" in reply.json()["error"]["message"]
 
 
 def test_prefill_uses_small_chunks(app_with, slow):

@@ -99,7 +99,7 @@ def test_adapter_is_removed_from_a_loading_model(folder, monkeypatch):
         held.goes_on.set()
         assert await removing == "tiny" and (await loading).name == "tiny"
         assert models.ready("tiny").llm.adapters == () and await models.find_derived("french") is None
-        with pytest.raises(ApiError, match="no adapter 'french' was added; there is none"):
+        with pytest.raises(ApiError, match="unknown adapter 'french'; known: none"):
             await models.dynamic_adapters.remove("french")
 
     story(folder, tell, probe=True)
@@ -120,7 +120,7 @@ def test_adapter_name_must_not_conflict(folder, monkeypatch):
     async def tell(models):
         tiny = await models.get("tiny")
         for name in ("", ":latest", "tiny", "Other", "other:latest", "other.gguf", "loaded", "Current"):
-            with pytest.raises(ApiError, match="is taken: give another"):
+            with pytest.raises(ApiError, match="is taken; choose another name"):
                 await models.dynamic_adapters.add(tiny, name, "french.gguf")
         assert not models.loaded_models  # nothing was loaded for it
         held = Held(monkeypatch, "add_adapter")
@@ -150,7 +150,7 @@ def test_adapter_too_large_for_memory_is_rejected_with_the_numbers(folder, monke
             assert caught.value.status == 503
         models.ready("tiny").needs = MemoryEstimate(weights=150_000_000, cache=0, n_ctx=128)
         with pytest.raises(
-            ApiError, match=r"0\.15 GB .* beside 0\.25 GB of models, but models_memory is 0\.30"
+            ApiError, match=r"0\.15 GB .* in addition to 0\.25 GB of models, but models_memory is 0\.30"
         ) as caught:
             await models.dynamic_adapters.add(tiny, "french", "french.gguf")
         assert caught.value.status == 503 and await models.find_derived("french") is None

@@ -284,7 +284,7 @@ def test_files_with_one_name_are_distinguished(folder):
         assert (await models.load("three", path="a/three.gguf")).loaded
         assert (await models.load("three", path="a/three.gguf")).loaded
         for name, path in (("one", "a/one.gguf"), ("three", "b/three.gguf")):
-            with pytest.raises(ApiError, match=f"the name '{name}' belongs to a file at another path") as caught:
+            with pytest.raises(ApiError, match=f"the name '{name}' is used by another file") as caught:
                 await models.load(name, path=path)
             assert caught.value.status == 409
         await models.close()
@@ -295,7 +295,7 @@ def test_files_with_one_name_are_distinguished(folder):
 def test_only_model_answers_without_a_name(folder):
     async def story():
         models = manager(folder)
-        with pytest.raises(ApiError, match="no model is named; known: one, two"):
+        with pytest.raises(ApiError, match="missing model name; available: one, two"):
             await models.get(None)
         (folder / "two.gguf").unlink()
         assert (await models.get(None)).name == "one"

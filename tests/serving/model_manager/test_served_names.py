@@ -195,7 +195,7 @@ def test_name_of_a_missing_model_is_hidden_and_rejected(folder):
 
     async def story():
         assert [info.name for info in await models.list()] == ["one", "two"]
-        with pytest.raises(ApiError, match="there is no model named 'none'"):
+        with pytest.raises(ApiError, match="unknown model 'none'"):
             await models.get("x")
 
     tell(models, story)
@@ -237,7 +237,7 @@ def test_name_may_be_an_alias_of_another(folder, opened):
             assert (slot.info.name, slot.info.base, slot.model.ctx) == ("long", "one", 96)
         made = await models.find_derived("brief")
         assert (made.base, made.system, made.sampling["kv_type"]) == ("one", "Be brief.", "q8_0")
-        with pytest.raises(ApiError, match="there is no model named"):
+        with pytest.raises(ApiError, match="unknown model"):
             await models.get("a")
 
     tell(models, story)

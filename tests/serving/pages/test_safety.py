@@ -298,7 +298,7 @@ def test_shown_model_answers_and_without_models_the_page_says_what_to_do(open_pa
         page = open_page(url)
         assert "woolly pull smollm2" in page.locator(".start .about").inner_text()
         ask(page, "Hi")
-        assert "there is no model here; run woolly pull smollm2," in page.locator(".problem").inner_text()
+        assert "no model is installed; run woolly pull smollm2," in page.locator(".problem").inner_text()
         for name in ("one", "two"):
             write_tiny(TINY["llama"], folder / f"{name}.gguf")
         reload(page)

@@ -1,3 +1,3 @@
-"""Requests in flight: admission, generation, streams."""
+"""Request execution: admission, generation and streams."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Admission: limits running and waiting answers; rejects further ones immediately."""
+"""Admission control: limits running and waiting answers, and rejects further requests immediately."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from woolly.serving.errors import ApiError, server_stopping
 
 @dataclass
 class Admitted:
-    """Capacity for the answers of one request, held while the block that took it runs."""
+    """Reserved capacity for the answers of one request."""
 
     n: int
-    arrived: float  # by time.monotonic(): the client waits from here on
-    is_counted: bool = False  # in the ledger, which counts a request with many prompts once
+    arrived: float  # time.monotonic() at the arrival of the request
+    is_counted: bool = False  # True if the usage ledger has counted the request
 
 
 class Admission:
-    """Counts answers from the arrival of their request to its end. Belongs to the event loop's thread."""
+    """Counts answers from the arrival of their request to its end. Use it only on the event loop thread."""
 
     def __init__(self, n_running: Callable[[], int], n_waiting: int) -> None:
-        """`n_running` returns the current maximum of concurrent answers, which may depend on models."""
+        """`n_running` returns the current maximum of concurrent answers, which may depend on the loaded models."""
         self._n_running = n_running
         self._n_waiting = n_waiting
         self.n_open = 0
@@ -36,31 +36,32 @@ class Admission:
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of answers that wait for one of the running ones to end."""
+        """Return the number of queued answers."""
         return max(0, self.n_open - self._n_running())
 
     @contextmanager
     def admit(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
-        """Reserve capacity for n answers to each prompt; an answer takes about `seconds_each`, for Retry-After.
+        """Reserve capacity for n answers to each prompt. Retry-After assumes `seconds_each` per answer.
 
-        ApiError 503 while the server stops, 429 if the queue is full, 400 if it could never have the capacity.
+        Raises ApiError 503 if the server is stopping, 429 if the queue is full, and 400 if the request exceeds the
+        total capacity.
         """
         if self.is_draining:
             raise server_stopping()
         wanted = n * n_prompts
         if wanted > self.max_open:
-            what = f"n is {n}" if n_prompts == 1 else f"{n_prompts} prompts with n={n} ask for {wanted} answers"
+            what = f"n is {n}" if n_prompts == 1 else f"{n_prompts} prompts with n={n} need {wanted} answers"
             raise ApiError(
                 400,
                 "invalid_request",
-                f"{what}; this server takes at most {self.max_open} answers at once, so ask for fewer in one request",
+                f"{what}, but this server allows at most {self.max_open} concurrent answers; request fewer answers",
                 param="n" if n_prompts == 1 else "prompt",
             )
         if self.n_open + wanted > self.max_open:
             raise ApiError(
                 429,
                 "queue_full",
-                f"{self.n_open} answers run or wait, and this server takes at most {self.max_open}; try again",
+                f"all {self.max_open} places for answers are in use; try again later",
                 retry_after=min(60.0, max(1.0, seconds_each * (self.n_waiting + 1) / self._n_running())),
             )
         self.n_open += wanted

@@ -1,4 +1,4 @@
-"""Pooling: runs texts of a request through its model, and waits off the event loop."""
+"""Runs embedding, reranking and classification requests, and waits for them off the event loop."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _VERBS: dict[Capability, tuple[str, Purpose]] = {
 
 @dataclass(frozen=True)
 class PoolingResult:
-    """Processed texts, with additional fields of the reply."""
+    """Results for the texts, and data for the reply."""
 
-    result: Any  # of `finish`
+    result: Any  # return value of `finish`
     model: ModelInfo
     n_tokens: int
-    cut: tuple[int, ...]  # texts that were shortened, by their index
+    cut: tuple[int, ...]  # indices of truncated texts
     load_seconds: float
-    seconds: float  # since the request arrived
+    seconds: float  # seconds since the request arrived
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header that names shortened texts, if there are any."""
+        """Return a header with the indices of truncated texts, if there are any."""
         return {"x-woolly-truncated": ",".join(map(str, self.cut))[:1000]} if self.cut else {}
 
 
@@ -64,13 +64,14 @@ async def run_pooling(
 ) -> PoolingResult:
     """Run texts through a model with one of the capabilities `can`; `field` is their name in the body.
 
-    `prepare` and `finish` run on a thread. ApiError 400 if the model cannot, with the names of models here that can.
+    `prepare` and `finish` run on a thread. Raises ApiError 400, with the names of suitable models, if the model lacks
+    the capabilities.
     """
     state = connection.app.state
     generator: Generator = state.generator
     models: ModelManager = state.models
     if "embedding" in can and state.settings.pooling is not None:
-        can = (*can, "completion")  # with a pooling, text-generation models also compute embeddings
+        can = (*can, "completion")  # with --pooling, text-generation models also compute embeddings
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit())
         info = await _find(models, model, can)
@@ -110,7 +111,7 @@ async def run_pooling(
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
-    """Return the model of a name; ApiError if it has no capability of `can`."""
+    """Return the model of a name. ApiError if it has none of the capabilities."""
     for one in can[:-1]:
         with suppress(ApiError):
             if one in (info := await models.resolve(name, one)).capabilities:
@@ -127,7 +128,7 @@ async def _find(models: ModelManager, name: str | None, can: Sequence[Capability
 
 
 async def _wait(llm: LLM, job: PoolingJob, seconds: float) -> None:
-    """Waits for a job. ApiError 504 if no batch of it is computed for that long; waiting for a turn counts."""
+    """Wait for a job. ApiError 504 if no batch finishes for `seconds`, including time in the queue."""
     waiting = start_task(wait_for_pooling(llm.driver, job))
     try:
         before, since = job.n_batches, time.monotonic()
@@ -135,23 +136,23 @@ async def _wait(llm: LLM, job: PoolingJob, seconds: float) -> None:
             if (now := job.n_batches) != before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since >= seconds:
-                message = "the texts made no progress for longer than this server allows; try again later"
+                message = "no progress within --request-timeout; try again later"
                 raise ApiError(504, "request_timeout", message)
         await waiting
     finally:
-        if waiting.cancel():  # it then ends the job
+        if waiting.cancel():  # the task then cancels the job
             await asyncio.wait([waiting])
 
 
 async def _no_such_model(models: ModelManager, name: str, can: Sequence[Capability]) -> ApiError:
-    """Return the error for an unknown name, such as a cloud model's: no chat model can replace it."""
+    """Return the error for an unknown name, such as a cloud model's. No chat model can replace it."""
     verb, purpose = _VERBS[can[0]]
     able = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
     if able:
-        message, remedy = f"there is no model named {name[:200]!r}", f"those that can {verb}: {', '.join(able)}"
+        message, remedy = f"unknown model {name[:200]!r}", f"models that can {verb}: {', '.join(able)}"
     else:
         known = models_for(purpose)[0]
-        message, remedy = f"no model here can {verb}", f"run `woolly pull {known}`, then ask for {known}"
+        message, remedy = f"no installed model can {verb}", f"run `woolly pull {known}`, then request {known}"
     return ApiError(404, "model_not_found", message, param="model", suggestion=remedy)
 
 
@@ -160,8 +161,6 @@ async def _wrong_model(models: ModelManager, info: ModelInfo, can: Sequence[Capa
     verb, purpose = _VERBS[can[0]]
     others = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
     names = ", ".join(others[:4])
-    remedy = (
-        f"ask for {names}" if others else f"the operator gets one that can by `woolly pull {models_for(purpose)[0]}`"
-    )
-    why = info.unsupported or "it was not made for that"
+    remedy = f"use {names}" if others else f"run `woolly pull {models_for(purpose)[0]}` on the server"
+    why = info.unsupported or "unsupported model type"
     return ApiError(400, "wrong_model", f"{info.name} cannot {verb}: {why}", param="model", suggestion=remedy)

@@ -1,4 +1,4 @@
-"""ReadAheadTasks: one read-ahead per client, none while an answer runs."""
+"""Read-ahead tasks: one per client, and none while an answer runs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ End = Literal["busy", "replaced", "unloaded", "media", "full", "limit"]
 
 
 class ReadAheadTask:
-    """Read-ahead of one client, until more important work arrives."""
+    """Read-ahead for one client, until a request with a higher priority arrives."""
 
     def __init__(self, owner: str) -> None:
-        self.owner = owner  # whose prefixes it reads
-        self.ended: End | None = None  # why it ended early
-        self.n_cached = 0  # tokens that the cache had
-        self.n_read = 0  # tokens that it has since
+        self.owner = owner  # owner of the cached prefixes
+        self.ended: End | None = None  # reason for an early end
+        self.n_cached = 0  # tokens that were already cached
+        self.n_read = 0  # tokens cached by this task
         self._running: RunningRequest | None = None
 
     def end(self, why: End) -> None:
-        """Ends the reading; the engine stops the step that has nothing else."""
+        """End the task; the engine stops a step that has no other request."""
         self.ended = self.ended or why
         if self._running is not None:
             self._running.cancel()
 
     def found(self, n_tokens: int) -> None:
-        """Notes how many tokens the cache had."""
+        """Set the number of tokens that were already cached."""
         self.n_cached = n_tokens
 
     def read(self, n_tokens: int) -> None:
-        """Notes that the cache has all of the first tokens."""
+        """Set the number of tokens that are cached now."""
         self.n_read = max(0, n_tokens - self.n_cached)
 
     async def run(self, running: RunningRequest) -> bool:
@@ -55,17 +55,20 @@ class ReadAheadTask:
 
 
 class ReadAheadTasks:
-    """The tasks that last. Belongs to the event loop's thread."""
+    """Active read-ahead tasks. Use it only on the event loop thread."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self.layouts = asyncio.Semaphore(1)  # held while a message is laid out and tokenized; nobody waits for it
-        self.reading = asyncio.Lock()  # held while a piece is read: the room that the cache has for it stays
-        self._tasks: dict[tuple[str, str], ReadAheadTask] = {}  # by the owner and the address of a client
+        self.layouts = asyncio.Semaphore(1)  # limits layout and tokenization to one message; nothing waits for it
+        self.reading = asyncio.Lock()  # held during each piece, so that its free cache pages stay available
+        self._tasks: dict[tuple[str, str], ReadAheadTask] = {}  # by owner and address of a client
 
     @contextmanager
     def take(self, owner: str, address: str) -> Iterator[ReadAheadTask]:
-        """Register the task of a client, replacing its earlier one. While an answer runs, it ends immediately."""
+        """Register the task of a client, replacing an earlier task.
+
+        The task ends immediately if an answer is running.
+        """
         client, task = (owner, address), ReadAheadTask(owner)
         if (before := self._tasks.get(client)) is not None:
             before.end("replaced")
@@ -79,6 +82,6 @@ class ReadAheadTasks:
                 del self._tasks[client]
 
     def cancel_all(self) -> None:
-        """Ends all tasks: an answer is wanted."""
+        """End all tasks because a request has arrived."""
         for task in tuple(self._tasks.values()):
             task.end("busy")

@@ -1,7 +1,7 @@
-"""Kept streams: answers that continue when their client leaves, and can be read again from any byte.
+"""Streams that continue when their client disconnects, and can be resumed at any byte.
 
-A client names its conversation in the header X-Conversation-Id. The answer then runs to its end with or without a
-reader, and is kept for a while, for the same client only.
+A client identifies its chat with the header X-Conversation-Id. The answer then runs to its end with or without a
+reader, and stays available for a while to the same client.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from contextlib import AsyncExitStack, suppress
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.generation.thread_pool import start_task
 
-# Opens an answer: enters its resources, such as its model, in the stack, and returns its frames.
+# Starts an answer: acquires resources such as the model on the stack, and returns the frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
 
-_SECONDS = 600.0  # seconds that an ended stream is kept
-_RETRY = 1.0  # seconds after which a client may ask again for a stream that waits for its model
+_SECONDS = 600.0  # seconds that a finished stream stays available
+_RETRY = 1.0  # seconds after which a client may retry while the model is loading
 _MAX_STREAMS = 64  # streams
-_MAX_BYTES = 8 << 20  # of one stream; a longer one loses its beginning
+_MAX_BYTES = 8 << 20  # per stream; a longer stream loses its beginning
 
 
 class ResumableStream:
-    """The bytes of one stream so far."""
+    """Buffered bytes of one stream."""
 
     def __init__(self, name: str, owner: str) -> None:
         self.name = name
         self.owner = owner
         self.started = time.time()
         self.ended: float | None = None
-        self.expires = math.inf  # by time.monotonic(): a clock that is set drops nothing
+        self.expires = math.inf  # time.monotonic(), which clock changes do not affect
         self.task: asyncio.Task[None] | None = None
-        self.is_open = False  # whether its model is loaded and the answer has begun
-        self.n_lost = 0  # bytes of its beginning that are dropped
+        self.is_open = False  # True if the model is loaded and the answer has begun
+        self.n_lost = 0  # bytes dropped from the beginning
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
+        self._opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # the client may be gone
         self._data = bytearray()
-        self._ends = array("Q")  # of the frames, in bytes from the first on
+        self._ends = array("Q")  # end offsets of the frames, in bytes from the start of the stream
         self._grown = asyncio.Event()
 
     @property
     def n_bytes(self) -> int:
-        """Return how many bytes there were so far."""
+        """Return the number of bytes so far, including dropped bytes."""
         return self.n_lost + len(self._data)
 
     def frame_end(self, frame: int) -> int:
-        """Return the byte behind a frame, counted from 0; that behind the last one if there are not as many yet."""
+        """Return the end offset of a frame, or of the last frame if there are fewer."""
         return self._ends[frame] if frame < len(self._ends) else self.n_bytes
 
     async def opened(self) -> None:
-        """Wait until the answer begins, or raise its error; continues if the caller is cancelled."""
+        """Wait until the answer begins, or raise its error. A cancelled caller does not stop the stream."""
         await asyncio.shield(self._opened)
 
     async def run(self, begin: Begin) -> None:
-        """Opens the answer and runs it to its end."""
+        """Start the answer and run it to its end."""
         try:
             async with AsyncExitStack() as stack:
                 frames = await begin(stack)
@@ -83,11 +83,11 @@ class ResumableStream:
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes from one on, waiting for those that are still to come. ApiError 400 if some are lost."""
+        """Yield the bytes from `start` on, waiting for new bytes. ApiError 400 if some have been dropped."""
         while True:
             grown = self._grown
             if start < self.n_lost:
-                raise invalid_param("from", f"the first {self.n_lost} bytes of the stream are stream no longer")
+                raise invalid_param("from", f"the first {self.n_lost} bytes of the stream are no longer available")
             if start < self.n_bytes:
                 piece = bytes(self._data[start - self.n_lost :])
                 start += len(piece)
@@ -107,52 +107,60 @@ class ResumableStream:
 
 
 class ResumableStreams:
-    """The streams of all conversations, the oldest first. Belongs to the event loop's thread."""
+    """Streams of all chats, oldest first. Use it only on the event loop thread."""
 
     def __init__(self) -> None:
         self._streams: OrderedDict[tuple[str, str], ResumableStream] = OrderedDict()
 
     async def open(self, name: str, owner: str, begin: Begin) -> ResumableStream:
-        """Return a new kept stream when its answer begins; an earlier one of the conversation is dropped.
+        """Start a resumable stream, replacing an earlier one of the chat, and return it when its answer begins.
 
-        It continues if the caller is cancelled, also while it waits for its model. Raises the error of the answer;
-        ApiError 503 if too many run.
+        The stream continues if the caller is cancelled, even while its model is loading. Raises the error of the
+        answer, or ApiError 503 if there are too many streams.
         """
         stream = self.start(name, owner, begin)
         await stream.opened()
         return stream
 
     def start(self, name: str, owner: str, begin: Begin) -> ResumableStream:
-        """Return a new kept stream before its answer begins. ApiError 503 if too many run."""
+        """Start a resumable stream and return it before its answer begins.
+
+        ApiError 503 if there are too many streams.
+        """
         self.drop(name, owner)
         self._drop_expired()
         self._evict_oldest(owner)
         if len(self._streams) >= _MAX_STREAMS:
-            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} kept streams run already", retry_after=5.0)
+            raise ApiError(
+                503,
+                "too_many_streams",
+                f"all {_MAX_STREAMS} resumable streams are in use; try again later",
+                retry_after=5.0,
+            )
         stream = self._streams[owner, name] = ResumableStream(name, owner)
         stream.task = start_task(stream.run(begin))
         stream.task.add_done_callback(lambda _: self._drop_unopened(stream))
         return stream
 
     def get(self, name: str, owner: str) -> ResumableStream | None:
-        """Return the stream of a conversation, also one that waits for its model; None if it is not kept."""
+        """Return the stream of a chat, even if its model is still loading, or None if there is none."""
         self._drop_expired()
         return self._streams.get((owner, name))
 
     def find(self, name: str, owner: str) -> ResumableStream:
-        """Return the stream of a conversation. ApiError 404 if it is not kept, or is another client's.
+        """Return the stream of a chat. ApiError 404 if there is none or it belongs to another client.
 
-        ApiError 503 while it waits for its model.
+        Raises ApiError 503 while its model is loading.
         """
         stream = self.get(name, owner)
         if stream is None:
-            raise ApiError(404, "not_found", "no stream of this conversation is stream", param="conv_id")
+            raise ApiError(404, "not_found", "this chat has no resumable stream", param="conv_id")
         if not stream.is_open:
-            raise ApiError(503, "model_loading", "the stream waits for its model; try again", retry_after=_RETRY)
+            raise ApiError(503, "model_loading", "the stream's model is loading; try again later", retry_after=_RETRY)
         return stream
 
     def matching(self, names: list[str], owner: str) -> list[ResumableStream]:
-        """Return the streams of conversations, also those whose name has a model's behind it (`name::model`)."""
+        """Return the streams of chats, including streams with a model suffix (`name::model`)."""
         self._drop_expired()
         own = [stream for stream in self._streams.values() if stream.owner == owner]
         return [
@@ -160,13 +168,13 @@ class ResumableStreams:
         ]
 
     def drop(self, name: str, owner: str) -> None:
-        """Ends and forgets the stream of a conversation, if there is one."""
+        """Cancel and remove the stream of a chat, if there is one."""
         stream = self._streams.pop((owner, name), None)
         if stream is not None and stream.task is not None:
             stream.task.cancel()
 
     async def close(self) -> None:
-        """Ends all streams."""
+        """Cancel all streams."""
         for stream in list(self._streams.values()):
             self.drop(stream.name, stream.owner)
             if stream.task is not None:
@@ -183,7 +191,7 @@ class ResumableStreams:
             del self._streams[key]
 
     def _evict_oldest(self, owner: str) -> None:
-        """Forget the oldest ended stream of the owner with the most: owners cannot evict each other's streams."""
+        """Remove the oldest finished stream of the owner with the most streams, so owners cannot evict each other."""
         while len(self._streams) >= _MAX_STREAMS:
             n_of = Counter(one for one, _ in self._streams)
             ended = [key for key, stream in self._streams.items() if stream.ended is not None]

@@ -1,4 +1,4 @@
-"""RunningRequest: one request in the engine, and its output for the reader."""
+"""A request that is running in the engine, and its output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class RunningRequest(AsyncIterator[Chunk]):
-    """A request in the engine. Chunks of n answers come interleaved; `Chunk.index` says which answer.
+    """A request in the engine. Chunks of n answers are interleaved; `Chunk.index` is the index of the answer.
 
-    Chunks wait in the queue until they are read, at most one per token, so that a slow reader delays nobody.
-    A reader never sees a chunk with finish_reason "cancelled" or "error": it gets an ApiError (504 after a long
-    silence, 503 if the server stops or unloads the model or its file became shorter, 500 for a fault of the server).
+    Chunks wait in a queue of at most one entry per token, so a slow reader delays no other request. The finish reasons
+    "cancelled" and "error" are raised as ApiError: 504 for a timeout, 503 if the server stops, unloads the model, or
+    the model file was truncated, 500 for an internal error.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class RunningRequest(AsyncIterator[Chunk]):
         arrived: float,
         owner: str = "",
     ) -> None:
-        self.owner = owner  # whose request it is
-        self.id_slot = 0  # the slot that remembers its tokens
-        self.reply_id = ""  # by which its client knows it
+        self.owner = owner  # owner of the request
+        self.id_slot = 0  # slot that records the request's tokens
+        self.reply_id = ""  # id of the reply
         self._has_advanced = False
         self.model = model
         self.tokenizer = tokenizer
@@ -47,21 +47,21 @@ class RunningRequest(AsyncIterator[Chunk]):
         self._requests = tuple(requests)
         self._queue = AsyncChunkQueue(len(self._requests), notifier)
         self._arrived = self._first = self._last = arrived
-        self._is_silent = False  # no progress for longer than the server allows
+        self._is_silent = False  # True after a timeout
 
     @property
     def n_prompt(self) -> int:
-        """Return the positions of the prompt: its tokens, and the first of an answer to what an encoder reads."""
+        """Return the prompt length, including the first decoder tokens of encoder-decoder models."""
         return len(self._requests[0].prompt)
 
     @property
     def prompt_text(self) -> str:
-        """Return the prompt as the model sees it, template included."""
+        """Return the rendered prompt."""
         return self.tokenizer.decode(self.prompt_ids)
 
     @property
     def engine_steps(self) -> tuple[int, int]:
-        """Return the identity of the engine, and how many steps it has run; none after it is closed."""
+        """Return the identity of the engine and its number of steps, or zeros after it is closed."""
         try:
             engine = self._driver.engine
         except RequestError:
@@ -70,7 +70,7 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def prompt_pieces(self) -> str:
-        """Return the texts of the prompt's tokens one after another, which shows a space that a tokenizer adds."""
+        """Return the joined text of the prompt's tokens, including a space that the tokenizer adds."""
         return b"".join(map(self.tokenizer.token_bytes, self.prompt_ids)).decode("utf-8", "replace")
 
     @property
@@ -80,27 +80,27 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def is_file_changed(self) -> bool:
-        """True if an answer failed because the model's file became shorter: no later one can succeed."""
+        """True if an answer failed because the model file was truncated. All further requests would fail."""
         return any(_is_file_changed(request.error) for request in self._requests)
 
     def start(self) -> None:
-        """Hands the request to the engine."""
+        """Pass the request to the engine."""
         self._driver.add(self._requests, self._listen)
 
     def cancel(self) -> None:
-        """Cancels answers that have not finished; the engine frees their pages after the current step."""
+        """Cancel unfinished answers; the engine frees their pages after the current step."""
         if any(request.finish_reason is None for request in self._requests):
             self._driver.cancel(self._requests)
 
     async def end_reasoning(self) -> bool:
-        """End the reasoning of the answers; return True if any was reasoning."""
+        """End the reasoning of the answers; return True if an answer was reasoning."""
         going = [request for request in self._requests if request.finish_reason is None]
         return await asyncio.to_thread(self._driver.end_reasoning, going)
 
     async def watch(self, seconds: float) -> None:
-        """Cancels the answers if no token of a prompt or an answer is computed for that long; waiting counts.
+        """Cancel the answers if no token is computed for `seconds`, including time in the queue.
 
-        A limit of the total time would end long answers on slow machines.
+        A limit of the total time would cancel long answers on slow machines.
         """
         before, since = self._progress(), time.monotonic()
         while True:
@@ -127,13 +127,13 @@ class RunningRequest(AsyncIterator[Chunk]):
         return chunk
 
     async def completion(self) -> Completion:
-        """Waits for all answers and returns them."""
+        """Wait for all answers and return them."""
         async for _ in self:
             pass
         return Completion.of(self._requests)
 
     def usage(self) -> dict[str, int]:
-        """Return the tokens so far: prompt_tokens, completion_tokens, total_tokens, cached_tokens."""
+        """Return the token counts so far: prompt_tokens, completion_tokens, total_tokens, cached_tokens."""
         n_prompt = self.n_prompt
         n_completion = sum(len(request.output) for request in self._requests)
         cached = self._requests[0].prefix
@@ -145,13 +145,13 @@ class RunningRequest(AsyncIterator[Chunk]):
         }
 
     def timings(self) -> dict[str, float]:
-        """Return llama-server's timings; the prompt's time is from arrival to the first token, the queue included."""
+        """Return llama-server's timings. The prompt time lasts from arrival to the first token, including the queue."""
         usage = self.usage()
         n_prompt = usage["prompt_tokens"] - usage["cached_tokens"]
         n_predicted = usage["completion_tokens"]
         prompt_ms = 1000 * (self._first - self._arrived)
         predicted_ms = 1000 * (self._last - self._first)
-        n_after = max(0, n_predicted - len(self._requests))  # the first token belongs to the prompt's time
+        n_after = max(0, n_predicted - len(self._requests))  # the first token belongs to the prompt time
         drafted = sum(request.n_drafted for request in self._requests)
         accepted = sum(request.n_accepted for request in self._requests)
         return {
@@ -169,22 +169,22 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def queue_seconds(self) -> float:
-        """Return the seconds that the answers waited in the engine's queue; 0 if another process has the engine."""
+        """Return the longest queue time of the answers in seconds, or 0 if the engine is in another process."""
         return max((one.begun - one.queued for one in self._requests if one.begun), default=0.0)
 
     def cache_note(self, *, has_text: bool = True) -> str:
-        """Return the cached length of the prompt, and the text at which it diverged."""
+        """Return the cached length of the prompt and the text where it diverged."""
         return cache_note(self._requests[0], has_text=has_text) or ""
 
     def advance(self, n_computed: int) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-        """Yield the progress of the prompt, preceded by that of its beginning the first time."""
+        """Yield the prompt progress; the first call also yields the initial progress."""
         if not self._has_advanced:
             self._has_advanced = True
             yield self.progress(self.usage()["cached_tokens"])
         yield self.progress(n_computed)
 
     def progress(self, n_computed: int) -> tuple[dict[str, float], dict[str, float]]:
-        """Return llama-server's progress of the prompt, and the timings at this point."""
+        """Return llama-server's prompt progress and the current timings."""
         usage = self.usage()
         n_cached = usage["cached_tokens"]
         elapsed = 1000 * (time.monotonic() - self._arrived) if n_computed > n_cached else 0.0
@@ -203,11 +203,11 @@ class RunningRequest(AsyncIterator[Chunk]):
         return done, timings
 
     def reasons(self) -> list[str]:
-        """Return how each answer ended; "cancelled" for one that has not."""
+        """Return the finish reason of each answer; "cancelled" for unfinished answers."""
         return [request.finish_reason or "cancelled" for request in self._requests]
 
     def _listen(self, request: Request, chunk: Chunk) -> None:
-        """Called by the engine's thread."""
+        """Add a chunk; called on the engine's thread."""
         now = time.monotonic()
         if self._first == self._arrived and (request.output or chunk.finish_reason is not None):
             self._first = now
@@ -220,6 +220,4 @@ def _is_file_changed(error: BaseException | None) -> bool:
 
 
 def _silence() -> ApiError:
-    return ApiError(
-        504, "request_timeout", "the answer made no progress for longer than this server allows; try again later"
-    )
+    return ApiError(504, "request_timeout", "no progress within --request-timeout; try again later")

@@ -1,7 +1,7 @@
-"""SlotTable: the last tokens of each slot, for clients that use slots as in llama-server.
+"""Slots as in llama-server: the last tokens of each slot.
 
-A slot is a number that a request names or is assigned. The cache belongs to all requests: a slot only records the
-tokens of its last request, for saving, restoring and erasing.
+A request names a slot or is assigned one. All requests share the cache, so a slot only records the tokens of its last
+request, for save, restore and erase.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class SlotContents:
     model: str = ""
     owner: str = ""
     tokens: tuple[int, ...] = ()
-    salt: bytes = b""  # cache salt of its request: part of the cache key of its tokens
-    digests: tuple[bytes, ...] | None = None  # of its pages if it had images, whose tokens are placeholders
-    has_source: bool = False  # the placeholders are encoder rows
+    salt: bytes = b""  # cache salt of the request, which is part of its cache keys
+    digests: tuple[bytes, ...] | None = None  # page digests if the request had images, whose token ids are placeholders
+    has_source: bool = False  # True if the placeholders are encoder output
 
 
 class SlotTable:
-    """Slots as in llama-server: as many as requests may run, of the model with the most. Event loop thread only."""
+    """Table with a slot for each concurrent request of the largest model. Use it only on the event loop thread."""
 
     def __init__(self, n_slots: Callable[[], int]) -> None:
         self._n_slots = n_slots
@@ -40,9 +40,9 @@ class SlotTable:
         return len(self._contents)
 
     def assign(self, wanted: int = -1) -> int:
-        """Return the slot of a request: the one it wants, or the least recently used one. ApiError 400 beyond all."""
+        """Return the requested slot, or the least recently used one for -1. ApiError 400 for an unknown slot."""
         if wanted >= len(self):
-            raise invalid_param("id_slot", f"it is {wanted}; this server has slots up to {len(self) - 1}")
+            raise invalid_param("id_slot", f"expected at most {len(self) - 1}, but got {wanted}")
         slot = self._order[0] if wanted < 0 else wanted
         self._order.remove(slot)
         self._order.append(slot)
@@ -59,13 +59,13 @@ class SlotTable:
         *,
         has_source: bool = False,
     ) -> None:
-        """Record the contents of a slot; `digests` of its pages are given if it had images or encoder rows."""
+        """Record the contents of a slot; `digests` of its pages are required for images and encoder output."""
         named = None if digests is None else tuple(digests)
         self._contents[slot] = SlotContents(model, owner, tuple(tokens), salt, named, has_source)
 
     def contents(self, slot: int, owner: str) -> SlotContents:
-        """Return the contents of a slot; empty if it is another client's. ApiError 400 for an unknown slot."""
+        """Return the contents of a slot, empty if they belong to another client. ApiError 400 for an unknown slot."""
         if not 0 <= slot < len(self):
-            raise invalid_param("id_slot", f"it is {slot}; this server has slots 0 to {len(self) - 1}")
+            raise invalid_param("id_slot", f"expected 0 to {len(self) - 1}, but got {slot}")
         contents = self._contents[slot]
         return contents if contents.owner == owner else SlotContents()

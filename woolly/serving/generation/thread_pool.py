@@ -1,4 +1,4 @@
-"""Threads: work on a thread of the pool, awaited by requests that may be cancelled."""
+"""Cancellable waiting for work on threads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 async def run_in_thread(
     function: Callable[..., T], *args: Any, on_cancel: Callable[[], None] | None = None, pool: Executor | None = None
 ) -> T:
-    """Run a function on a thread of a pool and return its result; by default the pool of all requests.
+    """Run a function on a thread of `pool`, by default the pool of all requests, and return its result.
 
-    A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
-    model stay taken as long as the thread uses them. `on_cancel` is called then: the function may check for
-    cancellation. Children that the thread waits for are killed then.
+    Threads cannot be cancelled. A cancelled caller waits until the thread ends, so that the capacity, memory and model
+    stay reserved while the thread uses them. Before that, `on_cancel` is called, which may tell the function to stop,
+    and child processes of the thread are killed.
     """
-    # With the context of the task, as asyncio.to_thread runs it, which knows no other pool.
+    # Unlike asyncio.to_thread, this supports other pools; the context of the task is passed in the same way.
     context, left = contextvars.copy_context(), threading.Event()
     context.run(abandoned.set, left)
     run = partial(context.run, function, *args)
@@ -39,20 +39,19 @@ async def run_in_thread(
             try:
                 await asyncio.wait([work])
             except asyncio.CancelledError:
-                continue  # cancelled once more; it leaves when the thread is done
+                continue  # cancelled again; still wait for the thread
         if not work.cancelled():
-            work.exception()  # marks it as retrieved: the caller gets CancelledError
+            work.exception()  # mark as retrieved: the caller gets CancelledError
         raise
     finally:
-        # An exception's traceback refers to this frame, and the future to the exception: without this, a cycle that
-        # keeps the arguments, such as the body of a request.
+        # Break the cycle of traceback, frame and future, which would keep the arguments, such as a request body.
         del work, run
 
 
 class SharedTask(Generic[T]):
-    """Work that runs once for all concurrent callers, and continues if one of them is cancelled.
+    """Work that runs once for all concurrent callers, and continues if a caller is cancelled.
 
-    For work on a thread of the pool: it holds one thread, however many callers there are.
+    Use it for work on a thread, because it occupies only one thread for any number of callers.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -67,7 +66,7 @@ class SharedTask(Generic[T]):
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Return a task whose error asyncio does not log if it is never awaited."""
+    """Start a task whose error asyncio does not log if it is never awaited."""
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks the error as retrieved
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the error as retrieved
     return task

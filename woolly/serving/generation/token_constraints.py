@@ -1,4 +1,4 @@
-"""Token constraints of a request that need the model's vocabulary: allowed tokens, bad words, prompt truncation."""
+"""Token constraints that need the model's vocabulary: allowed tokens, bad words and prompt truncation."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class TokenConstraints:
 
     allowed: tuple[int, ...] | None = None  # None: all tokens
     bad_words: tuple[str, ...] = ()
-    truncate_prompt_tokens: int | None = None  # tokens kept from the end of the prompt; -1: as many as fit
+    truncate_prompt_tokens: int | None = None  # tokens to keep from the end of the prompt; -1: as many as fit
 
     def bind(self, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-        """Return `params` with logits processors for the constraints. Raises RequestError for an id out of range."""
+        """Return `params` with logits processors for the constraints. RequestError for an id out of range."""
         processors: list[_AllowedTokens | _BadWords] = []
         if self.allowed is not None:
             for token in self.allowed:
                 if not 0 <= token < tokenizer.n_vocab:
                     expected = f"expected ids from 0 to {tokenizer.n_vocab - 1}"
-                    raise RequestError(f"allowed_token_ids: it holds {token}; {expected}", field="allowed_token_ids")
+                    raise RequestError(f"allowed_token_ids: {expected}, but got {token}", field="allowed_token_ids")
             processors.append(_AllowedTokens(np.unique(np.array(self.allowed, np.int64))))
         if self.bad_words:
             processors.append(_BadWords(_token_sequences(self.bad_words, tokenizer)))
@@ -42,9 +42,9 @@ class TokenConstraints:
         if n_last is None:
             return prompt
         if n_last > most:
-            message = f"truncate_prompt_tokens: it is {n_last}, and this server takes at most {most} tokens"
+            message = f"truncate_prompt_tokens: expected at most {most}, but got {n_last}"
             raise RequestError(message, field="truncate_prompt_tokens")
-        n = most - 1 if n_last < 0 else n_last  # one token is left for the answer
+        n = most - 1 if n_last < 0 else n_last  # leave one token for the answer
         return prompt[max(0, len(prompt) - n) :]
 
 
@@ -75,7 +75,7 @@ class _BadWords:
 
 
 def _token_sequences(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of each word, at the start of a text and after a space."""
+    """Return the token ids of each word, both at the start of a text and after a space."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         for text in (word, f" {word.lstrip()}"):

@@ -1,3 +1,3 @@
-"""Model manager: loading, unloading and keep-alive of models."""
+"""Loading, unloading and keep-alive of models."""
 
 __all__: list[str] = []

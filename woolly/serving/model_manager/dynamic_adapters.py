@@ -1,4 +1,4 @@
-"""DynamicAdapters: LoRA adapters that come to models while the server runs, each a name that requests may ask for."""
+"""LoRA adapters that are added while the server runs, each with a model name of its own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ Use = Callable[[ModelInfo], AbstractAsyncContextManager[ModelSlot]]
 
 
 class DynamicAdapters:
-    """Adapters that each model has besides those it was opened with. Event loop thread only.
+    """Adapters of each model in addition to its initial adapters. Use it only on the event loop thread.
 
-    Requests that ask for the model do without them; the name of an adapter is that of the model with all of it.
-    A change goes on if its caller is cancelled: its thread does, too, and the name must be known after it.
+    Requests for the model do not use these adapters; a request for an adapter's name uses the model with this adapter
+    at scale 1. A change continues if its caller is cancelled, because its thread continues and the name must be updated
+    after it.
     """
 
     def __init__(
@@ -41,24 +42,24 @@ class DynamicAdapters:
         self._names = names
         self._loaded = loaded
         self._use = use
-        self._files: dict[str, dict[str, Path]] = {}  # by model, then by name
-        self._coming: set[str] = set()  # names of adapters that are not added yet
+        self._files: dict[str, dict[str, Path]] = {}  # model -> adapter name -> file
+        self._coming: set[str] = set()  # names of adapters that are being added
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def add(self, model: ModelInfo, name: str, path: str) -> None:
-        """Adds a file to a model. ApiError 400 if the name is taken, or if the file cannot be used."""
+        """Add an adapter file to a model. ApiError 400 if the name is taken or the file is not usable."""
         if (key := _key(name)) in self._coming:
             raise _name_taken(name)
         self._coming.add(key)
         await self._run_to_end(self._add(model, name, path))
 
     async def remove(self, name: str) -> str:
-        """Removes an adapter and returns its model; running answers that use it are not affected."""
+        """Remove an adapter and return the name of its model. Running answers with the adapter are not affected."""
         return await self._run_to_end(self._remove(name))
 
     async def close(self) -> None:
-        """Wait for running changes; closed models reject further ones."""
+        """Wait for running changes. Closed models reject further changes."""
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def _run_to_end(self, change: Coroutine[Any, Any, T]) -> T:
@@ -75,7 +76,7 @@ class DynamicAdapters:
                 raise ApiError(
                     400,
                     "invalid_request",
-                    f"{model.name} is a name of {model.base} with settings of its own: add adapters to that model",
+                    f"{model.name} is derived from {model.base}; add the adapter to {model.base}",
                     param="model",
                 )
             file = await asyncio.to_thread(self._within, model, path)
@@ -83,7 +84,7 @@ class DynamicAdapters:
                 try:
                     await self._put(slot, slot.model, file, name)
                 except WoollyError as error:
-                    _ = slot.model  # ApiError if it was freed meanwhile
+                    _ = slot.model  # raises ApiError if the model was unloaded meanwhile
                     if error.code == "insufficient_memory":
                         raise ApiError(503, error.code, str(error)) from None
                     raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
@@ -93,7 +94,7 @@ class DynamicAdapters:
             self._coming.discard(_key(name))
 
     def _is_taken(self, name: str) -> bool:
-        """Return True if a name is in use: requests for it would go elsewhere."""
+        """Return True if the name is in use."""
         key = _key(name)
         if not key or key in RESERVED or self._names.find(name) is not None:
             return True
@@ -104,7 +105,7 @@ class DynamicAdapters:
                 if error.code != "model_not_found":
                     return True
             else:
-                if info.metadata.get("general.type") != "adapter":  # which is no model, and gladly has its own name
+                if info.metadata.get("general.type") != "adapter":  # adapter files are not models
                     return True
         return False
 
@@ -118,31 +119,31 @@ class DynamicAdapters:
                         await asyncio.to_thread(slot_in_use.model.remove_adapter, name)
                 except ApiError:
                     if model in self._loaded:
-                        raise  # it still loads; if it cannot be loaded, no model has the adapter
-                except WoollyError as error:  # further requests cannot have it, or the model was freed meanwhile
+                        raise  # still loading; a model that fails to load has no adapters
+                except WoollyError as error:  # the model was unloaded meanwhile, or the adapter is no longer available
                     log.warning("adapter not freed", extra={"model": model, "adapter": name, "reason": str(error)})
             self._drop(model, name)
             return model
 
     def _model_of(self, name: str) -> str:
-        """Return the model that an adapter was added to; ApiError 404 if there is none of this name."""
+        """Return the model of an adapter. ApiError 404 for an unknown adapter."""
         found = next((model for model, files in self._files.items() if name in files), None)
         if found is None:
             known = ", ".join(one for files in self._files.values() for one in files)
             raise ApiError(
                 404,
                 "adapter_not_found",
-                f"no adapter {name[:60]!r} was added; there {f'are {known}' if known else 'is none'}",
+                f"unknown adapter {name[:60]!r}; known: {known or 'none'}",
                 param="lora_name",
             )
         return found
 
     def _drop(self, model: str, name: str) -> None:
-        self._files[model].pop(name, None)  # loading may have dropped it
+        self._files[model].pop(name, None)  # loading may have removed it
         self._names.remove(name)
 
     async def put_into(self, slot: ModelSlot, llm: LLM) -> None:
-        """Adds to a model that was loaded again what it had; an adapter that it cannot have any more loses its name."""
+        """Add a model's adapters after it was reloaded; adapters that fail are removed."""
         model = slot.info.name
         for name, file in [*self._files.get(model, {}).items()]:
             try:
@@ -156,25 +157,25 @@ class DynamicAdapters:
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:
-        """Return a file of the models folder or next to the model; clients may name no other files."""
+        """Return a file in the models folder or next to the model; clients may use no other files."""
         try:
             file = (self._folder / path).resolve()
-        except (OSError, RuntimeError, ValueError):  # loops of links, a NUL
+        except (OSError, RuntimeError, ValueError):  # symbolic link loops, NUL
             raise ApiError(400, "invalid_request", "lora_path is not a file path", param="lora_path") from None
         if not any(file.is_relative_to(folder.resolve()) for folder in (self._folder, model.path.parent)):
             raise ApiError(
                 400,
                 "invalid_request",
-                "lora_path is outside of the models folder: put the adapter there, or beside its model",
+                "lora_path is outside of the models folder; move the adapter there, or next to its model",
                 param="lora_path",
             )
         return file
 
 
 def _key(name: str) -> str:
-    """Return what is equal for names that mean the same."""
+    """Normalize a name for comparison."""
     return name.removesuffix(":latest").lower()
 
 
 def _name_taken(name: str) -> ApiError:
-    return ApiError(400, "invalid_request", f"the name {name[:60]!r} is taken: give another", param="lora_name")
+    return ApiError(400, "invalid_request", f"the name {name[:60]!r} is taken; choose another name", param="lora_name")

@@ -1,4 +1,4 @@
-"""ModelSlot: the slot of one model in memory."""
+"""Slot of a model in memory."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class ModelSlot:
     info: ModelInfo
     settings: Settings
     state: str = "loading"  # loading, ready, unloading
-    stage: str = "waiting"  # of loading: waiting for another model, reading its file, freeing others, opening
+    stage: str = "waiting"  # stage of loading: waiting, reading, freeing or opening
     llm: LLM | None = None
     needs: MemoryEstimate | None = None
-    users: int = 0  # requests that hold it, or wait for it to load
+    users: int = 0  # requests that use the model or wait until it is loaded
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
-    has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name have scale 1
-    requested_at: float = field(default_factory=time.monotonic)  # when the first request came
+    has_scales: bool = False  # True if the adapters are those of --lora; adapters of presets and names have scale 1
+    requested_at: float = field(default_factory=time.monotonic)  # arrival of the first request
     last_used: float = field(default_factory=time.monotonic)
-    drain_deadline: float = math.inf  # of unloading: when answers that still run are cut off
-    task: asyncio.Task[None] | None = None  # loads or unloads the model, even if its caller is cancelled
+    drain_deadline: float = math.inf  # when running answers are interrupted to unload the model
+    task: asyncio.Task[None] | None = None  # loads or unloads the model, even if the caller is cancelled
 
     @property
     def model(self) -> LLM:
-        """Return the model. ApiError 503 if it was freed, as after the grace period."""
+        """Return the model. ApiError 503 if it was unloaded, for example after the grace period."""
         if self.llm is None:
             raise answer_cancelled()
         return self.llm
 
     @property
     def progress(self) -> float | None:
-        """Return the share of the weights that a device has; None if all are there, or nobody knows."""
+        """Return the loaded share of the weights, or None if they are complete or the share is unknown."""
         if self.llm is None or self.llm.is_closed:
             return None
         stats = self.llm.engine.program.weight_stats()
@@ -55,7 +55,7 @@ class ModelSlot:
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory that unloading frees, 0 if it is not estimated yet."""
+        """Return the memory that unloading frees, or 0 before it is estimated."""
         return 0 if self.needs is None else self.needs.total
 
     @property

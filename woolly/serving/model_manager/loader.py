@@ -1,4 +1,4 @@
-"""Opening: estimates and checks a model first, then loads it."""
+"""Checks the memory and options of a model, then loads it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from woolly.serving.settings.table import Settings
 from woolly.store import Preset, find_preset, resolve
 from woolly.templates import ChatTemplate
 
-# Settings that a client may choose for a model, and llama.cpp's second names of two of them. Not the template, which
-# would speak for all other clients.
+# Settings that clients may set for a model, with llama.cpp's alternative names of two of them. Clients may not set the
+# template, because it would affect all other clients.
 _OF_A_MODEL = (
     *(row.setting_name for row in rows_of().values() if row.setting is not None and row.setting.clients),
     *("ubatch_size", "cache_type_v"),
@@ -31,32 +31,32 @@ _OF_A_MODEL = (
 
 
 def options_for(path: Path, settings: Settings, loading: Preset | None = None) -> ModelOptions:
-    """Return how a model is opened: by the settings, by its preset for what they leave open, by the name it has."""
+    """Return the loading options of a model from the settings, its preset and the derived model."""
     options = settings.model_options()
     own = options.adapters or options.control_vectors or options.stages
     if own and settings.model is not None and resolve(settings.model) != path:
         options = replace(
             options, adapters=(), control_vectors=(), control_vector_layers=None, stages=()
-        )  # they are for that model alone
+        )  # only for --model
     if options.mmproj is not None:
         options = replace(options, mmproj=configured_mmproj(path, settings))
     return with_load(with_load(options, find_preset(path)), loading, replaces=True)
 
 
 def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None) -> bool:
-    """Return True if the adapters of a model are those of --lora and --lora-scaled, not of a preset or name."""
+    """Return True if the adapters are those of --lora and --lora-scaled, not of a preset or name."""
     is_own = loading is not None and "lora" in loading.sampling
     return bool(options.adapters) and not is_own and options.adapters == settings.model_options().adapters
 
 
 def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Settings:
-    """Return the settings with those that a client chose for a model; ApiError 400 for others."""
+    """Return the settings with a client's changes. ApiError 400 for settings that clients may not change."""
     unknown = sorted(set(config) - set(_OF_A_MODEL))
     if unknown:
         raise ApiError(
             400,
             "invalid_request",
-            f"config has {', '.join(unknown)}; a model takes {', '.join(_OF_A_MODEL)}",
+            f"config has unknown settings {', '.join(unknown)}; expected {', '.join(_OF_A_MODEL)}",
             param="config",
         )
     try:
@@ -69,7 +69,7 @@ def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Setting
 def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
     """Return the estimated memory of the model.
 
-    Raises the errors of the file and of the options, before another model is unloaded for this one.
+    Raises errors of the file and the options before another model is unloaded.
     """
     if options.chat_template is not None:
         ChatTemplate(options.chat_template)
@@ -79,12 +79,12 @@ def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
 
 
 def open_model(path: Path, options: ModelOptions) -> LLM:
-    """Returns the model, ready to answer; takes as long as reading its file."""
-    return LLM(path, **vars(options) | {"check_memory": False})  # it was checked, with what other models free
+    """Load a model; takes as long as reading its file."""
+    return LLM(path, **vars(options) | {"check_memory": False})  # checked before
 
 
 def warn_missing_template(name: str, llm: LLM) -> None:
-    """Warns in the log if a text-generation model has no chat template: a base model answers chats with nothing."""
+    """Log a warning if a text-generation model has no chat template, because base models cannot answer chats."""
     if llm.plan.result == "logits" and llm.template.is_fallback:
-        reason = "its file has none, so chats are laid out as ChatML; a base model continues text (/v1/completions)"
+        reason = "the file has no chat template, so chats use ChatML; use /v1/completions for base models"
         log.warning("chat template assumed", extra={"model": name, "reason": reason})

@@ -1,4 +1,4 @@
-"""ModelManager: loads models, keeps them while requests use them, and unloads them."""
+"""Loads models, keeps them loaded while requests use them, and unloads them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
 
-_RETRY = 2.0  # seconds after which a client may ask again for a model that loads or unloads
+_RETRY = 2.0  # seconds after which a client may retry while a model is loading or unloading
 
 
 class ModelManager:
-    """Belongs to the event loop's thread; threads of the pool read files and open models."""
+    """Loads and unloads models. Use it only on the event loop thread; file access and loading run on other threads."""
 
     def __init__(self, settings: Settings) -> None:
-        """StoreError if --model names nothing, or --names-file is not as it should be."""
+        """Raise StoreError if --model does not exist or --names-file is invalid."""
         self._settings = settings
         given = (settings.model, settings.alias, settings.request_ctx, settings.tags, settings.models_follow_links)
         self._catalog = ModelCatalog(settings.folder, *given)
@@ -55,26 +55,26 @@ class ModelManager:
         self.dynamic_adapters = DynamicAdapters(settings, self._catalog, self._names, self._loaded, self.use)
         self._resolver = ModelResolver(settings, self._catalog, self._names, self._loaded)
         self.device_failures = DeviceFailures()
-        self._keep_alive: dict[str, float] = {}  # seconds, of models that a client has asked to keep
+        self._keep_alive: dict[str, float] = {}  # seconds, for models with a keep-alive set by a client
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._closed = False
-        self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # in place of opening.py's
-        self.on_device_failure: Callable[[], bool] | None = None  # True if a new process starts
-        self.n_replicas = 1  # of each model in this machine's memory
+        self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # replaces `open_model` of loader.py
+        self.on_device_failure: Callable[[], bool] | None = None  # returns True if the process restarts
+        self.n_replicas = 1  # copies of each model in this machine's memory
 
     @property
     def main(self) -> str | None:
-        """Return the name of the model that --model names."""
+        """Return the name of the model of --model."""
         return self._catalog.main
 
     @property
     def loaded_models(self) -> tuple[ModelSlot, ...]:
-        """Return every model that is loading, loaded or unloading."""
+        """Return all models that are loading, loaded or unloading."""
         return tuple(self._loaded.values())
 
     def ready(self, name: str | None = None, only_allowed: bool = False) -> ModelSlot | None:
-        """Return the loaded model of a name, by default the last used; `only_allowed`: among the account's models."""
+        """Return a loaded model by name, by default the last used. `only_allowed` limits it to the account's models."""
         slots = [slot for slot in self._loaded.values() if slot.state == "ready"]
         slots = [slot for slot in slots if not only_allowed or is_allowed(slot.info)]
         if name is not None:
@@ -82,14 +82,14 @@ class ModelManager:
         return max(slots, key=lambda slot: slot.last_used, default=None)
 
     async def list(self) -> list[ModelInfo]:
-        """Return every model of the folder, that of --model, and derived models."""
+        """Return all models of the folder, the model of --model, and derived models."""
         found = [self._with_state(info) for info in await asyncio.to_thread(self._catalog.list)]
         names = await asyncio.to_thread(lambda: [*self._names.as_models(found)])
         derived = [self._with_state(info, loaded) for info, loaded in names]
         return [info for info in (*found, *derived) if is_allowed(info)]
 
     async def find_derived(self, name: str | None) -> Preset | None:
-        """Return the preset of a derived model (/api/create), None for other names."""
+        """Return the preset of a derived model (/api/create), or None for other names."""
         return await self._resolver.find_derived(name)
 
     async def has_any(self) -> bool:
@@ -97,20 +97,20 @@ class ModelManager:
         return self.main is not None or bool(await self._resolver.usable())
 
     async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return a model by name; "loaded" and "current" mean the last used, None the default with the capability."""
+        """Return a model by name; "loaded" and "current" select the last used, None the default with the capability."""
         return self._with_state(await self._resolver.find(name, capability))
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return the model that answers to a name: its own, or the main or only one unless --strict-models is set.
+        """Return the model for a name. Unknown names select the main or only model unless --strict-models is set.
 
-        Clients have names of their own built in, such as gpt-4 or claude-sonnet; the reply says who answered.
+        Clients have built-in model names, such as gpt-4 or claude-sonnet. The reply names the model that was used.
         """
         return self._with_state(await self._resolver.resolve(name, capability))
 
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
-        """Loads a model, unless it is loaded. `path` is within the folder; `config` holds settings of this model.
+        """Load a model if necessary. `path` is within the folder; `config` has settings of this model.
 
-        If the model is loaded with other settings, it is loaded again; rejected settings leave it unchanged.
+        A model that is loaded with other settings is reloaded. Invalid settings leave it unchanged.
         """
         info = await self._resolver.find(name) if path is None else await asyncio.to_thread(self._catalog.by_path, path)
         if path is not None and name not in (info.name, *info.aliases):
@@ -127,7 +127,7 @@ class ModelManager:
         return self._with_state(slot.info)
 
     async def unload(self, name: str) -> ModelInfo:
-        """Frees a model when its requests have ended, at the latest after the grace period."""
+        """Unload a model when its requests have ended, at the latest after the grace period."""
         info = await self._resolver.find(name)
         slot = self._loaded.get(info.name)
         if slot is not None and slot.task is not None and slot.state == "loading":
@@ -140,10 +140,10 @@ class ModelManager:
 
     @asynccontextmanager
     async def use(self, name: str | ModelInfo | None) -> AsyncIterator[ModelSlot]:
-        """Loads the model if need be, and keeps it loaded while the block runs; a ModelInfo was found before.
+        """Load the model if necessary and keep it loaded while the block runs. A ModelInfo is used without a lookup.
 
-        A request calls this once, or it can deadlock (see Generator). ApiError 503 with Retry-After if loading takes
-        longer than --load-wait, and at once if the model's device has failed.
+        A request must call this only once, or it can deadlock (see Generator). Raises ApiError 503 with Retry-After if
+        loading takes longer than --load-wait, and immediately if the model's device has failed.
         """
         slot = self._loaded.get(name) if isinstance(name, str) else None
         if slot is None or slot.state != "ready" or not is_allowed(slot.info):
@@ -153,7 +153,7 @@ class ModelManager:
                 raise ApiError(
                     400,
                     "model_not_loaded",
-                    f"{info.name} is not loaded, and this server loads no model for a request (--no-models-autoload)",
+                    f"{info.name} is not loaded, and --no-models-autoload disables loading on request",
                     param="model",
                     suggestion="load it with POST /models/load",
                 )
@@ -167,9 +167,10 @@ class ModelManager:
             self._release(slot)
 
     def discard(self, slot: ModelSlot, seconds: float | None = None) -> None:
-        """Starts to free a model, without waiting for its requests; the next request loads it anew.
+        """Start to unload a model without waiting for its requests; the next request reloads it.
 
-        Its answers have these seconds to finish, the grace period unless given; fewer, if it is being freed already.
+        Running answers have `seconds` to finish, by default the grace period. A model that is already unloading keeps
+        its earlier deadline.
         """
         end = time.monotonic() + (self._settings.grace if seconds is None else seconds)
         if slot.state == "ready":
@@ -180,7 +181,7 @@ class ModelManager:
             self._notify()
 
     def fail(self, slot: ModelSlot) -> None:
-        """Discards a model whose device failed. `on_device_failure` restarts the process if it can."""
+        """Unload a model whose device failed. `on_device_failure` restarts the process if possible."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
             self._record_failure(slot.info.name, slot.llm.driver.fault)
             self.discard(slot)
@@ -191,11 +192,11 @@ class ModelManager:
         )
 
     def set_keep_alive(self, name: str, seconds: float) -> None:
-        """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""
+        """Set how long a model stays loaded after its last use, instead of --keep-alive."""
         self._keep_alive[name] = seconds
 
     def keep_alive_of(self, name: str) -> float:
-        """Return how many seconds after its last use a model is unloaded; infinite for never."""
+        """Return how many seconds a model stays loaded after its last use; infinite if it is never unloaded."""
         keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
         if keep_alive.is_pinned:
             return math.inf
@@ -203,7 +204,7 @@ class ModelManager:
         return self._keep_alive.get(name, default if keep_alive.seconds is None else keep_alive.seconds)
 
     async def unload_idle(self) -> None:
-        """Unloads models that were unused for as long as they are kept."""
+        """Unload models whose keep-alive has expired."""
         now = time.monotonic()
         for slot in self.loaded_models:
             if slot.is_idle and now - slot.last_used >= self.keep_alive_of(slot.info.name):
@@ -211,7 +212,7 @@ class ModelManager:
                 await self._unload(slot)
 
     async def close(self) -> None:
-        """Frees all models; open requests end cancelled."""
+        """Unload all models; open requests are cancelled."""
         self._closed = True
         self._notify()
         for slot in self.loaded_models:
@@ -225,7 +226,7 @@ class ModelManager:
         self._loaded.clear()
 
     def _with_state(self, info: ModelInfo, loaded: str | None = None) -> ModelInfo:
-        """Return a model with the state of its slot; `loaded` is the slot's name, if that is another one."""
+        """Return a model with the state of its slot; `loaded` is the slot's name if it differs."""
         slot = self._loaded.get(loaded or info.name)
         if slot is None:
             return replace(info, state="unloaded", stage=None, progress=None)
@@ -234,10 +235,10 @@ class ModelManager:
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
     async def _acquire(self, info: ModelInfo, settings: Settings) -> ModelSlot:
-        """Return the model when it is loaded, with one more user, which the caller releases.
+        """Return the slot of the loaded model with one more user, which the caller must release.
 
-        The first caller starts the task that loads it, others wait for it. A caller counts as a user from then on: a
-        model that was loaded for requests is not unloaded for others before these have run.
+        The first caller starts the loading task, and others wait for it. Waiting callers count as users, so a model
+        loaded for requests is not evicted before they have run.
         """
         end = time.monotonic() + self._settings.load_wait
         while True:
@@ -258,7 +259,7 @@ class ModelManager:
                 await self._wait(left)
             except asyncio.TimeoutError:
                 raise ApiError(
-                    503, "model_loading", f"{info.name} is {slot.state}; try again", retry_after=_RETRY
+                    503, "model_loading", f"{info.name} is {slot.state}; try again later", retry_after=_RETRY
                 ) from None
 
     async def _wait_as_user(self, slot: ModelSlot, task: asyncio.Task[None], seconds: float) -> None:
@@ -274,7 +275,7 @@ class ModelManager:
         self._notify()
 
     async def _evict(self, slot: ModelSlot) -> None:
-        """Unloads what must leave for a model. Requests for loaded models go first, up to --swap-wait."""
+        """Unload models to make room for another. Requests for loaded models go first, up to --swap-wait."""
         end = slot.requested_at + self._settings.swap_wait
         while True:
             if self._closed:
@@ -288,7 +289,7 @@ class ModelManager:
                 await self._wait(left)
         for other in evicted:
             slot.stage = "freeing"
-            # Nobody asked for its end: answers have what the request that waits has left, less the time to open.
+            # Running answers may use the time that the waiting request has left, minus the time to load.
             left = slot.requested_at + self._settings.load_wait - self._settings.grace - time.monotonic()
             await self._unload(other, max(self._settings.grace, left))
 
@@ -318,7 +319,7 @@ class ModelManager:
         except BaseException as error:
             self._loaded.pop(name, None)
             llm, slot.llm = slot.llm, None
-            if llm is not None:  # its adapters or its probe failed
+            if llm is not None:  # adding adapters or the fingerprint failed
                 await asyncio.to_thread(llm.close)
             log.warning("model not loaded", extra={"model": name, "reason": str(error)})
             if isinstance(error, ApiError) or not isinstance(error, Exception):
@@ -329,16 +330,16 @@ class ModelManager:
                 raise _not_loadable(slot.info, error) from error
             if isinstance(error, MemoryError):
                 raise ApiError(503, "insufficient_memory", f"{name} does not fit into memory") from error
-            raise ApiError(500, "internal_error", f"{name} could not be loaded; the log has the reason") from error
+            raise ApiError(500, "internal_error", f"{name} could not be loaded; see the server's log") from error
         finally:
             self._notify()
 
     def _watch(self, slot: ModelSlot, llm: LLM) -> None:
-        """Has the engine's thread tell this one if the device fails."""
+        """Make the engine's thread notify the event loop if the device fails."""
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            with suppress(RuntimeError):  # the loop has ended, and the server with it
+            with suppress(RuntimeError):  # the event loop and the server have ended
                 loop.call_soon_threadsafe(self.fail, slot)
 
         llm.driver.on_fault = tell
@@ -346,7 +347,7 @@ class ModelManager:
             tell()
 
     async def _check_reload(self, slot: ModelSlot, settings: Settings) -> None:
-        """ApiError if the model could not be loaded with other settings; then it stays loaded."""
+        """Raise ApiError if the model could not be reloaded with other settings, so that it stays loaded."""
         try:
             needs = await asyncio.to_thread(
                 lambda: self._estimate(slot.info.path, options_for(slot.info.path, settings, slot.info.loading))
@@ -359,14 +360,14 @@ class ModelManager:
         return estimate_model(path, options).times(self.n_replicas)
 
     async def _unload(self, slot: ModelSlot, seconds: float | None = None) -> None:
-        """Waits until the model is freed, as `discard` does; freeing continues if the caller is cancelled."""
+        """Unload a model and wait for it, as `discard`; unloading continues if the caller is cancelled."""
         self.discard(slot, seconds)
         if slot.state == "unloading" and slot.task is not None:
             await asyncio.shield(slot.task)
 
     async def _free(self, slot: ModelSlot) -> None:
         with suppress(asyncio.TimeoutError):
-            # After a fault of the device every request has its error: there is nothing to wait for.
+            # After a device failure, all requests have failed already.
             while slot.users and not self._closed and not self.device_failures.has(slot.info.name):
                 await self._wait(max(0.0, slot.drain_deadline - time.monotonic()))
         assert slot.llm is not None
@@ -380,7 +381,7 @@ class ModelManager:
             log.info("model unloaded", extra={"model": slot.info.name})
 
     async def _wait(self, seconds: float) -> None:
-        """Waits until a model changes its state or loses a user. TimeoutError after the time."""
+        """Wait until a model changes its state or loses a user. Raises TimeoutError after `seconds`."""
         await asyncio.wait_for(self._changed.wait(), seconds)
 
     def _notify(self) -> None:
@@ -389,7 +390,7 @@ class ModelManager:
 
 
 def _log_disk_cache_error(name: str, llm: LLM) -> None:
-    """Logs why pages of a model that was closed are not on disk, if some are not."""
+    """Log errors of writing the disk cache of a closed model."""
     stats = llm.known_disk_stats
     if stats is not None and stats.refusal is not None:
         log.warning("pages not written", extra={"model": name, "files": stats.n_files, "reason": stats.refusal})

@@ -1,4 +1,4 @@
-"""Memory: check that a model fits before it is loaded."""
+"""Checks that a model fits into memory before it is loaded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from woolly.serving.errors import ApiError
 
 
 def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
-    """Return the minimum memory of the model. Raises the errors of the file and of `ctx`."""
+    """Return the minimum memory of the model. Raises errors of the file and of `ctx`."""
     with open_gguf(path) as file:
         plan = trace(file, ctx=options.ctx)
-        if options.stages:  # they have both
+        if options.stages:  # memory is on the machines of the stages
             return MemoryEstimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
         plan = describe_draft(file, plan, options.ctx, *own_draft(path, options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
@@ -32,7 +32,7 @@ def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
 
 
 def check_memory(name: str, needed: MemoryEstimate, freed: int = 0) -> None:
-    """ApiError 503 if the available memory, with `freed` bytes of models that leave, is too small for the model."""
+    """Raise ApiError 503 if the model needs more than the available memory plus `freed` bytes of unloaded models."""
     if reason := memory_estimate.shortage(name, needed, freed):
         advice = "unload another model, lower ctx_size or weight_memory, or choose a smaller model"
         raise ApiError(503, "insufficient_memory", reason, suggestion=advice)

@@ -1,4 +1,4 @@
-"""Input modalities of the server's models."""
+"""Input modalities of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from woolly.store import resolve
 
 
 def configured_mmproj(path: Path, settings: Settings) -> str | None:
-    """Return the projector of --mmproj for a model's file: a file is for --model alone, "none" for all."""
+    """Return the --mmproj setting for a model file. A file applies to --model only, "none" to all models."""
     given = settings.mmproj
     if given is None or given == "none" or settings.model is None:
         return given
@@ -26,7 +26,7 @@ def configured_mmproj(path: Path, settings: Settings) -> str | None:
 async def input_modalities(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> list[str]:
     """Return the input modalities of a model: text, image, audio.
 
-    As it was opened if it has a slot, else by the headers of its files.
+    Uses the loaded model if there is one, otherwise the headers of its files.
     """
     if info.transcribes:
         return ["audio"]
@@ -61,7 +61,7 @@ async def supports_video(info: ModelInfo, settings: Settings, slot: ModelSlot | 
 
 
 async def llama_server_model(info: ModelInfo, settings: Settings, slot: ModelSlot | None) -> dict[str, Any]:
-    """Return a model in llama-server's format: its clients find the vision capability there."""
+    """Return a model in llama-server's format, in which its clients look for the vision capability."""
     takes_more = len(await input_modalities(info, settings, slot)) > 1
     capabilities = [*info.capabilities, *(["multimodal"] if takes_more else [])]
     return {"name": info.name, "model": info.name, "capabilities": capabilities}

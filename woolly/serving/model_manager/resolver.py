@@ -1,4 +1,4 @@
-"""Resolver: finds the model of a name, and the default model."""
+"""Finds the model of a name, and the default model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from woolly.serving.observability.logs import ignore
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
 
-NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
+NO_MODEL = "no model is installed; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 
-RESERVED = ("loaded", "current")  # the model that was used last, of those that can do what is asked if there is one
+RESERVED = ("loaded", "current")  # the last used model, preferably with the requested capability
 
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
-_LATEST = ":latest"  # Ollama's tag of a name without one
+_LATEST = ":latest"  # Ollama's default tag
 
 
 def is_allowed(info: ModelInfo) -> bool:
-    """Return True if the account of the request may use a model."""
+    """Return True if the current account may use a model."""
     return is_model_allowed(_names(info))
 
 
@@ -35,7 +35,7 @@ def _names(info: ModelInfo) -> tuple[str, ...]:
 
 
 def _check(names: Sequence[str]) -> None:
-    """ApiError 403 if the account that asks may not use the model with these names."""
+    """Raise ApiError 403 if the current account may not use the model with these names."""
     account = current_account.get()
     if account is not None and not account.allows(names):
         raise ApiError(
@@ -47,7 +47,7 @@ def _check(names: Sequence[str]) -> None:
 
 
 class ModelResolver:
-    """Looks for models among those that are loaded, then in the catalog. Belongs to the event loop's thread."""
+    """Looks up models among the loaded models, then in the catalog. Use it only on the event loop thread."""
 
     def __init__(
         self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, ModelSlot]
@@ -58,27 +58,29 @@ class ModelResolver:
         self._loaded = loaded
 
     async def find_derived(self, name: str | None) -> Preset | None:
-        """Return the preset of a derived model (/api/create), None for other names."""
+        """Return the preset of a derived model (/api/create), or None for other names."""
         return None if name is None else await asyncio.to_thread(self._known.find, name)
 
     def _current(self, capability: Capability | None = None) -> ModelInfo | None:
-        """Return the loaded model that was used last; one that is unloading only if there is no other."""
+        """Return the last used loaded model, preferring models that are not unloading."""
         allowed = [slot for slot in self._loaded.values() if is_allowed(slot.info)]
         slots = [slot for slot in allowed if capability is None or capability in slot.info.capabilities]
         best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
         return None if best is None else best.info
 
     async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
+        """Return a model by name, or the default model for None. ApiError 404 if unknown, 403 if not allowed.
 
-        An account may use a derived model without its model: the model is looked for then, and not checked.
+        An account may use a derived model without permission for its base model.
         """
         if name is None:
             return await self._default(capability)
         if name in RESERVED:
             current = self._current(capability) or self._current()
             if current is None:
-                raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
+                raise ApiError(
+                    404, "model_not_found", "no model is loaded", suggestion="load a model, or request it by name"
+                )
             return current
         if (derived := await self.find_derived(name)) is not None and derived.base is not None:
             _check((derived.name,))
@@ -96,7 +98,7 @@ class ModelResolver:
         return info if slot is None else slot.info
 
     async def _named(self, name: str) -> ModelInfo:
-        """Return the model of a name that is its own, or an alias of it."""
+        """Return the model with this name or alias."""
         slot = self._loaded.get(name)
         if slot is not None:
             return slot.info
@@ -108,9 +110,9 @@ class ModelResolver:
         return await self.find(name.removesuffix(_LATEST))
 
     async def _default(self, capability: Capability) -> ModelInfo:
-        """Return the model of a request that names none: a loaded one, that of --model, or the only one there is.
+        """Return the default model: a loaded model, the model of --model, or the only model.
 
-        If no model has the capability, return the default model; its error names the fix.
+        If no model has the capability, returns the default model, whose error then explains the problem.
         """
         found = self._current(capability) or await self._only(capability)
         if found is not None:
@@ -119,17 +121,17 @@ class ModelResolver:
         able = [one for one in models if capability in one.capabilities]
         if able or not models:
             known = ", ".join(model.name for model in able)
-            message = f"no model is named; known: {known}" if known else NO_MODEL
+            message = f"missing model name; available: {known}" if known else NO_MODEL
             raise ApiError(400, "model_required", message, param="model")
         return self._current() or (models[0] if self._catalog.main is None else await self.find(self._catalog.main))
 
     async def usable(self) -> Sequence[ModelInfo]:
-        """Return the models that can be run, and that the account may use."""
+        """Return the models that can run and that the account may use."""
         found = await asyncio.to_thread(self._catalog.list)
         return [one for one in found if one.unsupported is None and is_allowed(one)]
 
     async def _only(self, capability: Capability) -> ModelInfo | None:
-        """Return the model of --model if it can do what is asked, or the only one of the folder that can."""
+        """Return the model of --model if it has the capability, or the only model of the folder that has it."""
         main = None if self._catalog.main is None else await self._named(self._catalog.main)
         if main is not None and capability in main.capabilities and is_allowed(main):
             return main
@@ -137,7 +139,7 @@ class ModelResolver:
         return able[0] if len(able) == 1 else None
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return the model that answers to a name, as `ModelManager.resolve` describes it."""
+        """Return the model for a name; see `ModelManager.resolve`."""
         try:
             return await self.find(name, capability)
         except ApiError as error:

@@ -1,14 +1,14 @@
-"""ServedNames: names for models besides the names of files, each with its own settings.
+"""Additional names of models, each with its own settings.
 
 [models.think]              # in woolly.toml; in presets.toml of the models folder the table is [think]
 from = "qwen3:4b"           # names with the same loading settings share one loaded model
 reasoning = "on"
 [models.long]
-from = "qwen3:4b"           # a name of here takes what that has, but for its own settings
+from = "qwen3:4b"           # may be another name, whose settings are inherited
 ctx = 65536                 # a loading setting: this name has a separate loaded model
 kv_type = "q8_0"
-pin = true                  # never makes room for another model
-keep_alive = 3600           # seconds that it stays loaded after its last use
+pin = true                  # never unloaded for another model
+keep_alive = 3600           # seconds that the model stays loaded after its last use
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REASONING = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """Time that a model stays loaded after its last use."""
+    """How long a model stays loaded after its last use."""
 
     is_pinned: bool = False
-    seconds: float | None = None  # after its last use; None: as the server's settings say
+    seconds: float | None = None  # None: the server's setting
 
 
 class ServedNames:
-    """The names of presets.toml in the models folder and of --names-file. Files are read again when they change.
+    """Names from presets.toml of the models folder and from --names-file; changed files are reloaded.
 
     Thread-safe.
     """
@@ -48,27 +48,24 @@ class ServedNames:
     def __init__(self, folder: Path, file: Path | None = None) -> None:
         self._folder = folder
         self._file = file
-        self._added: dict[str, Preset] = {}  # while the server runs; replaced atomically, because threads read it
+        self._added: dict[str, Preset] = {}  # names added at run time; replaced atomically for readers on threads
 
     def add(self, preset: Preset) -> None:
-        """Takes a name that is in no file."""
+        """Add a name that is in no file."""
         self._added = {**self._added, preset.name: preset}
 
     def remove(self, name: str) -> None:
-        """Forgets a name that was given."""
+        """Remove an added name."""
         self._added = {known: preset for known, preset in self._added.items() if known != name}
 
     def check(self) -> None:
-        """StoreError if --names-file is invalid; names of presets.toml are rejected when they are used."""
+        """Raise StoreError if --names-file is invalid; presets.toml is checked when its names are used."""
         if self._file is not None:
             for preset in read_presets(self._file, TABLE):
                 _check(preset)
 
     def all(self) -> tuple[Preset, ...]:
-        """Return all names, each with the model that it stands for in the end, and the settings of names between.
-
-        StoreError if a file is invalid.
-        """
+        """Return all names with their base models and inherited settings. StoreError if a file is invalid."""
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
         for preset in (*own, *list_derived(self._folder), *self._added.values()):
@@ -76,16 +73,16 @@ class ServedNames:
         return tuple(_resolve_base(preset, known) for preset in known.values())
 
     def find(self, name: str) -> Preset | None:
-        """Return the preset of a name, None for other names."""
+        """Return the preset of a name, or None for other names."""
         wanted = name.removesuffix(":latest").lower()
-        with suppress(StoreError):  # an invalid presets file is rejected when a model is used
+        with suppress(StoreError):  # an invalid presets file is reported when a model is used
             return next((one for one in self.all() if one.name.lower() == wanted), None)
         return None
 
     def backing_model(self, preset: Preset, base: ModelInfo) -> ModelInfo:
-        """Return the model that a name is answered by: its model, or that with the name's loading settings.
+        """Return the loaded model for a name: the base model, or a copy with the name's loading settings.
 
-        The first name with these settings gives the loaded model its name. StoreError for a wrong setting.
+        The first name with these settings is the name of the loaded model. Raises StoreError for an invalid setting.
         """
         _check(preset)
         load = load_of(preset)
@@ -95,7 +92,7 @@ class ServedNames:
         return replace(base, name=first.name, aliases=(), given_names=(), base=base.name, loading=first)
 
     def as_models(self, models: Sequence[ModelInfo]) -> Iterator[tuple[ModelInfo, str]]:
-        """Yield the names as models, each with the name of the loaded model that answers it."""
+        """Yield the names as models, each with the name of its loaded model."""
         with suppress(StoreError):
             for preset in self.all():
                 base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
@@ -107,9 +104,9 @@ class ServedNames:
                         yield replace(own, context_length=ctx), found.name
 
     def keep_alive_of(self, info: ModelInfo) -> KeepAlive:
-        """Return how long a loaded model stays: as long as the name says that keeps it longest.
+        """Return the keep-alive of a loaded model: the longest of its names.
 
-        A name with a wrong setting says nothing but a line of the log: its model answers by other names.
+        Names with invalid settings are logged and skipped.
         """
         said = [] if info.base is not None else [find_preset(info.path)]
         for preset in self.all():
@@ -138,25 +135,25 @@ def _seconds(value: float) -> float:
 
 
 def _loads(preset: Preset, load: Mapping[str, Any]) -> bool:
-    """Return True if a name has these loading settings; an invalid one has none, and is rejected when it is used."""
+    """Return True if a name has these loading settings. Invalid names are reported when they are used."""
     with suppress(StoreError):
         return load_of(preset) == load
     return False
 
 
 def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
-    """Return a name that stands for a model, with the settings of names between, unless it says otherwise."""
+    """Return a name with its base model and the settings inherited from other names."""
     seen = {preset.name.lower()}
     while preset.base is not None:
         wanted = preset.base.removesuffix(":latest").lower()
-        if wanted not in known or wanted in seen:  # a name may be that of its own model
+        if wanted not in known or wanted in seen:  # a name may equal the name of its base model
             break
         seen.add(wanted)
         other = known[wanted]
         sampling = {**other.sampling, **preset.sampling}
         if "lora" in other.sampling and "lora" not in preset.sampling:
-            with suppress(StoreError):  # an invalid one is rejected when the name is used
-                sampling["lora"] = list(load_of(other)["adapters"])  # by the folder of that name's file
+            with suppress(StoreError):  # invalid adapters are reported when the name is used
+                sampling["lora"] = list(load_of(other)["adapters"])  # relative to the folder of that name's file
         system, ctx = preset.system if preset.system is not None else other.system, preset.ctx or other.ctx
         preset = replace(preset, base=other.base, system=system, ctx=ctx, sampling=sampling)
     return preset
@@ -165,7 +162,7 @@ def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
 def _check(preset: Preset) -> None:
     where = f"{preset.file}: [{preset.name}]"
     if preset.base is None:
-        raise StoreError(f'{where} names no model; add a line such as from = "smollm2"')
+        raise StoreError(f'{where} has no model; add a line such as from = "smollm2"')
     load_of(preset)
     _check_keep_alive(preset)
     table = preset.sampling
@@ -180,4 +177,4 @@ def _check_keep_alive(preset: Preset) -> None:
         raise StoreError(f"{where}: pin is {table['pin']!r}; expected true or false")
     kept = table.get("keep_alive", 0)
     if isinstance(kept, bool) or not isinstance(kept, (int, float)):
-        raise StoreError(f"{where}: keep_alive is {kept!r}; expected seconds, or -1 for as long as the server runs")
+        raise StoreError(f"{where}: keep_alive is {kept!r}; expected seconds, or -1 for no limit")

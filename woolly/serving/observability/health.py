@@ -1,4 +1,4 @@
-"""Health: liveness and readiness, also while the server loads and stops."""
+"""Liveness and readiness of the server."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from woolly.serving.router import APIRouter
 
 
 class Health:
-    """Loading, ready, draining or failed; lifecycle.py sets it, routes and the gate read it."""
+    """State of the server: loading, ready, draining or failed."""
 
     def __init__(self) -> None:
         self.state = "loading"
         self.reason = "models are being loaded"
         self.started = time.monotonic()
-        self.find_fault: Callable[[], str | None] = lambda: None  # why a server that is ready cannot serve now
-        self.details: Callable[[], dict[str, Any]] = dict  # further fields of /health, without keys
+        self.find_fault: Callable[[], str | None] = lambda: None  # reason why a ready server cannot serve
+        self.details: Callable[[], dict[str, Any]] = dict  # additional fields of /health on servers without keys
 
     def set(self, state: str, reason: str = "") -> None:
-        """Sets the state and its reason for clients."""
+        """Set the state and the reason shown to clients."""
         self.state = state
         self.reason = reason
 
@@ -36,12 +36,12 @@ class Health:
 
     @property
     def fault(self) -> str | None:
-        """Why the server cannot serve now; None if it can."""
+        """Reason why the server cannot serve, or None if it can."""
         return self.find_fault() if self.is_ready else self.reason
 
     @property
     def shown(self) -> str:
-        """The state for clients: failed also if what computes has failed."""
+        """State for clients; failed if a device has failed."""
         return "failed" if self.is_ready and self.fault is not None else self.state
 
 
@@ -51,7 +51,7 @@ def _head(status: str) -> dict[str, Any]:
 
 
 async def health(request: Request, response: Response) -> dict[str, Any]:
-    """200 if the server takes requests, 503 otherwise."""
+    """Return 200 if the server accepts requests, else 503."""
     state: Health = request.app.state.health
     fault = state.fault
     details = state.details() if request.app.state.authenticator.is_open else {}
@@ -63,14 +63,14 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
 
 
 def _told(request: Request, fault: str) -> str:
-    """Return why the server cannot serve, without the name of a model if the server has keys."""
+    """Return the reason why the server cannot serve, without model names if the server has keys."""
     state: Health = request.app.state.health
     is_shown = request.app.state.authenticator.is_open or not state.is_ready
-    return fault if is_shown else "what computes the answers has failed; the log has the reason"
+    return fault if is_shown else "a device has failed; see the server's log"
 
 
 def _identities(request: Request) -> dict[str, Any]:
-    """Return the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
+    """Return the known output fingerprints of loaded models by name; empty if the server has keys."""
     if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models}
@@ -80,7 +80,7 @@ def _identities(request: Request) -> dict[str, Any]:
 
 
 def _devices(request: Request) -> dict[str, Any]:
-    """Return what computes each loaded model, by name; nothing if the server has keys."""
+    """Return the device of each loaded model by name; empty if the server has keys."""
     if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models if slot.state == "ready"}
@@ -89,15 +89,15 @@ def _devices(request: Request) -> dict[str, Any]:
 
 
 async def status(request: Request) -> dict[str, Any]:
-    """Always 200; the status says ok, loading, draining or failed."""
+    """Return 200 with the status ok, loading, draining or failed."""
     state: Health = request.app.state.health
     return _head("ok" if state.shown == "ready" else state.shown)
 
 
 async def ready(request: Request, response: Response) -> dict[str, Any]:
-    """Return 200 if the server accepts requests, with the checks that were made; 503 if not.
+    """Return 200 if the server accepts requests, else 503, with the result of each check.
 
-    The route needs no key, so that it shows neither names nor numbers if keys are set.
+    The route needs no key, so it shows no names and numbers if the server has keys.
     """
     state: Health = request.app.state.health
     models = request.app.state.models.loaded_models
@@ -105,10 +105,10 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     has_room = admission.n_open < admission.max_open
     if request.app.state.authenticator.is_open:
         loaded = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
-        places = f"{admission.n_open} of {admission.max_open} places are taken"
+        places = f"{admission.n_open} of {admission.max_open} places are in use"
     else:
         loaded = "loaded" if models else ""
-        places = "there is room" if has_room else "all places are taken"
+        places = "available" if has_room else "full"
     is_ready, fault = state.shown == "ready", state.fault
     if not is_ready:
         response.status_code = 503
@@ -119,7 +119,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
                 "status": "ok" if is_ready else "error",
                 "message": _told(request, fault) if fault else "serving",
             },
-            "models": {"status": "ok", "message": loaded or "none is loaded; one is at the first request"},
+            "models": {"status": "ok", "message": loaded or "none loaded; models are loaded on request"},
             "queue": {
                 "status": "ok" if has_room else "error",
                 "message": places,
@@ -129,7 +129,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 
 
 async def live(request: Request) -> dict[str, Any]:
-    """Answers if the process lives."""
+    """Return 200 if the process is alive."""
     state: Health = request.app.state.health
     return {**_head("alive"), "uptime_seconds": round(time.monotonic() - state.started, 3)}
 
@@ -140,7 +140,7 @@ _REPORTS: dict[str, Report] = {"health": health, "status": status, "ready": read
 
 
 def health_router(dialects: Iterable[Dialect]) -> APIRouter:
-    """Return the routes that the dialects ask for; a second path for one report is not in the API's description."""
+    """Return the health routes of the dialects. Only the first path of each report is in the OpenAPI schema."""
     router = APIRouter(tags=["health"])
     for dialect in dialects:
         described: set[str] = set()

@@ -1,4 +1,4 @@
-"""Logs: one line per event with the request's id; never a key, and a prompt only with --log-prompts."""
+"""Logging: one line per event with the request id, without keys, and without prompts unless --log-prompts is set."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from woolly.errors import RequestError
 
 log = logging.getLogger("woolly.serving")
 
-# Id of the request that the current task serves; "-" outside of a request.
+# Request id of the current task; "-" outside of a request.
 request_id: ContextVar[str] = ContextVar("woolly_request_id", default="-")
 
-# What the request of the current task asked for without effect. Its header x-woolly-ignored and its log line say so.
+# Ignored fields of the current task's request, for its x-woolly-ignored header and log line.
 ignored: ContextVar[list[str] | None] = ContextVar("woolly_ignored", default=None)
 
-_MAX_IGNORED = 20  # names of one request
-_MAX_NAME_LENGTH = 120  # characters of each
+_MAX_IGNORED = 20  # names per request
+_MAX_NAME_LENGTH = 120  # characters per name
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 def ignore(what: str) -> None:
-    """Notes a field, or a part of one, that the current request gave and that has no effect."""
+    """Record a field of the current request that has no effect."""
     noted = ignored.get()
     name = what.encode("unicode_escape").decode("ascii")[:_MAX_NAME_LENGTH]
     if name != name.strip() or not name:
-        name = f'"{name}"'  # a header's value neither begins nor ends with a space
+        name = f'"{name}"'  # header values cannot begin or end with a space
     if noted is not None and len(noted) < _MAX_IGNORED and name not in noted:
         noted.append(name)
 
 
 class _Formatter(logging.Formatter):
-    """Writes `extra` fields as fields of the line."""
+    """Formats `extra` fields as key=value pairs or JSON."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
@@ -62,20 +62,20 @@ class _Formatter(logging.Formatter):
 
 
 def _one_line(value: Any) -> str:
-    """Escapes line ends and terminal codes that a client may have sent."""
+    """Escape line breaks and terminal codes that a client may have sent."""
     text = value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def set_up_logs(level: str, as_json: bool, file: Path | None = None) -> None:
-    """Sends the logs of the server and of uvicorn to standard error, or appends them to a file.
+    """Send the logs of the server and of uvicorn to standard error or a file.
 
-    RequestError if the file cannot be written. A second call takes the place of the first.
+    Raises RequestError if the file is not writable. A second call replaces the first.
     """
     try:
         handler = logging.StreamHandler(sys.__stderr__) if file is None else logging.FileHandler(file, encoding="utf-8")
     except OSError as error:
-        raise RequestError(f"log_file is {file}, which cannot be written: {error.strerror}", field="log_file") from None
+        raise RequestError(f"cannot write log_file {file}: {error.strerror}", field="log_file") from None
     handler.setFormatter(_Formatter(as_json))
     for earlier in logging.getLogger("woolly").handlers:
         if isinstance(earlier, logging.FileHandler):
@@ -85,6 +85,6 @@ def set_up_logs(level: str, as_json: bool, file: Path | None = None) -> None:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
-    # uvicorn's own messages about starting and connections repeat ours.
+    # uvicorn's messages about startup and connections repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger("woolly").level))
     logging.getLogger("uvicorn.access").handlers = []

@@ -1,4 +1,4 @@
-"""Stats: counts what the server did, for Prometheus and for /performance/stats."""
+"""Counters for Prometheus and /performance/stats."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from woolly.serving.observability.vllm_metrics import VllmMetrics
 
-_RECENT = 1024  # answers that the percentiles cover
+_RECENT = 1024  # answers included in the percentiles
 
-# To an hour: the first token of an agent's prompt takes minutes on a CPU.
+# Buckets up to an hour, because the first token of a long prompt takes minutes on a CPU.
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-# Times at which series began are half of all lines, and no dashboard shows them.
+# The *_created series are half of all lines, and no dashboard shows them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -45,19 +45,19 @@ class _Answer:
 class WorkCounters:
     """Totals over all answers."""
 
-    prompt_tokens: int = 0  # computed
+    prompt_tokens: int = 0  # without cached tokens
     cached_tokens: int = 0
     prompt_seconds: float = 0.0
     predicted_tokens: int = 0
     predicted_seconds: float = 0.0
-    steps: int = 0  # of engines
-    max_request_tokens: int = 0  # of one answer and its prompt
+    steps: int = 0  # engine steps
+    max_request_tokens: int = 0  # maximum of prompt and answer tokens of one request
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     drafted_answers: int = 0
 
     def add(self, usage: dict[str, int], timings: dict[str, float], drafted: Sequence[tuple[int, int]]) -> None:
-        """Adds a request; `drafted` has the guessed tokens and the right ones of each answer."""
+        """Add a request; `drafted` has the draft tokens and accepted tokens of each answer."""
         self.prompt_tokens += usage["prompt_tokens"] - usage["cached_tokens"]
         self.cached_tokens += usage["cached_tokens"]
         self.prompt_seconds += timings["prompt_ms"] / 1000
@@ -70,38 +70,42 @@ class WorkCounters:
 
 
 class Stats:
-    """Counters since the start. Belongs to the event loop's thread."""
+    """Counters since startup. Use it only on the event loop thread."""
 
     def __init__(self, has_vllm_names: bool = False) -> None:
         self.started = time.monotonic()
         self.started_at = time.time()
-        self.work = WorkCounters()  # since the start
+        self.work = WorkCounters()  # since startup
         self._recent = WorkCounters()  # since `take_recent`
-        self._steps: dict[int, int] = {}  # of each engine, by its identity, as last seen
+        self._steps: dict[int, int] = {}  # last seen step count by engine identity
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "woolly_http_requests", "HTTP requests by status class.", ["status"], registry=self.registry
         )
-        # Names of models are those of files and of the operator's tables, never a client's.
+        # Model labels come from file names and the administrator's tables, never from clients.
         self._answers = Counter(
-            "woolly_answers", "Answers by how they ended.", ["reason", "model"], registry=self.registry
+            "woolly_answers", "Answers by finish reason.", ["reason", "model"], registry=self.registry
         )
-        self._prompt = Counter("woolly_prompt_tokens", "Tokens of prompts.", ["model"], registry=self.registry)
+        self._prompt = Counter("woolly_prompt_tokens", "Prompt tokens.", ["model"], registry=self.registry)
         self._cached = Counter(
-            "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", ["model"], registry=self.registry
+            "woolly_prompt_tokens_cached", "Cached prompt tokens.", ["model"], registry=self.registry
         )
-        self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", ["model"], registry=self.registry)
+        self._predicted = Counter("woolly_predicted_tokens", "Generated tokens.", ["model"], registry=self.registry)
         self._texts = Counter("woolly_texts", "Texts embedded, reranked or classified.", registry=self.registry)
-        self._text_tokens = Counter("woolly_text_tokens", "Tokens of such texts.", registry=self.registry)
-        self._first = self._histogram("woolly_first_token_seconds", "From arrival to the first token.", _SECONDS)
-        self._whole = self._histogram("woolly_answer_seconds", "From arrival to the end.", _SECONDS)
-        self._token = self._histogram("woolly_token_seconds", "Per token of an answer after the first.", _TOKEN_SECONDS)
+        self._text_tokens = Counter(
+            "woolly_text_tokens", "Tokens of embedded, reranked or classified texts.", registry=self.registry
+        )
+        self._first = self._histogram("woolly_first_token_seconds", "Time to first token.", _SECONDS)
+        self._whole = self._histogram("woolly_answer_seconds", "Time to the end of the answer.", _SECONDS)
+        self._token = self._histogram(
+            "woolly_token_seconds", "Time per generated token after the first.", _TOKEN_SECONDS
+        )
         self._vllm = VllmMetrics(self.registry, _SECONDS, _TOKEN_SECONDS) if has_vllm_names else None
-        self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
-        # Without the names as labels: clients choose them.
-        self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
+        self._refused = Counter("woolly_refused", "Rejected requests by error code.", ["code"], registry=self.registry)
+        # No labels with field names, because clients choose them.
+        self._ignored = Counter("woolly_ignored_fields", "Ignored fields.", registry=self.registry)
         self._ahead = Counter(
-            "woolly_read_ahead", "Messages read ahead, by how reading ended.", ["state"], registry=self.registry
+            "woolly_read_ahead", "Read-ahead tasks by how they ended.", ["state"], registry=self.registry
         )
         self._ahead_tokens = Counter("woolly_read_ahead_tokens", "Tokens read ahead.", registry=self.registry)
         self.recent: deque[_Answer] = deque(maxlen=_RECENT)
@@ -113,26 +117,26 @@ class Stats:
         return Histogram(name, help, ["model"], buckets=tuple(buckets), registry=self.registry)
 
     def watch(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """Adds a gauge that calls `read` whenever the metrics are read."""
+        """Add a gauge that calls `read` at each scrape."""
         Gauge(name, help, registry=self.registry).set_function(read)
 
     def count_reply(self, status: int) -> None:
-        """Counts a reply."""
+        """Count a reply by status class."""
         self.totals["requests"] += 1
         self._requests.labels(f"{status // 100}xx").inc()
         if status >= 500:
             self.totals["errors"] += 1
 
     def count_error(self, code: str) -> None:
-        """Count a rejected request."""
+        """Count a rejected request by error code."""
         self._refused.labels(code).inc()
 
     def count_ignored(self, n_fields: int) -> None:
-        """Counts fields that were taken without effect."""
+        """Count ignored fields."""
         self._ignored.inc(n_fields)
 
     def count_pooling(self, n_texts: int, n_tokens: int, n_steps: int, seconds: float) -> None:
-        """Counts texts that became vectors, ranks or labels: prompts without an answer, which `n_steps` computed."""
+        """Count embedded, reranked or classified texts, computed in `n_steps` engine steps."""
         self._texts.inc(n_texts)
         self._text_tokens.inc(n_tokens)
         self.work.steps += n_steps
@@ -141,7 +145,7 @@ class Stats:
             work.prompt_seconds += seconds
 
     def count_read_ahead(self, state: str, n_tokens: int) -> None:
-        """Counts a message that was read ahead; `state` says how that ended."""
+        """Count a read-ahead task; `state` is how it ended."""
         self._ahead.labels(state).inc()
         self._ahead_tokens.inc(n_tokens)
 
@@ -153,16 +157,16 @@ class Stats:
         timings: dict[str, float],
         drafted: Sequence[tuple[int, int]],
     ) -> None:
-        """Adds up what a request took; `n_steps` are all steps so far of the engine with this identity."""
+        """Add the work of a request; `n_steps` is the total step count of the engine with this identity."""
         before = self._steps.get(engine, 0)
-        # An engine that has done less than before is another one at the same address.
+        # A lower count means that another engine has the same identity.
         self.work.steps += n_steps - before if n_steps >= before else n_steps
         self._steps[engine] = n_steps
         for work in (self.work, self._recent):
             work.add(usage, timings, drafted)
 
     def take_recent(self) -> WorkCounters:
-        """Return the counters since the last call."""
+        """Return the counters since the last call, and reset them."""
         recent, self._recent = self._recent, WorkCounters()
         return recent
 
@@ -175,9 +179,9 @@ class Stats:
         queued: float = 0.0,
         longest: int = 0,
     ) -> None:
-        """Counts a request that ran in the engine of a model; `timings` come from `RunningRequest.timings`.
+        """Count a finished request; `timings` come from `RunningRequest.timings`.
 
-        `queued` are the seconds that it waited for a place, `longest` the tokens of its longest answer.
+        `queued` is the queue time in seconds, `longest` the token count of the longest answer.
         """
         for reason in reasons:
             self._answers.labels(reason, model).inc()
@@ -201,13 +205,12 @@ class Stats:
 
     @property
     def seconds_per_answer(self) -> float:
-        """Return the mean time of recent answers; 1 if there are none."""
+        """Return the mean seconds of recent answers, or 1 if there are none."""
         taken = [one.answer_s for one in self.recent]
         return sum(taken) / len(taken) if taken else 1.0
 
     def snapshot(self, model: str | None = None) -> dict[str, Any]:
-        """Return the statistics as a mapping; times in milliseconds, over the last 1024 answers that `model`
-        gave, or all of them."""
+        """Return statistics in milliseconds over the last 1024 answers, optionally of one model."""
         recent = [one for one in self.recent if model in (None, one.model)]
         first = sorted(one.first_token_s for one in recent)
         return {
@@ -219,20 +222,20 @@ class Stats:
         }
 
     def text(self, models: Container[str] | None = None) -> bytes:
-        """Return the metrics in Prometheus' text format; with `models`, the lines of other models are left out."""
+        """Return the metrics in Prometheus' text format, restricted to `models` if given."""
         shown: Any = self.registry if models is None else _Shown(self.registry, models)
         return generate_latest(shown)
 
 
 class _Shown:
-    """View of a registry without the metrics of other models."""
+    """View of a registry restricted to some models."""
 
     def __init__(self, registry: CollectorRegistry, models: Container[str]) -> None:
         self._registry = registry
         self._models = models
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics with the samples that may be seen."""
+        """Yield the metrics with their visible samples."""
         for metric in self._registry.collect():
             metric.samples = [one for one in metric.samples if self._is_shown(one.labels)]
             yield metric
@@ -243,20 +246,20 @@ class _Shown:
 
 
 class DeviceMetrics:
-    """Device of each model, read when Prometheus scrapes. `read` gives model, device and its bytes, None for a CPU."""
+    """Device of each model. `read` returns model, device and bytes (None for a CPU), and runs at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, str, int | None]]]) -> None:
         self._read = read
 
     def describe(self) -> list[Metric]:
-        """Return nothing: which metrics there are is not asked at registration."""
+        """Return nothing, so that registration does not call `collect`."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Yield a metric with the names, and one with the bytes."""
+        """Yield a metric with the device names, and one with the memory."""
         labels = ["model", "device"]
-        info = GaugeMetricFamily("woolly_device_info", "What computes a model.", labels=labels)
-        memory = GaugeMetricFamily("woolly_device_memory_bytes", "Bytes of a model on a GPU.", labels=labels)
+        info = GaugeMetricFamily("woolly_device_info", "Device of a model.", labels=labels)
+        memory = GaugeMetricFamily("woolly_device_memory_bytes", "GPU memory of a model.", labels=labels)
         for model, device, n_bytes in self._read():
             info.add_metric([model, device], 1)
             if n_bytes is not None:
@@ -270,37 +273,37 @@ class EngineStats:
     """Snapshot of a model's engine."""
 
     model: str
-    running: int  # requests
+    running: int  # running requests
     waiting: int
-    pages: int  # of the cache
+    pages: int  # pages of the KV cache
     pages_used: int
 
 
 class EngineMetrics:
-    """Cache use and running requests of each model's engine, read when Prometheus scrapes."""
+    """Cache use and running requests of each engine, read at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[EngineStats]], has_vllm_names: bool = False) -> None:
         self._read = read
         self._has_vllm_names = has_vllm_names
 
     def describe(self) -> list[Metric]:
-        """Return nothing: which metrics there are is not asked at registration."""
+        """Return nothing, so that registration does not call `collect`."""
         return []
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges of all models."""
         names = {
-            "woolly_engine_running": "Requests that the engine of a model runs.",
-            "woolly_engine_waiting": "Requests that wait for it.",
-            "woolly_kv_cache_pages": "Pages of its cache.",
-            "woolly_kv_cache_pages_used": "Pages that running requests use.",
+            "woolly_engine_running": "Running requests of a model.",
+            "woolly_engine_waiting": "Waiting requests of a model.",
+            "woolly_kv_cache_pages": "Pages of the KV cache.",
+            "woolly_kv_cache_pages_used": "Pages of the KV cache in use.",
         }
         gauges = [GaugeMetricFamily(name, help, labels=["model"]) for name, help in names.items()]
         vllm = {
-            "vllm:num_requests_running": "Requests that run.",
-            "vllm:num_requests_waiting": "Requests that wait.",
-            "vllm:kv_cache_usage_perc": "Share of the cache that is used, up to 1.",
-            "vllm:gpu_cache_usage_perc": "The same under its older name.",
+            "vllm:num_requests_running": "Running requests.",
+            "vllm:num_requests_waiting": "Waiting requests.",
+            "vllm:kv_cache_usage_perc": "KV cache usage, 0 to 1.",
+            "vllm:gpu_cache_usage_perc": "KV cache usage, 0 to 1 (older name).",
         }
         theirs = [GaugeMetricFamily(name, help, labels=["model_name"]) for name, help in vllm.items()]
         for one in self._read():

@@ -1,4 +1,4 @@
-"""RequestHistory: the last requests, for an administrator who looks at one afterwards (--keep-requests)."""
+"""History of recent requests for administrators (--keep-requests)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
-# What the answers of the current task's request took; None outside of a request.
+# Results of the current request's answers; None outside of a request.
 answer_log: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
 
-# Fields of the body, and of the objects in its _LISTS, whose texts are words of an API, never of a person. Elsewhere,
-# such as in the input of a tool, they may be a person's.
+# Body fields, at the top level or in items of _LISTS, with keywords of an API. Elsewhere, such as in tool inputs, the
+# same names may have private text.
 _WORDS = frozenset(
     {"model", "role", "type", "tool_choice", "reasoning_effort", "effort", "service_tier", "encoding_format", "format"}
 )
 _LISTS = ("messages", "content", "tools")
-_MAX_TEXT_LENGTH = 8192  # characters of each text
+_MAX_TEXT_LENGTH = 8192  # characters per string
 _MAX_WORD_LENGTH = 200
-_MAX_ITEMS = 200  # of each list or object
-_MAX_VALUES = 5000  # of a body
+_MAX_ITEMS = 200  # items per list or object
+_MAX_VALUES = 5000  # values per body
 _MAX_ANSWERS = 64
 
 
 class RequestHistory:
-    """Keeps requests in memory, the newest `n`; none of their texts unless `with_texts`. The event loop's thread."""
+    """The newest `n` requests, without texts unless `with_texts` is set. Use it only on the event loop thread."""
 
     def __init__(self, n: int, with_texts: bool) -> None:
         self._with_texts = with_texts
@@ -37,7 +37,7 @@ class RequestHistory:
         return bool(self._history.maxlen)
 
     def add(self, scope: Mapping[str, Any], state: MutableMapping[str, Any], status: int, ms: float) -> None:
-        """Keeps a request that has ended."""
+        """Record a finished request."""
         if not self.is_on or "json" not in state:
             return
         body = None if isinstance(state["json"], Exception) else state["json"]
@@ -58,24 +58,24 @@ class RequestHistory:
         )
 
     def all(self) -> list[dict[str, Any]]:
-        """Return the requests without their bodies, the newest first."""
+        """Return the requests without their bodies, newest first."""
         return [{name: value for name, value in one.items() if name != "body"} for one in reversed(self._history)]
 
     def get(self, id: str) -> dict[str, Any] | None:
-        """Return the newest request with an id; None if it is not kept, or not any more."""
+        """Return the newest request with an id, or None if it is not recorded."""
         return next((one for one in reversed(self._history) if one["id"] == id), None)
 
 
 def record_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
-    """Adds what an answer took to the request that `answer_log` had when it began."""
+    """Record the result of an answer in `noted`, the value of `answer_log` when the answer began."""
     if noted is not None and len(noted) < _MAX_ANSWERS:
         noted.append(fields)
 
 
 def redacted(value: Any, *, with_texts: bool) -> Any:
-    """Return JSON whose texts and token ids are replaced by their lengths, except for words of the API.
+    """Replace strings and token ids in JSON with their lengths, except keywords of the API.
 
-    It is bounded in any case.
+    The size of the result is bounded in any case.
     """
     left = [_MAX_VALUES]
 
@@ -99,7 +99,7 @@ def redacted(value: Any, *, with_texts: bool) -> Any:
             }
         if isinstance(value, (list, tuple)):
             if not with_texts and any(isinstance(one, int) and not isinstance(one, bool) for one in value):
-                return f"({len(value)} values)"  # token ids are a text, too
+                return f"({len(value)} values)"  # token ids are text, too
             return [walk(one, has_words=has_words) for one in value[:_MAX_ITEMS]]
         return value
 

@@ -1,7 +1,7 @@
-"""Traces: a span for each request that asks a model, and histograms, by OpenTelemetry's conventions (--otlp-endpoint).
+"""OpenTelemetry spans and histograms of model requests (--otlp-endpoint).
 
-The conventions for generative AI are still in development, so that this is thin: what a request took is known at its
-end, and becomes a span with its times then. Spans have no texts.
+The semantic conventions for generative AI are still in development, so the use is minimal: the span is created when the
+request has ended. Spans contain no texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from woolly.errors import RequestError
 
-# Ends of paths, and the operation that they are.
+# Operation by path suffix.
 _OPERATIONS = {
     "/chat/completions": "chat",
     "/messages": "chat",
@@ -32,25 +32,28 @@ _OPERATIONS = {
     "/v2/embed": "embeddings",
 }
 _METRICS = {
-    "gen_ai.server.request.duration": "From arrival to the end.",
-    "gen_ai.server.time_to_first_token": "From arrival to the first token.",
-    "gen_ai.server.time_per_output_token": "Per token after the first.",
+    "gen_ai.server.request.duration": "Time to the end of the answer.",
+    "gen_ai.server.time_to_first_token": "Time to first token.",
+    "gen_ai.server.time_per_output_token": "Time per token after the first.",
 }
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 class Traces:
-    """Makes spans and figures of requests that have ended. Belongs to the event loop's thread."""
+    """Creates spans and metrics of finished requests. Use it only on the event loop thread."""
 
     def __init__(self, tracer: Any, meter: Any, extract: Callable[[dict[str, str]], Any], error: Any) -> None:
-        """`tracer` and `meter` are OpenTelemetry's; `extract` reads a parent of headers, `error` is a failed status."""
+        """`tracer` and `meter` are OpenTelemetry's.
+
+        `extract` reads the parent from headers; `error` is an error status.
+        """
         self._tracer = tracer
         self._extract = extract
         self._error = error
         self._histograms = {name: meter.create_histogram(name, "s", help) for name, help in _METRICS.items()}
 
     def add(self, scope: Mapping[str, Any], state: MutableMapping[str, Any], status: int, ms: float) -> None:
-        """Makes the span of a request that has ended, if it asked a model."""
+        """Create the span of a finished model request."""
         path = scope["path"]
         operation = next((name for end, name in _OPERATIONS.items() if path.endswith(end)), None)
         if operation is None or "json" not in state:
@@ -76,7 +79,7 @@ class Traces:
         self._measure(labels, answers, ms)
 
     def _measure(self, labels: dict[str, str], answers: list[dict[str, Any]], ms: float) -> None:
-        """Adds the request to the histograms; a client's word for a model is not a label: clients choose it."""
+        """Update the histograms. The requested model name is not a label, because clients choose it."""
         model = {"gen_ai.response.model": answers[0]["model"]} if answers else {}
         given = {name: value for name, value in labels.items() if name != "gen_ai.request.model"} | model
         durations, firsts, tokens = self._histograms.values()
@@ -89,7 +92,7 @@ class Traces:
 
 
 def _of_answers(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the answers of a request took as attributes of its span."""
+    """Return the results of a request's answers as span attributes."""
     return {
         "gen_ai.response.model": answers[0]["model"],
         "gen_ai.usage.input_tokens": sum(one["prompt_tokens"] for one in answers),
@@ -100,7 +103,7 @@ def _of_answers(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_telemetry(endpoint: str | None) -> None:
-    """RequestError if spans are to be sent, and the packages that do it are missing, or the address is invalid."""
+    """Raise RequestError for an invalid endpoint, or if OpenTelemetry is not installed."""
     if endpoint is None:
         return
     if not endpoint.startswith(("http://", "https://")):
@@ -119,7 +122,7 @@ def check_telemetry(endpoint: str | None) -> None:
 
 
 def open_traces(endpoint: str, version: str) -> tuple[Traces, Callable[[], None]]:
-    """Return the traces that are sent to an OTLP collector over HTTP, and a function that sends the rest and ends."""
+    """Return traces that are exported with OTLP over HTTP, and a function that flushes and closes the exporter."""
     sdk, exporter = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
     resource = import_module(f"{sdk}.resources").Resource.create({"service.name": "woolly", "service.version": version})
     spans = import_module(f"{sdk}.trace").TracerProvider(resource=resource, shutdown_on_exit=False)

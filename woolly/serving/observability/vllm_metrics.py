@@ -1,4 +1,4 @@
-"""VllmMetrics: figures under vLLM's names, which its dashboards know (--metrics-names vllm)."""
+"""Metrics with vLLM's names, for its dashboards (--metrics-names vllm)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LABEL = ["model_name"]
 
 
 class VllmMetrics:
-    """Counters and histograms of answers. The gauges are those of EngineMetrics under other names."""
+    """Counters and histograms of answers; EngineMetrics has the gauges."""
 
     def __init__(self, registry: CollectorRegistry, seconds: Sequence[float], token_seconds: Sequence[float]) -> None:
         def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:
@@ -20,19 +20,23 @@ class VllmMetrics:
         def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"vllm:{name}", help, _LABEL, buckets=tuple(buckets), registry=registry)
 
-        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._generated = counter("generation_tokens", "Tokens of answers.")
-        self._queries = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the cache.")
-        self._hits = counter("prefix_cache_hits", "Those that it held.")
-        self._ended = counter("request_success", "Answers by how they ended.", ["finished_reason"])
-        self._first = histogram("time_to_first_token_seconds", "From arrival to the first token.", seconds)
-        self._whole = histogram("e2e_request_latency_seconds", "From arrival to the end.", seconds)
-        self._token = histogram("inter_token_latency_seconds", "Per token after the first.", token_seconds)
-        self._each = histogram("request_time_per_output_token_seconds", "The same.", token_seconds)
-        self._older = histogram("time_per_output_token_seconds", "The same under its older name.", token_seconds)
-        self._queue = histogram("request_queue_time_seconds", "From arrival to a place in the engine.", seconds)
-        self._prefill = histogram("request_prefill_time_seconds", "From there to the first token.", seconds)
-        self._decode = histogram("request_decode_time_seconds", "From the first token to the last.", seconds)
+        self._prompt = counter("prompt_tokens", "Prompt tokens.")
+        self._generated = counter("generation_tokens", "Generated tokens.")
+        self._queries = counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
+        self._hits = counter("prefix_cache_hits", "Prompt tokens found in the cache.")
+        self._ended = counter("request_success", "Answers by finish reason.", ["finished_reason"])
+        self._first = histogram("time_to_first_token_seconds", "Time to first token.", seconds)
+        self._whole = histogram("e2e_request_latency_seconds", "Time to the end of the answer.", seconds)
+        self._token = histogram("inter_token_latency_seconds", "Time per token after the first.", token_seconds)
+        self._each = histogram(
+            "request_time_per_output_token_seconds", "Time per token after the first, per request.", token_seconds
+        )
+        self._older = histogram(
+            "time_per_output_token_seconds", "Time per token after the first (older name).", token_seconds
+        )
+        self._queue = histogram("request_queue_time_seconds", "Time in the queue.", seconds)
+        self._prefill = histogram("request_prefill_time_seconds", "Time from the queue to the first token.", seconds)
+        self._decode = histogram("request_decode_time_seconds", "Time from the first to the last token.", seconds)
         self._longest = histogram("request_max_num_generation_tokens", "Tokens of the longest answer.", _TOKENS)
         self._prompts = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._answers = histogram("request_generation_tokens", "Tokens of the answers to a prompt.", _TOKENS)
@@ -46,7 +50,7 @@ class VllmMetrics:
         queued: float,
         longest: int,
     ) -> None:
-        """Counts a request; with the arguments of `Stats.count_answer`."""
+        """Count a request; the arguments are those of `Stats.count_answer`."""
         for reason in reasons:
             self._ended.labels(model, "abort" if reason in ("cancelled", "error") else reason).inc()
         n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

@@ -1,3 +1,3 @@
-"""Pages for the browser: the chat page and the API reference."""
+"""Browser pages: the chat page and the API reference."""
 
 __all__: list[str] = []

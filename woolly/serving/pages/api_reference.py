@@ -1,7 +1,7 @@
-"""The API reference: /openapi.json for programs, /docs for people, with a form that tries each route.
+"""API reference: /openapi.json for programs, and /docs with a form for each route.
 
-The page is the same for every copy of this program, and needs no key: its forms send the one that a person types. Its
-one script is part of it, and runs by its digest alone.
+The page is the same on every server of this version and needs no key; its forms send the key that the user enters. The
+Content-Security-Policy allows only its inline script, by digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLICY = "; ".join(
     )
 )
 
-# What a body is tried with, by the names of its fields; others get the empty value of their kind.
+# Sample values of body fields; other fields get an empty value of their type.
 _SAMPLES: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Hi"}],
     "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
@@ -55,20 +55,20 @@ _SAMPLES: dict[str, Any] = {
     "documents": ["A mammoth.", "A fish."],
     "texts": ["Hi"],
 }
-_BRIEF = {"max_tokens": 32, "n_predict": 32, "max_output_tokens": 32}  # else an answer may fill the context
+_BRIEF = {"max_tokens": 32, "n_predict": 32, "max_output_tokens": 32}  # short answers
 _EMPTY: dict[str, Any] = {"string": "", "integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}
 
 
 def is_reference(method: str, path: str) -> bool:
-    """Return True if a request is for the API reference, which is the same in every copy of this program."""
+    """Return True if a request is for the API reference, which is the same on every server."""
     return method in ("GET", "HEAD") and path in ("/docs", "/openapi.json")
 
 
 def add_reference(app: FastAPI) -> None:
-    """Answers /docs and /openapi.json; FastAPI's own page would fetch its scripts from another host.
+    """Add /docs and /openapi.json; FastAPI's page would load scripts from another host.
 
-    The first request makes both, which takes some tenths of a second: on a thread, because the loop streams answers
-    meanwhile.
+    The first request renders both. This takes several 100 ms, so it runs on a thread while the event loop streams
+    answers.
     """
 
     @cache
@@ -86,16 +86,16 @@ def add_reference(app: FastAPI) -> None:
 
 
 def render(schema: dict[str, Any]) -> str:
-    """Return the page of an OpenAPI description."""
+    """Render an OpenAPI schema as HTML."""
     title = f"{escape(schema['info']['title'])} {escape(schema['info']['version'])}"
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
-        "<p>Every route, and a form that tries it; <a href=openapi.json>openapi.json</a> has the same for programs. If"
+        "<p>All routes, each with a form to try it. <a href=openapi.json>openapi.json</a> is the OpenAPI schema. If"
         " the server has keys, requests send one as <code>Authorization: Bearer KEY</code> or"
         " <code>X-API-Key: KEY</code>.</p>"
         "<nav><input id=find type=search placeholder='Find a route' aria-label='Find a route'>"
-        "<input id=key type=password placeholder='Key, if the server has keys' aria-label=Key autocomplete=off></nav>"
+        "<input id=key type=password placeholder='API key' aria-label=Key autocomplete=off></nav>"
     ]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -110,7 +110,7 @@ def _route(schema: dict[str, Any], path: str, method: str, operation: dict[str, 
     rows = [_row(p["name"], p.get("schema", {})) for p in parameters]
     rows += [_row(name, field) for name, field in body.get("properties", {}).items()]
     named = [p["name"] for p in parameters if p["in"] in ("path", "query")]
-    given = [name for name in re.findall(r"\{(\w+)", path) if name not in named]  # of routes that read it by themselves
+    given = [name for name in re.findall(r"\{(\w+)", path) if name not in named]  # read by the route itself
     example = f" data-example={_quoted(json.dumps(_example(body), indent=2))}" if "requestBody" in operation else ""
     table = f"<table>{''.join(rows)}</table>" if rows else ""
     return (
@@ -126,7 +126,7 @@ def _quoted(text: str) -> str:
 
 
 def _example(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body to begin with: fields that must be there, and those that keep an answer short."""
+    """Return a sample body with the required fields and limits that keep answers short."""
     fields = body.get("properties", {})
     wanted = [name for name in fields if name in body.get("required", []) or (name in _SAMPLES and name != "content")]
     if "messages" in wanted and "prompt" in wanted:
@@ -136,7 +136,7 @@ def _example(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Returns the object of a body: follows references, and takes the first of several forms."""
+    """Resolve references in a schema, using the first of several alternatives."""
     for _ in range(8):
         forms = part.get("anyOf") or part.get("allOf")
         if "$ref" in part:

@@ -1,4 +1,4 @@
-"""OpenAPI: the description at /openapi.json, with the errors that this server sends."""
+"""OpenAPI schema with the errors that this server sends."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 _ERRORS = {
-    "400": "The request cannot be served; the message says why.",
-    "401": "A key or token is missing or wrong.",
+    "400": "Invalid request; the message gives the reason.",
+    "401": "Missing or invalid API key or token.",
     "403": "Not allowed.",
-    "404": "No such model, session or route.",
-    "408": "The request came too slowly.",
+    "404": "Unknown model, session or route.",
+    "408": "The request was too slow.",
     "413": "The body is too large.",
-    "422": "The file is not a model that can run, or the model wrote no note of a conversation.",
-    "429": "Too many requests; Retry-After says when to try again.",
-    "500": "The server failed; its log has the request id.",
-    "501": "The server was started without this route.",
-    "503": "Loading, stopping, or out of memory; Retry-After may say when to try again.",
-    "504": "The answer took too long.",
-    "507": "The disk that stores the sessions is full.",
+    "422": "The model is not supported, or it could not summarize a chat.",
+    "429": "Too many requests; see Retry-After.",
+    "500": "Internal error; search the server's log for the request id.",
+    "501": "The route is disabled.",
+    "503": "Loading, stopping, or out of memory; see Retry-After.",
+    "504": "The answer timed out.",
+    "507": "The disk is full.",
 }
 
 _SCHEMA = {"type": "object", "required": ["error"], "properties": {"error": {"type": ["object", "string"]}}}
 
 
 def describe(app: FastAPI) -> None:
-    """Replaces FastAPI's own description of validation errors, which this server does not send."""
+    """Replace FastAPI's schema of validation errors, which this server does not send."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -37,7 +37,7 @@ def describe(app: FastAPI) -> None:
                     if "/health" not in path:
                         _document(operation)
             for part in schema.get("components", {}).get("schemas", {}).values():
-                if part.get("additionalProperties") is False:  # unknown fields are taken without effect
+                if part.get("additionalProperties") is False:  # unknown fields are accepted
                     del part["additionalProperties"]
             for unused in ("HTTPValidationError", "ValidationError"):
                 schema.get("components", {}).get("schemas", {}).pop(unused, None)

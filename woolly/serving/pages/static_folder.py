@@ -1,4 +1,4 @@
-"""The Folder: files of the operator's own, served at / in place of the page (--path)."""
+"""Static files of --path, served at / instead of the web page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from starlette.staticfiles import StaticFiles
 
 
 class Folder(StaticFiles):
-    """Files below a folder; a folder in it is shown by its index.html. Links that lead out are not followed."""
+    """Files in a folder; subfolders show their index.html. Symbolic links that lead out are not followed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True)
 
     def is_public(self, method: str, path: str) -> bool:
-        """Return True if a request is for a file of the folder; files need no key, like the page."""
+        """Return True if a request is for a file of the folder. Like the web page, files need no key."""
         if method not in ("GET", "HEAD"):
             return False
         inner = path.lstrip("/")

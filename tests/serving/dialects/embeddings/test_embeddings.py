@@ -249,14 +249,14 @@ def test_server_without_an_embedding_model_names_one_to_pull(app_with):
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
     name = models_for("embed")[0]
-    assert error["message"] == f"no model here can embed texts; run `woolly pull {name}`, then ask for {name}"
+    assert error["message"] == f"no installed model can embed texts; run `woolly pull {name}`, then request {name}"
 
 
 def test_unknown_embedding_model_is_rejected_with_the_local_ones(client, readers, app_with):
     with app_with(models_dir=readers) as strict:
         reply = strict.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
     assert reply.status_code == 404
-    assert "those that can embed texts: embedder" in reply.json()["error"]["message"]
+    assert "models that can embed texts: embedder" in reply.json()["error"]["message"]
     assert "tiny" not in reply.json()["error"]["message"]
 
 

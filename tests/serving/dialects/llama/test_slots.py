@@ -62,9 +62,9 @@ def test_slot_with_an_adapter_is_erased_and_an_empty_slot_says_so(app_with, tiny
         ("/slots/0?action=restore", {"filename": "folder"}, "not a slot file"),
         ("/slots/0?action=save", {"filename": "pipe"}, "not a slot file"),
         ("/slots/0?action=restore", {"filename": "pipe"}, "not a slot file"),
-        ("/slots/7?action=restore", {"filename": "wrong.bin"}, "slots 0 to 1"),
+        ("/slots/7?action=restore", {"filename": "wrong.bin"}, "expected 0 to 1, but got"),
         ("/slots/0?action=copy", {"filename": "x"}, "save, restore or erase"),
-        ("/completion", {"prompt": "a", "id_slot": 9}, "slots up to 1"),
+        ("/completion", {"prompt": "a", "id_slot": 9}, "expected at most 1, but got 9"),
     ],
 )
 def test_save_and_restore_errors_are_named(saving, tmp_path, path, body, says):

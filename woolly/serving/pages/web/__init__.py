@@ -1,4 +1,4 @@
-"""The web page at `/`: chat, models and figures in a browser; plain files, no build step, no other host."""
+"""The web page at `/`, with chat, models and metrics: static files without a build step or external hosts."""
 
 from woolly.serving.pages.web.assets import Asset, Assets
 from woolly.serving.pages.web.page import create_router, is_public

@@ -1,4 +1,4 @@
-"""Assets: the files of the page, read once and served from memory."""
+"""Files of the web page, read once and served from memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "static"
 
-# Files with other endings are not served.
+# Files with other extensions are not served.
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -25,7 +25,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Asset:
-    """One file: its bytes, their type, and a tag that changes with them."""
+    """A file with its media type and ETag."""
 
     body: bytes
     media_type: str
@@ -33,10 +33,10 @@ class Asset:
 
 
 class Assets:
-    """The files below a folder by their paths within it.
+    """Files below a folder, by relative path.
 
-    `stamp` changes when any file changes. The page names its files below the stamp, so that a browser caches them for
-    ever and never mixes files of two versions.
+    `stamp` changes with any file. The page's URLs contain it, so that browsers can cache the files forever and never
+    mix files of two versions.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -54,7 +54,7 @@ class Assets:
 
     @cached_property
     def stamp(self) -> str:
-        """Return twelve hexadecimal digits."""
+        """Return a hash of all files, as twelve hexadecimal digits."""
         digest = hashlib.sha256()
         for name, asset in self.files.items():
             digest.update(f"{name} {asset.etag}\n".encode())
@@ -62,7 +62,7 @@ class Assets:
 
     @cached_property
     def page(self) -> Asset:
-        """Return the page itself, with the stamp in the addresses of its files."""
+        """Return index.html with the stamp in the URLs of its files."""
         page = self.files["index.html"]
         return _asset(page.body.replace(b'"web/', f'"web/{self.stamp}/'.encode()), page.media_type)
 

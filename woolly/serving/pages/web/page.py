@@ -1,4 +1,4 @@
-"""GET / and the files of the page."""
+"""Routes of `/` and the files of the web page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly import __version__
 from woolly.serving.pages.web.assets import Asset, Assets
 from woolly.serving.router import APIRouter
 
-# Only this server's own files and answers, no code from text: markup that a model writes stays text.
+# Only files of this server and no inline code: HTML that a model generates is never executed.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -39,8 +39,8 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(self), payment=(), usb=()",
 }
 
-# What Ollama answers at this path. Its clients and their health checks compare the whole text; those of llama-server
-# read the status only, and /health.
+# Ollama's reply at this path; its clients and health checks compare the complete text. Clients of llama-server only
+# check the status, and /health.
 _OLLAMA_RUNS = "Ollama is running"
 
 _HTML = ("text/html", "application/xhtml+xml")
@@ -50,14 +50,14 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 def is_public(method: str, path: str) -> bool:
-    """Return True if a request is for the page or one of its files; they have no secret; the page asks for the key."""
+    """Return True if a request is for the page or its files, which need no key; the page asks the user for it."""
     return method in ("GET", "HEAD") and (path == "/" or _FILE.fullmatch(path) is not None)
 
 
 def create_router(assets: Assets | None = None, *, has_page: bool = True) -> APIRouter:
-    """Return the routes `/` and, with the page, its files below `/web/`. Without it, `/` has no HTML.
+    """Return the routes `/` and, with the page, `/web/`. Without the page, `/` has no HTML.
 
-    `/` describes the server to clients that name JSON or HTML, and others get the text of Ollama's health check.
+    `/` returns JSON about the server to clients that accept JSON or HTML, and Ollama's health check text to others.
     """
     router = APIRouter(include_in_schema=False)
     found = Assets() if assets is None else assets
@@ -77,8 +77,8 @@ def create_router(assets: Assets | None = None, *, has_page: bool = True) -> API
         async def file(stamp: str, name: str, request: Request) -> Response:
             asset = found.files.get(name)
             if asset is None or name == "index.html":
-                raise HTTPException(404, "there is no such file of the page; reload it")
-            # A page of another version may still ask; the browser must not cache the reply under that version's stamp.
+                raise HTTPException(404, "unknown file; reload the page")
+            # An older page may still request the file, which must not be cached under the old stamp.
             return _reply(request, asset, _FOREVER if stamp == found.stamp else "no-cache")
 
     return router
@@ -106,7 +106,7 @@ def _about(has_page: bool) -> dict[str, Any]:
 
 
 def _wants_page(accept: str) -> bool:
-    """Return True if the client is a browser, which accepts HTML by name; API clients accept JSON or anything."""
+    """Return True for browsers, which accept HTML explicitly; API clients accept JSON or anything."""
     html = _quality(accept, _HTML)
     return html > 0 and html >= _quality(accept, ("application/json",))
 
