@@ -119,7 +119,7 @@ def test_pulling_a_local_model_returns_immediately(client):
         (lambda c: c.generate(model="tiny", prompt="hi", images=[b"x"]), 400, "does not support images"),
         (lambda c: c.generate(model="tiny", prompt="hi", template="{{ .Prompt }}"), 400, "template"),
         (lambda c: c.generate(model="tiny", prompt="hi", options={"top_p": 2}), 400, "top_p"),
-        (lambda c: c.generate(model="tiny", prompt="hi", suffix="x"), 400, "no tokens for a prefix"),
+        (lambda c: c.generate(model="tiny", prompt="hi", suffix="x"), 400, "no fill-in-the-middle (FIM) tokens"),
         (lambda c: c.generate(model="tiny", prompt="hi " * 40000), 400, "input length exceeds the context length"),
         (lambda c: c.embed(model="tiny", input="hi"), 400, "tiny cannot embed texts"),
         (lambda c: c.embeddings(model="tiny", prompt="hi"), 400, "tiny cannot embed texts"),

@@ -27,7 +27,7 @@ def lines(caplog):
         ("/v1/completions", {"prompt": "sheep", "top_p": 2}, "invalid_request: top_p is 2"),
         ("/v1/completions", {"prompt": "sheep", "model": "wolf"}, "model_not_found: unknown model 'wolf'"),
         ("/completion", {"prompt": []}, "invalid_request: the prompt is empty"),
-        ("/v1/moderations", {"input": "a"}, "not_supported: POST /v1/moderations: there is no moderation"),
+        ("/v1/moderations", {"input": "a"}, "not_supported: POST /v1/moderations: moderation is not supported"),
     ],
 )
 def test_log_line_of_a_rejected_request_has_the_reason(client, lines, path, body, reason):

@@ -18,7 +18,7 @@ def test_all_bytes_on_disk_count(tmp_path, monkeypatch):
     store.add_file("you", "rows.jsonl", "batch", b"")  # the room is each owner's own
     store = BatchStore(tmp_path / "more", 10**6)
     monkeypatch.setattr("woolly.serving.batches.store._MAX_FILES", 5)
-    with pytest.raises(ApiError, match="5 files are here, and a client may have 5"):
+    with pytest.raises(ApiError, match="the limit of 5 files is reached"):
         for _ in range(6):
             store.add_file("me", "rows.jsonl", "batch", b"")
     file = store.all_of("me", "file")[0]

@@ -55,7 +55,7 @@ def test_anthropic_image():
     assert said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])) == (
         chat.ImagePart(image),
     )
-    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: an image needs a source"):
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: expected a source of type"):
         blocks = [{"type": "image", "source": {"type": "file", "file_id": "x"}}]
         anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])
 

@@ -89,10 +89,10 @@ def test_all_models_together_respect_the_memory_cap(folder, machine, monkeypatch
         assert eviction.choose_evictions(wanted, loaded, None, cap) == evicted
     newer.users = 1  # no answer is cut off
     with pytest.raises(
-        ApiError, match=r"one takes about 6\.10 GB beside 9\.10 GB of other models, but models_memory is 7"
+        ApiError, match=r"one needs about 6\.10 GB in addition to 9\.10 GB of other models, but models_memory is 7"
     ):
         eviction.choose_evictions(wanted, loaded, None, 7 * GB)
-    with pytest.raises(ApiError, match=r"takes about 6\.10 GB, but models_memory is 6\.00 GB$"):
+    with pytest.raises(ApiError, match=r"needs about 6\.10 GB, but models_memory is 6\.00 GB$"):
         eviction.choose_evictions(wanted, [], None, 6 * GB)
     newer.users = 0
     eviction.check_reload(old, needs([], 12 * GB), loaded, 13 * GB)

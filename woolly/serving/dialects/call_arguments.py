@@ -1,4 +1,4 @@
-"""Arguments: streamed JSON text of a call, kept valid at any end."""
+"""Streamed JSON arguments of a tool call, which stay valid wherever the stream ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _MAX_DEPTH = 100
-_MAX_NUMBER = 300  # characters; Python refuses to read integers of thousands of digits
+_MAX_NUMBER = 300  # characters; Python refuses to parse integers with thousands of digits
 _CLOSERS = {"{": "}", "[": "]"}
 _WORDS = ("true", "false", "null")
 _NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?(?:(?<=\d)[eE][+-]?\d*)?)?")
@@ -17,8 +17,8 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 class Arguments:
     """Forwards the characters of a JSON object while they are valid, and closes open brackets at the end.
 
-    An answer that ends at its limit may cut a call, and a model may write invalid JSON: clients would fail to parse
-    the joined pieces. Control characters in strings, which JSON forbids, become escapes.
+    An answer may end within a call at its token limit, and a model may generate invalid JSON, which clients could not
+    parse. Control characters in strings, which JSON forbids, are escaped.
     """
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class Arguments:
         self._state = "root"
         self._word = ""  # partial number or literal
         self._is_key = False
-        self._n_hex = 0  # missing digits of a \\u escape
-        self._is_over = False  # closed, or invalid from here on
+        self._n_hex = 0  # missing digits of a \u escape
+        self._is_over = False  # closed, or invalid
 
     def push(self, text: str) -> str:
-        """Return the valid JSON text that the next piece adds."""
+        """Return the valid JSON text for the next piece."""
         taken: list[str] = []
         for c in text:
             if self._is_over:
@@ -59,7 +59,7 @@ class Arguments:
         return end
 
     def _push(self, c: str) -> str | None:
-        """Return the character, escaped if necessary; None if it is invalid here."""
+        """Return the character, escaped if necessary, or None if it is invalid here."""
         if self._state == "string":
             return self._in_string(c)
         if self._state == "escape":
@@ -94,7 +94,7 @@ class Arguments:
         return c
 
     def _structure(self, c: str) -> bool:
-        """Return True if a character outside of strings and words may follow; update the state."""
+        """Accept a character outside of strings and literals, and update the state. Return False if it is invalid."""
         state = self._state
         if state == "root":
             return c == "{" and self._open(c)
@@ -148,7 +148,7 @@ class Arguments:
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Return the arguments of a complete call as an object."""
+    """Parse the arguments of a complete call."""
     arguments = Arguments()
     value: dict[str, Any] = json.loads(arguments.push(text) + arguments.finish())
     return value

@@ -1,4 +1,4 @@
-"""Encrypted reasoning: opaque text that clients send back unchanged."""
+"""Opaque encoding of reasoning, which clients send back unchanged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _OURS = b"woolly:"  # prefix of this server's encoded reasoning
 
 
 def encode_reasoning(thought: str) -> str:
-    """Return reasoning as encoded text."""
+    """Encode reasoning."""
     return base64.b64encode(_OURS + thought.encode("utf-8", "replace")).decode()
 
 
 def decode_reasoning(sealed: str | None) -> str:
-    """Return the reasoning of a text encoded by this server; "" for another server's."""
+    """Decode reasoning encoded by this server. Returns "" for text from other servers."""
     try:
         data = base64.b64decode(sealed or "", validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Files in requests: plain text as text, PDF files as files."""
+"""Files in requests: plain text becomes text, PDF stays a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from woolly.multimodal.video import is_video
 
 
 def file_part(data: str, name: str, where: str) -> Part:
-    """Return the part of a file sent as a data: URL: plain text with its name, or a PDF file, not read yet."""
+    """Return the part for a file in a data: URL: plain text with its name, or an unread PDF file."""
     if (text := file_text(data)) is not None:
         return TextPart("\n".join(one for one in (name, text) if one))
     return FilePart(FileInput(data=data, name=name, where=where))
 
 
 def seen_part(plain: str, where: str) -> Part:
-    """Return an image, PDF file or video in base64; its type is detected by its first bytes."""
+    """Return an image, PDF file or video in base64, detected by its first bytes."""
     try:
         first = base64.b64decode(plain[:16], validate=True)
     except (binascii.Error, ValueError):
@@ -32,7 +32,7 @@ def seen_part(plain: str, where: str) -> Part:
 
 
 def file_text(data: str) -> str | None:
-    """Return the text of a file that is sent as data: of plain text, None for another kind."""
+    """Return the text of a data: URL with plain text, or None for other types."""
     head, comma, body = data.partition(",")
     if not (comma and head.startswith("data:text/")):
         return None

@@ -1,4 +1,4 @@
-"""Fill-in-the-middle (FIM): prompt for the text between a prefix and a suffix, with the model's FIM tokens."""
+"""Fill-in-the-middle (FIM) prompts: the model completes the text between a prefix and a suffix."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from woolly.serving.errors import ApiError
 from woolly.tokens import Tokenizer
 
-_REPOSITORY = "myproject"  # llama-server's name of each token
+_REPOSITORY = "myproject"  # name used by llama-server
 
 
 def fill_in(
     tokenizer: Tokenizer, prefix: str, suffix: str, *, begin: str = "", extra: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """Return the tokens of the prompt: other files (name, text), prefix, suffix, and the beginning of the middle.
+    """Return the prompt tokens: other files (name, text), prefix, suffix, and the beginning of the middle.
 
-    ApiError 400 if the model has no such tokens.
+    Raises ApiError 400 if the model has no FIM tokens.
     """
     special = tokenizer.special
     before, after, middle = special.fim_pre, special.fim_suf, special.fim_mid
     if before is None or after is None or middle is None:
-        raise ApiError(400, "not_supported", "this model has no tokens for a prefix, a suffix and what is between them")
+        raise ApiError(400, "not_supported", "this model has no fill-in-the-middle (FIM) tokens")
 
     def encode(text: str) -> list[int]:
-        # Control tokens in a file are text.
+        # Control tokens in files are plain text.
         return tokenizer.encode(text, add_special=False, parse_special=False)
 
     ids: list[int] = []

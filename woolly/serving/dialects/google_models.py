@@ -1,4 +1,4 @@
-"""Models in Google's format, for the routes of Gemini's dialect and for Google's clients at OpenAI's /v1/models."""
+"""Models in Google's format, for the Gemini dialect and for Google's clients at /v1/models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from woolly.serving.model_manager.model_info import ModelInfo
 
 
 def is_google(request: Request) -> bool:
-    """Return True for Google's client: OpenAI's uses /v1/models too, with another reply."""
+    """Return True for Google's client, which expects a different reply at /v1/models than OpenAI's."""
     return "x-goog-api-client" in request.headers or "x-goog-api-key" in request.headers
 
 
 def google_model(info: ModelInfo) -> dict[str, Any]:
-    """Return a model as Gemini's API describes it."""
+    """Return a model in Gemini's format."""
     own = {"completion": ["generateContent", "streamGenerateContent", "countTokens"], "transcription": []}
     methods = own.get(info.kind, ["embedContent"])
     return {

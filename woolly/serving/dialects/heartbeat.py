@@ -7,28 +7,28 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-SECONDS = 15.0  # clients give up after 300 s without data, proxies after 60 s
+SECONDS = 15.0  # clients time out after 300 s without data, proxies after 60 s
 
 
 async def with_heartbeats(frames: AsyncIterator[bytes], beat: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yield the frames, and a `beat` after each interval without one."""
+    """Yield the frames, and a `beat` after each interval without a frame."""
     pump = _Pump(frames, SECONDS)
     try:
         while True:
             while pump.ready:
                 yield pump.ready.popleft()
             if pump.task.done():
-                if not pump.ready:  # frames that arrived before the end
-                    pump.task.result()  # raises what the frames raised
+                if not pump.ready:  # frames may have arrived before the task ended
+                    pump.task.result()  # raises the error of the frames
                     return
-            elif await pump.is_silent() and not pump.ready:  # a frame that just arrived precedes the beat
+            elif await pump.is_silent() and not pump.ready:  # a frame that has just arrived comes first
                 yield beat()
     finally:
         pump.close()
 
 
 class _Pump:
-    """Reader task for frames. A task and a timer for each frame would take 20 µs of the event loop."""
+    """Task that reads frames. A task and a timer per frame would cost 20 µs on the event loop."""
 
     def __init__(self, frames: AsyncIterator[bytes], seconds: float) -> None:
         self.ready: deque[bytes] = deque()
@@ -41,7 +41,7 @@ class _Pump:
         self.task.add_done_callback(lambda _: self._wake(False))
 
     async def is_silent(self) -> bool:
-        """Wait for a frame, the end or the time of a beat; return True for a beat."""
+        """Wait for a frame, the end or the next heartbeat; return True for a heartbeat."""
         self._waiting = self._loop.create_future()
         try:
             return await self._waiting
@@ -49,7 +49,7 @@ class _Pump:
             self._waiting = None
 
     def close(self) -> None:
-        """Ends the reading."""
+        """Stop reading."""
         self._timer.cancel()
         self.task.cancel()
 

@@ -1,4 +1,4 @@
-"""Notes that a model reads in place of an image or a file in the result of a call."""
+"""Notes that replace images and files in tool results."""
 
 OMITTED_IMAGE = "[an image, which this model cannot see]"
 OMITTED_FILE = "[a file, which cannot be read in the result of a tool]"

@@ -1,4 +1,4 @@
-"""Sampling: the parameters of a generation as clients send them, under llama-server's names."""
+"""Sampling parameters of requests, with llama-server's names."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from woolly.serving.observability.logs import ignore
 
 Item = TypeVar("Item")
 
-# A list whose first wrong item is the error: one error for each of many would take longer than the answer.
+# List that stops at the first invalid item, because reporting thousands of errors takes longer than an answer.
 Items = Annotated[list[Item], Field(fail_fast=True)]
 
-# What a client may attach to an object that the server keeps, within OpenAI's bounds.
+# Client metadata of stored objects, within OpenAI's limits.
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    Field(max_length=16, description="16 pairs at most, of 64 and 512 characters."),
+    Field(max_length=16, description="At most 16 pairs, with keys of 64 and values of 512 characters."),
 ]
 
 _ROWS = options_of(SamplingParams)
 
-# Each dialect has its own names and types for these; `stop` may also be one text.
+# Fields with different names and types in each dialect; `stop` may also be a single string.
 _BY_DIALECT = frozenset({"json_object", "logprobs", "max_tokens", "n", "prompt_logprobs", "stop"})
 
-# The server's defaults that apply to every way of choosing tokens.
+# Server defaults that apply to every sampler.
 _ALWAYS = ("max_tokens", "reasoning_budget", "reasoning_budget_message", "seed", "temperature")
 
-# Every token of an answer is looked through for each of them.
+# Each generated token is checked for every stop string.
 _MAX_STOPS = 256
 _MAX_STOP_BYTES = 64 * 1024
 
-_RANDOM_SEEDS = (-1, 2**32 - 1)  # both mean "any" to llama-server
+_RANDOM_SEEDS = (-1, 2**32 - 1)  # llama-server's values for a random seed
 
 
 def body_of(params: type) -> type[BaseModel]:
-    """A body with the options of SamplingParams, or of a class derived from it, that have a plain type."""
+    """Return a pydantic model with the options of SamplingParams (or a subclass) that have a plain type."""
     known: dict[str, Any] = {}
     for name, row in options_of(params).items():
         if row.kind is None or name in _BY_DIALECT:
@@ -66,27 +66,29 @@ else:
 
 
 class Sampling(_Options):
-    """Sampling fields of every dialect; a field that is missing or null keeps the server's default.
+    """Sampling fields of every dialect. A missing field or null selects the server's default.
 
-    A subclass adds the fields of its dialect; an unknown name is rejected.
+    Subclasses add the fields of a dialect and reject unknown names.
     """
 
     logit_bias: dict[str, float | bool] | Items[Items[int | str | float | bool]] | None = Field(
-        None, description="Token ids or texts and what is added to their logits; false for never."
+        None, description="Token ids or strings with a bias for their logits; false: never."
     )
     stop: str | Items[str] | None = Field(None, description=_ROWS["stop"].help)
     json_schema: dict[str, Any] | bool | None = Field(None, description=_ROWS["json_schema"].help)
-    cache_prompt: bool | None = Field(None, description="Prefixes are always reused, which changes no answer.")
+    cache_prompt: bool | None = Field(
+        None, description="Accepted; cached prefixes are always reused and do not change answers."
+    )
 
     def check_text(self) -> None:
-        """Raise ApiError for chat-only fields in another body."""
+        """Raise ApiError for fields that only chats support."""
         if self.reasoning_budget is not None and self.reasoning_budget >= 0:
-            raise invalid_param("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
+            raise invalid_param("reasoning_budget", "only chats support it; use POST /v1/chat/completions")
 
     def params(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
         """Return the engine's parameters from `Generator.defaults_for`; `overrides` are fields of SamplingParams.
 
-        An override of None asks for nothing. RequestError where a value is out of range or contradicts another.
+        Overrides of None are ignored. Raises RequestError for invalid or contradictory values.
         """
         if self.cache_prompt is False:
             ignore("cache_prompt")
@@ -99,7 +101,7 @@ class Sampling(_Options):
         if "logit_bias" in sent:
             sent["logit_bias"] = _bias(sent["logit_bias"])
         if sent.get("mirostat") or "samplers" in sent:
-            # The server's defaults for samplers that do not run are nothing that this request asked for.
+            # Do not apply server defaults of samplers that will not run.
             defaults = SamplingParams(**{name: getattr(defaults, name) for name in _ALWAYS})
         return replace(defaults, **sent)
 
@@ -111,15 +113,15 @@ def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
         raise ApiError(
             400,
             "invalid_request",
-            f"stop has {len(stops)} texts of {n_bytes} bytes together; at most {_MAX_STOPS} texts and"
-            f" {_MAX_STOP_BYTES} bytes are allowed",
+            f"stop has {len(stops)} strings with {n_bytes} bytes; the limit is {_MAX_STOPS} strings and"
+            f" {_MAX_STOP_BYTES} bytes",
             param="stop",
         )
     return stops
 
 
 def _bias(bias: Any) -> dict[int | str, float | bool]:
-    """Pairs or a mapping -> a mapping; keys that are numbers are token ids, whatever JSON made of them."""
+    """Convert pairs or a mapping to a mapping. Numeric keys become token ids."""
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     found: dict[int | str, float | bool] = {}
     for pair in pairs:
@@ -133,7 +135,7 @@ def _bias(bias: Any) -> dict[int | str, float | bool]:
         key, value = pair
         if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20:
             key = int(key)
-        # Before it becomes a key: Python's hashes of large numbers collide, and a dict of them takes quadratic time.
+        # Checked before the insertion, because hashes of large numbers collide and make the dict quadratic.
         if isinstance(key, int) and not 0 <= key <= MAX_TOKEN_ID:
             raise ApiError(
                 400,

@@ -84,7 +84,7 @@ def test_results_of_deleted_files_are_not_found(app):
         for file in client.get("/v1/files").json()["data"]:
             client.delete(f"/v1/files/{file['id']}")
         reply = client.get(f"{ROUTE}/{id}/results")
-        assert reply.status_code == 404 and "not here any more" in reply.json()["error"]["message"]
+        assert reply.status_code == 404 and "no longer exist" in reply.json()["error"]["message"]
         assert client.delete(f"{ROUTE}/{id}").status_code == 200
 
 

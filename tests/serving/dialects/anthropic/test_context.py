@@ -154,7 +154,9 @@ def test_conversation_is_counted_in_a_slot_and_not_for_repeated_edits(app_with, 
         )
         assert client.app.state.generator.admission.n_open == 0
     assert (refused.status_code, reply.status_code, n_held) == (400, 200, [1])
-    says = "context_management.edits: clear_tool_uses_20250919 is given more than once; one edit of each type is taken"
+    says = (
+        "context_management.edits: clear_tool_uses_20250919 occurs more than once; send at most one edit of each type"
+    )
     assert says in refused.json()["error"]["message"]
 
 

@@ -127,7 +127,7 @@ def test_infill_uses_the_fim_tokens_of_the_model():
         ("usr", "message 1 has the role 'usr', which this model does not know; did you mean 'user'?"),
         ("User", "message 1 has the role 'User', which this model does not know; did you mean 'user'?"),
         ("", "does not know; the roles are system, developer, user, assistant, tool"),
-        ("function", "messages.0.name: a message of role 'function' names the function that it answers"),
+        ("function", "messages.0.name: missing; a message with role 'function' needs the name of the function"),
         (None, "messages.0.role: input should be a valid string"),
         (5, "messages.0.role: input should be a valid string"),
     ],

@@ -96,7 +96,7 @@ def test_options_without_effect_are_reported(client):
         ("/api/chat", {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ("/api/chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected 0 to 20, but got 21"),
         ("/api/chat", {"format": "xml"}, "format"),
-        ("/api/chat", {"tool_choice": "required"}, "there are no tools"),
+        ("/api/chat", {"tool_choice": "required"}, "'required' needs at least one tool"),
         ("/api/generate", {"messages": None, "prompt": "x", "raw": True, "system": "y"}, "system"),
         ("/api/show", {}, "model"),
         ("/api/pull", {}, "model"),

@@ -70,7 +70,7 @@ def test_tool_without_its_function_is_rejected(client):
     for tool, says in (
         ({"type": "function"}, "tools.0: missing `function`; expected an object with a name"),
         ({"type": "function", "name": "weather"}, "tools.0: missing `function`"),
-        ({"type": "web_search"}, "tools.0: the type 'web_search' is not supported; 'function' with a function is"),
+        ({"type": "web_search"}, "tools.0: unsupported type 'web_search'; use 'function' with a function"),
     ):
         reply = client.post("/v1/chat/completions", json={"messages": TALK, "tools": [tool]})
         assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(says)

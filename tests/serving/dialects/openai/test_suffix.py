@@ -38,4 +38,7 @@ def test_unsupported_suffix_is_rejected(coder, fields):
 
 def test_model_without_fim_tokens_gives_a_one_line_error(client):
     reply = client.post("/v1/completions", json={"prompt": "a", "suffix": "b", **BODY})
-    assert reply.status_code == 400 and "this model has no tokens for a prefix" in reply.json()["error"]["message"]
+    assert (
+        reply.status_code == 400
+        and "this model has no fill-in-the-middle (FIM) tokens" in reply.json()["error"]["message"]
+    )

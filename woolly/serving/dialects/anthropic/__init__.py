@@ -1,4 +1,4 @@
-"""ANTHROPIC: /v1/messages, token counts and batches, in the format of Anthropic's Messages API."""
+"""Anthropic's Messages API: /v1/messages, token counts and batches."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from woolly.serving.router import APIRouter
 
 __all__ = ["DIALECT", "Anthropic"]
 
-# Anthropic's `type` by status; others are its invalid_request_error below 500 and api_error from there on.
+# Anthropic's error `type` by status; other statuses are invalid_request_error below 500, else api_error.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -43,7 +43,7 @@ class Anthropic(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Anthropic's error object. Claude Code compacts a conversation only if it finds this sentence."""
+        """Return Anthropic's error object. Claude Code compacts a chat only if it finds this message."""
         kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
@@ -52,7 +52,7 @@ class Anthropic(ChatDialect):
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id.get()}
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Return the event that ends a stream with an error."""
+        """Return the error event that ends a stream."""
         return named_sse_event(self.error(error))
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:

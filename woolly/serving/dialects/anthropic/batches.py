@@ -1,4 +1,4 @@
-"""/v1/messages/batches: conversations answered in the background."""
+"""/v1/messages/batches: chats answered in the background."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ router = APIRouter()
 Data = dict[str, Any]
 
 _ROUTE = "/v1/messages/batches"
-_PREFIX, _OWN_PREFIX = "msgbatch_", "batch_"  # prefixes of an id, for clients and in the store
+_PREFIX, _OWN_PREFIX = "msgbatch_", "batch_"  # id prefixes for clients and in the store
 _MAX_REQUESTS = 100_000  # requests per batch, Anthropic's limit
-_LIFETIME = timedelta(hours=24)  # expected by clients; batches of this server do not expire
+_LIFETIME = timedelta(hours=24)  # shown to clients, but batches of this server do not expire
 
 
 class BatchRequest(BaseModel):
@@ -50,27 +50,27 @@ class MessageBatchBody(BaseModel):
     requests: Items[BatchRequest] = Field(min_length=1, max_length=_MAX_REQUESTS)
 
 
-@router.post(_ROUTE, response_model=None, summary="Answer many conversations, as Anthropic does")
+@router.post(_ROUTE, response_model=None, summary="Create a batch of messages")
 async def create_batch(body: MessageBatchBody, request: Request) -> Data:
-    """Start a batch; each request is answered or fails separately."""
+    """Start a batch. Its requests succeed or fail independently."""
     seen: set[str] = set()
     for i, one in enumerate(body.requests):
         if one.custom_id in seen:
-            raise invalid_param(f"requests.{i}.custom_id", f"{one.custom_id!r} is there twice; each must be unique")
+            raise invalid_param(f"requests.{i}.custom_id", f"{one.custom_id!r} is used twice; use unique values")
         seen.add(one.custom_id)
     data = await run_in_thread(_rows, body)
     batch = await worker_of(request).add_rows(owner_of(request), MESSAGES, data, len(seen))
     return _shown(batch, request)
 
 
-@router.get(_ROUTE, summary="List batches, as Anthropic does")
+@router.get(_ROUTE, summary="List batches of messages")
 async def list_batches(
     request: Request,
     limit: int = Query(20, ge=1, le=1000),
     before_id: str | None = Query(None, max_length=100),
     after_id: str | None = Query(None, max_length=100),
 ) -> Data:
-    """The client's batches, the latest first."""
+    """Return the client's batches, newest first."""
     worker = worker_of(request)
     found = await asyncio.to_thread(worker.store.all_of, owner_of(request), "batch")
     batches = [_shown(worker.shown(one), request) for one in found if one["endpoint"] == MESSAGES]
@@ -85,20 +85,20 @@ async def list_batches(
     return {"data": page, "has_more": has_more, **ends}
 
 
-@router.get(_ROUTE + "/{id}", summary="Get a batch, as Anthropic does")
+@router.get(_ROUTE + "/{id}", summary="Get a batch of messages")
 async def get_batch(id: str, request: Request) -> Data:
-    """A batch, and how many of its requests have ended."""
+    """Return a batch with its request counts."""
     return _shown(await _found(id, request), request)
 
 
 @router.get(_ROUTE + "/{id}/results", response_class=Response, summary="Get the results of a batch")
 async def get_results(id: str, request: Request) -> Response:
-    """Results of a finished batch: one line of JSON per request, with its message or error."""
+    """Return the results of a finished batch: one JSON line per request, with its message or error."""
     batch = await _found(id, request)
     if batch["status"] not in ENDED:
-        raise ApiError(404, "not_found", "the batch has no results yet; ask again when it has ended")
+        raise ApiError(404, "not_found", "the batch has no results yet; retry when it has ended")
     store = worker_of(request).store
-    opened = ExitStack()  # before the reply: a batch that is deleted meanwhile is still read to its end
+    opened = ExitStack()  # opened before the reply starts, so that a batch deleted meanwhile is still read to its end
     try:
         files = [
             opened.enter_context(store.content(file_id).open("rb"))
@@ -107,20 +107,20 @@ async def get_results(id: str, request: Request) -> Response:
         ]
     except OSError:
         opened.close()
-        raise ApiError(404, "not_found", f"the results of {id} are not here any more") from None
+        raise ApiError(404, "not_found", f"the results of {id} no longer exist") from None
     return StreamingResponse(_results(opened, files, batch), media_type="application/x-jsonl")
 
 
-@router.post(_ROUTE + "/{id}/cancel", response_model=None, summary="Cancel a batch, as Anthropic does")
+@router.post(_ROUTE + "/{id}/cancel", response_model=None, summary="Cancel a batch of messages")
 async def cancel_batch(id: str, request: Request) -> Data:
-    """Cancel a batch; the answers so far are its results, and the other requests are canceled."""
+    """Cancel a batch. Finished answers become its results, and the other requests are canceled."""
     batch = await _found(id, request)
     return _shown(await worker_of(request).cancel(owner_of(request), batch["id"]), request)
 
 
-@router.delete(_ROUTE + "/{id}", summary="Delete a batch, as Anthropic does")
+@router.delete(_ROUTE + "/{id}", summary="Delete a batch of messages")
 async def delete_batch(id: str, request: Request) -> Data:
-    """Removes a batch that has ended, with its results."""
+    """Delete a finished batch and its results."""
     worker = worker_of(request)
     batch = await _found(id, request)
     async with worker.changing:
@@ -129,7 +129,7 @@ async def delete_batch(id: str, request: Request) -> Data:
 
 
 async def _found(id: str, request: Request) -> Data:
-    """Return the stored batch of the client, with current counts. ApiError 404 if there is none."""
+    """Return the client's stored batch with current counts. ApiError 404 if it does not exist."""
     worker = worker_of(request)
     own = id.removeprefix(_PREFIX) if id.startswith(_PREFIX) else ""
     try:
@@ -137,7 +137,7 @@ async def _found(id: str, request: Request) -> Data:
     except ApiError:
         batch = {"endpoint": None}
     if batch["endpoint"] != MESSAGES:
-        raise ApiError(404, "not_found", f"there is no batch {id[:80]!r} here")
+        raise ApiError(404, "not_found", f"unknown batch {id[:80]!r}")
     return worker.shown(batch)
 
 
@@ -171,13 +171,13 @@ def _time(seconds: int | None, later: timedelta = timedelta()) -> str | None:
 
 
 def _rows(body: MessageBatchBody) -> bytes:
-    """Return the requests as rows of a batch."""
+    """Return the requests as batch rows."""
     rows = ({"custom_id": one.custom_id, "url": MESSAGES, "body": one.params} for one in body.requests)
     return b"".join(json_bytes(row) + b"\n" for row in rows)
 
 
 def _results(opened: ExitStack, files: Sequence[BinaryIO], batch: Data) -> Iterator[bytes]:
-    """Yield a line for each request: answered, failed or canceled."""
+    """Yield a result line for each request: succeeded, errored or canceled."""
     *answered, asked = files
     seen: set[str] = set()
     with opened:
@@ -199,7 +199,7 @@ def _result(reply: Data) -> Data:
     body = reply["body"]
     if reply["status_code"] < 400:
         return {"type": "succeeded", "message": body}
-    if body.get("type") != "error":  # status of a row that reached no route
+    if body.get("type") != "error":  # the row failed before it reached the route
         body = _error("invalid_request_error", body["error"]["message"])
     return {"type": "errored", "error": body}
 

@@ -1,4 +1,4 @@
-"""Bodies as Anthropic's clients send them: every field is supported, ignored without harm, or rejected by name."""
+"""Request bodies of Anthropic's API. Each field is supported, ignored or rejected."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, re
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 
-# Anthropic's efforts, and the values that templates support.
+# Anthropic's reasoning efforts, and the corresponding values of templates.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-_HARMLESS = "Accepted; nothing depends on it."
+_HARMLESS = "Accepted without effect."
 
 
 class Thinking(BaseModel):
-    """Thinking: on or off, and its budget."""
+    """Reasoning switch and budget."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: int | None = Field(None, ge=0, description="Most tokens of its thoughts.")
-    display: str | None = Field(None, description="omitted leaves the text out of the reply.")
+    budget_tokens: int | None = Field(None, ge=0, description="Maximum reasoning tokens.")
+    display: str | None = Field(None, description="omitted removes the reasoning text from the reply.")
 
 
 class OutputConfig(BaseModel):
-    """The form of an answer."""
+    """Effort and format of an answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     effort: str | None = None
-    format: dict[str, Any] | None = Field(None, description="A JSON schema that the answer follows.")
+    format: dict[str, Any] | None = Field(None, description="JSON schema of the answer.")
 
 
 class CountBody(BaseModel):
-    """The body of /v1/messages/count_tokens: fields of a prompt."""
+    """Body of /v1/messages/count_tokens."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: str = Field(description="Name of a model; any name, if one model is served.")
+    model: str = Field(description="Model name; any name if only one model is served.")
     messages: Items[Message] = Field(min_length=1)
     system: str | Items[Block] | None = None
     tools: Items[ToolSpec] | None = None
     tool_choice: ToolChoiceSpec | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    output_format: dict[str, Any] | None = Field(None, description="As output_config.format.")
-    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
+    output_format: dict[str, Any] | None = Field(None, description="Same as output_config.format.")
+    tell_schema: bool | None = Field(None, description="Also add the schema to the system message.")
     mcp_servers: list[Any] | None = None
     metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
     context_management: ContextManagement | None = Field(
-        None, description="What is left out of the conversation: results of older calls, older thoughts."
+        None, description="Parts to remove from the chat: results of older calls, older reasoning."
     )
     cache_control: dict[str, Any] | None = Field(None, description="Accepted; prefixes are always reused.")
     betas: list[str] | None = Field(None, description=_HARMLESS)
@@ -67,12 +67,12 @@ class CountBody(BaseModel):
 
     @property
     def is_thinking(self) -> bool:
-        """True if the client asks for thinking; without the field, Anthropic's models do not think."""
+        """True if reasoning is requested. Without the field, Anthropic's models do not think."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
     def schema_wanted(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer must follow; None: any text."""
+        """JSON schema of the answer; None for plain text."""
         format = self.output_config.format if self.output_config is not None else None
         name = "output_config.format" if format is not None else "output_format"
         format = self.output_format if format is None else format
@@ -84,9 +84,11 @@ class CountBody(BaseModel):
         return schema
 
     def to_chat(self, params: SamplingParams, messages: Sequence[Message] | None = None) -> ChatRequest:
-        """Return the neutral conversation of these messages, by default the body's."""
+        """Return the neutral chat of these messages, by default the body's."""
         if self.mcp_servers:
-            raise invalid_param("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
+            raise invalid_param(
+                "mcp_servers", "the server does not call tools itself; remove it, or send the tools in tools"
+            )
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
             params = replace(params, reasoning_budget=self.thinking.budget_tokens)
         talk = read_messages(self.system, self.messages if messages is None else messages)
@@ -114,11 +116,11 @@ class CountBody(BaseModel):
 
 
 class MessagesBody(CountBody):
-    """The body of /v1/messages."""
+    """Body of /v1/messages."""
 
     max_tokens: int = Field(
         ge=0,
-        description="Most tokens of the answer; the context may end it before. 0 computes the prompt for the cache.",
+        description="Maximum tokens of the answer; 0: only cache the prompt.",
     )
     stop_sequences: Items[str] | None = None
     temperature: float | None = None

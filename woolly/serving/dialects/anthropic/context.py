@@ -1,4 +1,4 @@
-"""Anthropic's context_management: edits that shorten a long conversation before the model reads it."""
+"""Anthropic's context_management: edits that shorten a long chat."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _Strict(BaseModel):
 
 
 class InputTokens(_Strict):
-    """A number of tokens of the prompt."""
+    """Number of prompt tokens."""
 
     type: Literal["input_tokens"]
     value: int = Field(ge=0)
 
 
 class ToolUses(_Strict):
-    """A number of calls with their results."""
+    """Number of tool calls with their results."""
 
     type: Literal["tool_uses"]
     value: int = Field(ge=0)
@@ -44,13 +44,13 @@ class ThinkingTurns(_Strict):
 
 
 class AllTurns(_Strict):
-    """Selector for all assistant turns, like "all"."""
+    """Selects all assistant turns, like "all"."""
 
     type: Literal["all"]
 
 
 class ClearToolUses(_Strict):
-    """Removes the results of older calls if the conversation exceeds a length."""
+    """Removes the results of older tool calls if the chat exceeds a length."""
 
     type: Literal["clear_tool_uses_20250919"]
     trigger: InputTokens | ToolUses = InputTokens(type="input_tokens", value=100_000)
@@ -68,7 +68,7 @@ class ClearThinking(_Strict):
 
 
 class ContextManagement(_Strict):
-    """Edits that remove parts of the conversation, in order."""
+    """Edits of the chat, applied in order."""
 
     edits: Items[Annotated[ClearToolUses | ClearThinking, Field(discriminator="type")]] | None = Field(
         None, description="At most one of each type.", json_schema_extra={"maxItems": 2}
@@ -79,33 +79,33 @@ class ContextManagement(_Strict):
     def _check_types(
         cls, edits: list[ClearToolUses | ClearThinking] | None
     ) -> list[ClearToolUses | ClearThinking] | None:
-        # Each edit has the conversation tokenized anew.
+        # Each edit needs another tokenization of the chat.
         types = [edit.type for edit in edits or ()]
         if twice := next((type for type in types if types.count(type) > 1), None):
             raise PydanticCustomError(
-                "repeated_edit", "{type} is given more than once; one edit of each type is taken", {"type": twice}
+                "repeated_edit", "{type} occurs more than once; send at most one edit of each type", {"type": twice}
             )
         return edits
 
 
 @dataclass(frozen=True)
 class Edited:
-    """A conversation after its edits."""
+    """A chat after its edits."""
 
     messages: list[Message]
-    applied: tuple[dict[str, Any], ...] = ()  # as named in the reply
-    n_before: int | None = None  # tokens of the prompt without edits; None if none was applied
-    n_after: int | None = None  # tokens of the prompt with edits; None if no edit needed the number
+    applied: tuple[dict[str, Any], ...] = ()  # as reported in the reply
+    n_before: int | None = None  # prompt tokens before the edits; None if no edit was applied
+    n_after: int | None = None  # prompt tokens after the edits; None if they were not counted
 
 
 async def edit_messages(given: ContextManagement, messages: Sequence[Message], count: Count) -> Edited:
-    """Return the edited messages; `count` returns the number of tokens of a prompt with some messages.
+    """Return the edited messages; `count` returns the prompt tokens of messages.
 
-    It tokenizes them all, so it is called once per edited conversation.
+    `count` tokenizes all messages, so it is called only once per edited chat.
     """
     talk, applied = list(messages), list[dict[str, Any]]()
     n_first: int | None = None
-    n_now: int | None = None  # tokens of `talk`, once they are counted
+    n_now: int | None = None  # token count of `talk`, once known
     for edit in given.edits or ():
         if isinstance(edit, ClearThinking):
             cleared, n = _without_thoughts(talk, edit)
@@ -131,10 +131,10 @@ async def edit_messages(given: ContextManagement, messages: Sequence[Message], c
 
 
 def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[list[Message], int]:
-    """Return the conversation with the reasoning of the last turns only, and the number of cleared turns."""
+    """Return the chat with the reasoning of the last turns only, and the number of cleared turns."""
     if not isinstance(edit.keep, ThinkingTurns):
         return list(talk), 0
-    turns: dict[int, list[int]] = {}  # messages with reasoning by turn: results of calls do not end a turn
+    turns: dict[int, list[int]] = {}  # indices of messages with reasoning by turn; tool results do not end a turn
     turn = 0
     for i, message in enumerate(talk):
         blocks = _blocks(message)
@@ -150,12 +150,12 @@ def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[lis
 
 
 def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list[Message], int]:
-    """Return the conversation without the results of its older calls, and the number of these calls."""
+    """Return the chat without the results of older calls, and the number of removed results."""
     pairs = _paired(talk)
     if isinstance(edit.trigger, ToolUses) and len(pairs) <= edit.trigger.value:
         return list(talk), 0
     older = pairs[: max(0, len(pairs) - edit.keep.value)]
-    # Results removed before, by the client or by an earlier edit, are not counted again.
+    # Results removed earlier, by the client or another edit, do not count.
     gone = [
         pair
         for pair in older
@@ -171,7 +171,7 @@ def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list
 
 @dataclass(frozen=True)
 class _Pair:
-    """Call with its result; a place is (message index, block index)."""
+    """A call and its result; places are (message index, block index)."""
 
     use_at: tuple[int, int]
     use: Block
@@ -180,11 +180,11 @@ class _Pair:
 
 
 def _paired(talk: Sequence[Message]) -> list[_Pair]:
-    """Return the calls that have a result, in their order.
+    """Return the calls that have results, in order.
 
-    Clients reuse ids, some for all calls: a result belongs to the first call of its id without a result.
+    Clients may reuse ids, some for all calls. A result belongs to the first call with its id that has no result yet.
     """
-    waiting: dict[str | None, deque[tuple[tuple[int, int], Block]]] = {}  # calls without a result, by their id
+    waiting: dict[str | None, deque[tuple[tuple[int, int], Block]]] = {}  # calls without a result by id
     pairs: list[_Pair] = []
     for i, message in enumerate(talk):
         for j, block in enumerate(_blocks(message)):
@@ -196,10 +196,10 @@ def _paired(talk: Sequence[Message]) -> list[_Pair]:
 
 
 def _with(message: Message, blocks: Sequence[Block]) -> Message:
-    """Return a message with other blocks; a message that is a text stays unchanged."""
+    """Return a message with other blocks. A message with a string stays unchanged."""
     if isinstance(message.content, str):
         return message
-    # An answer with reasoning only stays: roles must alternate.
+    # Keep a message with only reasoning, because roles must alternate.
     return message.model_copy(update={"content": list(blocks) or [Block(type="text", text="")]})
 
 

@@ -1,4 +1,4 @@
-"""Messages as Anthropic's clients send them: blocks of text, thoughts, calls and their results."""
+"""Messages of Anthropic's API: blocks of text, reasoning, tool calls and results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-# Claude Code's first block of the system prompt. It differs between conversations, which could then share no
-# beginning, and says nothing to the model.
+# First system block of Claude Code. It is different in each chat, would prevent the reuse of cached prefixes, and has
+# no meaning for the model.
 _BILLING = "x-anthropic-billing-header"
 
 
 class Block(BaseModel):
-    """A block of a message. Fields of types that are not supported are not read."""
+    """A block of a message. Unsupported types may have further fields, which are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -41,16 +41,16 @@ class Block(BaseModel):
 
 
 class Message(BaseModel):
-    """One message of a conversation."""
+    """A message of a chat."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["user", "assistant", "system"]
-    content: str | Items[Block] = Field(description="Text, or blocks.")
+    content: str | Items[Block] = Field(description="A string or a list of blocks.")
 
 
 def read_messages(system: str | Sequence[Block] | None, messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Return the neutral messages; ApiError names an unsupported field."""
+    """Convert messages to neutral messages. ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     blocks = [Block(type="text", text=system)] if isinstance(system, str) else list(system or ())
     texts = [_text(block, f"system.{i}") for i, block in enumerate(blocks)]
@@ -78,7 +78,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
             thoughts.append(block.thinking or decode_reasoning(block.signature))
         elif block.type == "tool_use":
             if block.id is None or block.name is None:
-                raise invalid_param(place, "a tool_use needs an id and a name")
+                raise invalid_param(place, "a tool_use block needs id and name")
             calls.append(chat.ToolCall(block.id, block.name, json.dumps(block.input or {}, ensure_ascii=False)))
         elif block.type == "redacted_thinking":
             ignore(f"{where}.redacted_thinking")
@@ -91,14 +91,14 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
 
 
 def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
-    """Return the results of calls, one message each, then a message with text, images and files."""
+    """Return the tool results, one message each, then a message with text, images and files."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, block in enumerate(blocks):
         place = f"{where}.{i}"
         if block.type == "tool_result":
             if block.tool_use_id is None:
-                raise invalid_param(f"{place}.tool_use_id", "a tool_result names the call that it answers")
+                raise invalid_param(f"{place}.tool_use_id", "missing; set it to the id of the tool_use")
             results.append(chat.Message("tool", _result(block, place), call_id=block.tool_use_id))
         elif _is_of_a_server_tool(block):
             ignore(f"{where}.{block.type}")
@@ -112,7 +112,7 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
 
 
 def _content(parts: Sequence[chat.Part]) -> str | tuple[chat.Part, ...]:
-    """Return parts as one text if there is nothing else."""
+    """Join the parts if all are text."""
     texts = [part.text for part in parts if isinstance(part, chat.TextPart)]
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
 
@@ -125,7 +125,7 @@ def _image(block: Block, where: str) -> chat.ImagePart:
         return chat.ImagePart(ImageInput(base64=data, media_type=media if isinstance(media, str) else "", where=place))
     if isinstance(source, dict) and kind == "url" and isinstance(url := source.get("url"), str):
         return chat.ImagePart(ImageInput(url=url, where=place))
-    raise invalid_param(place, "an image needs a source of type 'base64' with data, or of type 'url'")
+    raise invalid_param(place, "expected a source of type 'base64' with data, or of type 'url'")
 
 
 def _file(block: Block, where: str) -> chat.FilePart:
@@ -134,10 +134,10 @@ def _file(block: Block, where: str) -> chat.FilePart:
         return chat.FilePart(FileInput(data=url, name=block.title or "", where=place))
     if source["type"] != "base64":
         raise invalid_param(
-            place, "files are not kept here; send a source of type 'base64', or 'url' with an http(s) address"
+            place, "stored files are not supported; send a source of type 'base64', or 'url' with an http(s) address"
         )
     if not isinstance(data := source.get("data"), str) or not isinstance(media := source.get("media_type"), str):
-        raise invalid_param(place, "a document needs a source of type 'base64' with a media_type and data")
+        raise invalid_param(place, "expected a source of type 'base64' with media_type and data")
     for name in ("citations", "context"):
         if (block.model_extra or {}).get(name):
             ignore(f"messages.content.document.{name}")
@@ -149,7 +149,7 @@ def _source(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, where: str) -> str:
-    """Return the text of a call's result. Images and files in it become notes, so that an agent can continue."""
+    """Return the text of a tool result. Images and files become notes, so that an agent can continue."""
     if isinstance(block.content, list):
         parts = []
         for i, part in enumerate(block.content):
@@ -166,13 +166,13 @@ def _result(block: Block, where: str) -> str:
         text = "\n".join(parts)
     else:
         text = block.content if isinstance(block.content, str) else ""
-    return f"Error: {text}" if block.is_error else text  # the only place that templates have for it
+    return f"Error: {text}" if block.is_error else text  # templates have no other place for errors
 
 
 def _text(block: Block, where: str) -> str:
     if block.type == "text":
         if block.text is None:
-            raise invalid_param(f"{where}.text", "a text block needs a text")
+            raise invalid_param(f"{where}.text", "missing; a text block needs text")
         return block.text
     source = _source(block)
     if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
@@ -180,10 +180,10 @@ def _text(block: Block, where: str) -> str:
     if block.type == "search_result" and isinstance(block.content, list):
         found = [_text(part, f"{where}.content.{i}") for i, part in enumerate(block.content)]
         return "\n".join(one for one in (block.title, *found) if one)
-    what = "an image belongs into a message of the user" if block.type == "image" else ""
-    raise invalid_param(where, what or f"a block of type {block.type[:40]!r} is not supported here; send text")
+    what = "images are only supported in user messages" if block.type == "image" else ""
+    raise invalid_param(where, what or f"blocks of type {block.type[:40]!r} are not supported here; send text")
 
 
 def _is_of_a_server_tool(block: Block) -> bool:
-    """Return True if a block belongs to a tool that Anthropic's own server runs."""
+    """Return True if the block belongs to a tool that runs on Anthropic's servers."""
     return block.type in ("server_tool_use", "mcp_tool_use") or block.type.endswith("_tool_result")

@@ -1,4 +1,4 @@
-"""Replies in Anthropic's format: events of a stream, and the message built from them."""
+"""Replies in Anthropic's format: stream events, and the message built from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.serving.generation.sse import named_sse_event
 
 Data = dict[str, Any]
 
-# Field of a block that a delta extends, and field of the delta.
+# (field of the block, field of the delta) by delta type.
 _PARTS = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -29,30 +29,30 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Form:
-    """Options of a body that shape its reply."""
+    """Options of a body that affect its reply."""
 
     max_tokens: int
     stops: tuple[str, ...] = ()
-    hides_thinking: bool = False  # reasoning is sent in the signature only
-    edits: tuple[Data, ...] | None = None  # edits applied to the conversation; None: the body requests none
+    hides_thinking: bool = False  # send reasoning only in the signature
+    edits: tuple[Data, ...] | None = None  # edits applied to the chat; None if the body requests none
 
     @property
     def facts(self) -> Data:
-        """Return the fields that describe the conversation."""
+        """Return the reply's fields about the chat."""
         return {} if self.edits is None else {"context_management": {"applied_edits": list(self.edits)}}
 
 
 class Blocks:
-    """Converter from events of an answer to stream events: each block is closed before the next one opens."""
+    """Converts events of an answer to stream events. Each block is closed before the next opens."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._head = head
         self._form: Form = head.form
         self._index = -1
-        self._kind: str | None = None  # of the open block
+        self._kind: str | None = None  # type of the open block
         self._arguments = Arguments()
         self._thought: list[str] = []
-        self._thoughts: list[str] = []  # of all blocks
+        self._thoughts: list[str] = []  # reasoning of all blocks
 
     def push(self, event: Event) -> list[Data]:
         """Return the stream events for an event of the answer."""
@@ -65,7 +65,7 @@ class Blocks:
             self._thoughts.append(event.text)
             return begun if self._form.hides_thinking else [*begun, self._delta("thinking_delta", event.text)]
         if isinstance(event, CallStart):
-            # Prefix of Anthropic's ids; ids only need to match within a conversation.
+            # Use Anthropic's id prefix; ids only need to match within a chat.
             id = "toolu_" + event.id.removeprefix("call_")
             closed = self._close()
             self._arguments = Arguments()
@@ -119,7 +119,7 @@ class Blocks:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yield server-sent events, and pings while there are none."""
+    """Yield server-sent events, and pings during silence."""
     return with_heartbeats(_frames(chunks, head), lambda: named_sse_event({"type": "ping"}))
 
 
@@ -162,7 +162,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 def _message(head: ReplyContext) -> Data:
-    """Return the message before its first block. The number of cached tokens is known at the end."""
+    """Return the message before its first block. The cached token count is only known at the end."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -176,7 +176,7 @@ def _message(head: ReplyContext) -> Data:
 
 
 def _usage(n_prompt: int, n_cached: int, n_answer: int, n_thought: int = 0) -> Data:
-    """Return Anthropic's counts: the three input counts add up to the prompt."""
+    """Return Anthropic's usage, whose three input counts add up to the prompt length."""
     return {
         "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,

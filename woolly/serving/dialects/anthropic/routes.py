@@ -25,9 +25,9 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 
-@router.post("/v1/messages", response_model=None, summary="Answer a conversation, as Anthropic does")
+@router.post("/v1/messages", response_model=None, summary="Create a message")
 async def messages(body: MessagesBody, request: Request) -> Response:
-    """Answers a conversation; with `stream`, by server-sent events."""
+    """Answer a chat; `stream` selects server-sent events."""
     generator: Generator = request.app.state.generator
     defaults = await generator.defaults_for(body.model)
     params = body.params(defaults)
@@ -57,9 +57,9 @@ async def messages(body: MessagesBody, request: Request) -> Response:
     return reply
 
 
-@router.post("/v1/messages/count_tokens", summary="Count the tokens of a conversation, as Anthropic does")
+@router.post("/v1/messages/count_tokens", summary="Count the tokens of a message")
 async def count_tokens(body: CountBody, request: Request) -> dict[str, Any]:
-    """Count the tokens of the rendered prompt, tools included, after the requested edits."""
+    """Count the tokens of the rendered prompt, including tools, after the requested edits."""
     edited = await _edited(body, request)
     if edited is None:
         return {"input_tokens": await _count(body, body.messages, request)}
@@ -82,7 +82,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
 
 
 async def _edited(body: CountBody, request: Request) -> Edited | None:
-    """Return the conversation after the edits of a body; None without edits."""
+    """Return the chat after the body's edits, or None without edits."""
     if body.context_management is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Tools and tool_choice as Anthropic's clients send them."""
+"""Tools and tool_choice of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 class ToolSpec(BaseModel):
-    """Tool. One without a schema runs on Anthropic's servers, and is ignored."""
+    """A tool. Tools without a schema run on Anthropic's servers and are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -24,7 +24,7 @@ class ToolSpec(BaseModel):
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
-    strict: bool | None = Field(None, description="Whether a grammar holds the arguments to the schema.")
+    strict: bool | None = Field(None, description="Enforce the schema of the arguments.")
 
 
 class ToolChoiceSpec(BaseModel):
@@ -38,18 +38,18 @@ class ToolChoiceSpec(BaseModel):
 
 
 def read_choice(specs: Sequence[ToolSpec], choice: ToolChoiceSpec | None) -> ToolChoice:
-    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. ApiError if the fields contradict each other."""
     tools = _tools(specs)
     kind = "auto" if choice is None else choice.type
     is_parallel = choice is None or not choice.disable_parallel_tool_use
     if kind in ("any", "tool") and not tools:
-        raise invalid_param("tool_choice", f"it is {kind!r}, but there are no tools")
+        raise invalid_param("tool_choice", f"{kind!r} needs at least one tool")
     if kind == "none" or not tools:
         return ToolChoice(tools, "none")
     if kind == "tool":
         name = choice.name if choice is not None and choice.name is not None else ""
         if all(tool.name != name for tool in tools):
-            raise invalid_param("tool_choice.name", f"it is {name[:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice.name", f"unknown tool {name[:80]!r}")
         return ToolChoice(tools, "required", frozenset([name]), False)
     return ToolChoice(tools, "required" if kind == "any" else "auto", None, is_parallel)
 
@@ -60,16 +60,16 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
         where = f"tools.{i}"
         if spec.input_schema is None:
             if spec.type in (None, "custom"):
-                raise invalid_param(f"{where}.input_schema", "a tool needs the schema of its input")
+                raise invalid_param(f"{where}.input_schema", "missing; a tool needs the schema of its input")
             ignore(f"tools ({spec.type[:40] if spec.type else ''} runs on Anthropic's servers only)")
             continue
         if not _NAME.fullmatch(spec.name):
             raise invalid_param(
-                f"{where}.name", f"{spec.name[:40]!r} is not a name; up to 128 letters, digits, _ . - are"
+                f"{where}.name", f"invalid name {spec.name[:40]!r}; use up to 128 letters, digits, _ . -"
             )
         if any(tool.name == spec.name for tool in tools):
-            raise invalid_param(f"{where}.name", f"there are two tools named {spec.name!r}")
+            raise invalid_param(f"{where}.name", f"two tools are named {spec.name!r}; use unique names")
         if (kind := spec.input_schema.get("type", "object")) != "object":
-            raise invalid_param(f"{where}.input_schema", f"an input is an object, not {str(kind)[:40]!r}")
+            raise invalid_param(f"{where}.input_schema", f"expected type 'object', but got {str(kind)[:40]!r}")
         tools.append(Tool(spec.name, spec.description, spec.input_schema, bool(spec.strict)))
     return tuple(tools)

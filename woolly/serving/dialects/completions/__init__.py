@@ -1,3 +1,3 @@
-"""COMPLETIONS: chat and text completions in OpenAI's shapes, for the dialects that reply in them."""
+"""Chat and text completions in OpenAI's format, for all dialects that use it."""
 
 __all__: list[str] = []

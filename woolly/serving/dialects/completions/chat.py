@@ -1,4 +1,4 @@
-"""Chat completions: the answers to a conversation as a complete reply or a stream of chunks."""
+"""Chat completions: complete replies and streams of chunks."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ Delta = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """Options of a body that shape its reply."""
+    """Options of a body that affect its reply."""
 
-    usage: Literal["none", "own", "last"] = "none"  # in a stream: nowhere, in a chunk of its own, in the last chunk
+    usage: Literal["none", "own", "last"] = "none"  # in a stream: none, in a separate chunk, or in the last chunk
     has_timings: bool = False  # in every chunk of a stream
     has_logprobs: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)  # additional fields of a reply and of each chunk
-    is_verbose: bool = False  # the reply shows the prompt
+    is_verbose: bool = False  # the reply includes the rendered prompt
     has_progress: bool = False  # chunks report the prefill progress
     token_constraints: TokenConstraints = UNCONSTRAINED
-    has_usage_always: bool = False  # usage so far in every chunk of a stream
-    has_token_ids: bool = False  # ids of the prompt and of the answer
+    has_usage_always: bool = False  # current usage in every chunk of a stream
+    has_token_ids: bool = False  # token ids of the prompt and the answer
     has_prompt_logprobs: bool = False
-    names_ids: bool = False  # log-probabilities name tokens by their ids
+    names_ids: bool = False  # log-probabilities name tokens by id
     has_stop_text: bool = False  # the answer includes its stop string
-    echo: str = ""  # comes before the answer
+    echo: str = ""  # text before the answer
     is_old: bool = False  # legacy format: function_call instead of tool_calls
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
-        """Reads OpenAI's fields."""
+        """Read OpenAI's fields."""
         usage: Literal["none", "own"] = "own" if body.includes_usage else "none"
         return cls(
             usage,
@@ -70,7 +70,7 @@ class Form:
 
 
 async def chat_completions(body: ChatBody, request: Request) -> Response:
-    """Answers a conversation; with `stream`, by server-sent events."""
+    """Answer a chat; `stream` selects server-sent events."""
     state = request.app.state
     dialect = dialect_of(request)
     chat = body.to_chat(await state.generator.defaults_for(body.model))
@@ -83,7 +83,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
 
 
 class Choice:
-    """Events and log-probabilities of one of the n answers so far."""
+    """Events and log-probabilities of one of the n answers."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._tokenizer = head.running.tokenizer
@@ -92,12 +92,12 @@ class Choice:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
         self._is_old = head.form.is_old
         self._names_ids = head.form.names_ids
-        self._token_ids: list[int] | None = [] if head.form.has_token_ids else None  # no chunk has carried them
-        self._placed: list[PlacedLogprob] = []  # no chunk has carried them
+        self._token_ids: list[int] | None = [] if head.form.has_token_ids else None  # token ids not sent yet
+        self._placed: list[PlacedLogprob] = []  # log-probabilities not sent yet
         self._events: list[Event] = []
 
     def push(self, chunk: ChatChunk) -> None:
-        """Adds a chunk."""
+        """Add a chunk."""
         if self._track is not None:
             self._placed += self._track.push(chunk.raw, chunk.logprobs)
         if self._token_ids is not None:
@@ -106,7 +106,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str | None:
-        """Reason of its end; None before."""
+        """Finish reason, or None before the end."""
         last = self._events[-1] if self._events else None
         return _reason(last, is_old=self._is_old) if isinstance(last, Finished) else None
 
@@ -121,7 +121,7 @@ class Choice:
         return None if self._track is None else chat_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def take_ids(self) -> dict[str, list[int]]:
-        """Return the ids since the last call as a field of a choice, if requested."""
+        """Return the token ids since the last call as a field of a choice, if requested."""
         if self._token_ids is None:
             return {}
         ids, self._token_ids = self._token_ids, []
@@ -155,7 +155,7 @@ async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> di
 
 
 async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterator[ChatChunk]:
-    """Yield the chunks, with the continued text before each answer and its stop string at the end."""
+    """Yield the chunks, with the echoed text before each answer and the stop string after it."""
     begun: set[int] = set()
     async for chunk in chunks:
         events = chunk.events
@@ -169,7 +169,7 @@ async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterato
 
 
 def _of_prompt(head: ReplyContext) -> dict[str, Any]:
-    """Return the fields about the tokens of the prompt."""
+    """Return the fields about the prompt's tokens."""
     form: Form = head.form
     found: dict[str, Any] = {}
     if form.has_token_ids:
@@ -181,9 +181,9 @@ def _of_prompt(head: ReplyContext) -> dict[str, Any]:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yield server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
+    """Yield server-sent events: the chunks, [DONE], and empty chunks as heartbeats.
 
-    Heartbeats are not SSE comments, which break some clients and do not count as data for others.
+    SSE comments as heartbeats break some clients, and others do not count them as data.
     """
     envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running)
     empty = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
@@ -200,15 +200,15 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope
 async def _stream(
     chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
-    """Yield the chunks; the last one of each answer has a finish reason, the last of all timings.
+    """Yield the chunks. Each answer's last chunk has a finish reason, and the last of all has timings.
 
-    Chunks that differ only in their text, as most do, are bytes.
+    Most chunks differ only in their text and are yielded as bytes.
     """
     form: Form = head.form
     is_plain = not (form.has_timings or form.has_usage_always or form.has_logprobs or form.has_token_ids)
     texts: dict[int, TextFrame] = {}
     choices = _choices(head)
-    # If usage has a chunk of its own, OpenAI puts a null into every other chunk.
+    # If usage has a separate chunk, OpenAI adds a null to all other chunks.
     always: dict[str, Any] = {**form.more, "usage": None} if form.usage == "own" else dict(form.more)
 
     def chunk_of(index: int, told: Delta, **more: Any) -> dict[str, Any]:
@@ -261,13 +261,13 @@ def _reason(end: Finished, *, is_old: bool) -> str:
 
 
 def _old(told: Delta) -> Delta:
-    """Return a delta in OpenAI's legacy format, with one call without an id."""
+    """Convert a delta to OpenAI's legacy format, with one call without an id."""
     calls = told.get("tool_calls")
     return told if calls is None else {"function_call": calls[0]["function"]}
 
 
 def delta(event: Event) -> Delta:
-    """Return the delta of an event; empty at the end."""
+    """Return the delta of an event; empty for the end."""
     if isinstance(event, Text):
         return {"content": event.text}
     if isinstance(event, Reasoning):
@@ -281,7 +281,7 @@ def delta(event: Event) -> Delta:
 
 
 def message_of(events: Iterable[Event]) -> dict[str, Any]:
-    """Return the message built from the events of one answer."""
+    """Return the message built from the events of an answer."""
     parts = gather(events)
     content = parts.text if parts.text or not parts.tool_calls else None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -293,12 +293,12 @@ def message_of(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def figures(head: ReplyContext) -> dict[str, Any]:
-    """Return token counts and times so far."""
+    """Return the current token counts and timings."""
     return {"usage": usage_of([head.running]), "timings": timings_of([head.running])}
 
 
 def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
-    """Return token counts and times of finished answers, with reasoning tokens if there are any."""
+    """Return token counts and timings of finished answers, with reasoning tokens if there are any."""
     found = figures(head)
     if thoughts := [choice.reasoning_text for choice in choices if choice.reasoning_text]:
         n_thought = sum(head.count_thoughts(thought) for thought in thoughts)
@@ -307,7 +307,7 @@ def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
 
 
 def _verbose(head: ReplyContext) -> dict[str, Any]:
-    """Return llama-server's verbose fields of a reply."""
+    """Return llama-server's verbose fields."""
     if not head.form.is_verbose:
         return {}
     running = head.running
@@ -319,7 +319,7 @@ def _choices(head: ReplyContext) -> list[Choice]:
 
 
 def _some(logprobs: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return log-probabilities if there are any: the first of several deltas carries them for all."""
+    """Return log-probabilities unless they are empty; the first of several deltas has them all."""
     return logprobs if logprobs is not None and logprobs["content"] else None
 
 

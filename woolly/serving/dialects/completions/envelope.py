@@ -1,4 +1,4 @@
-"""The Envelope: the fields that a reply and every chunk of a stream share."""
+"""Fields shared by a reply and all chunks of its stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from woolly import __version__
 from woolly.serving.generation.running_request import RunningRequest
 
-BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number after the b
+BUILD = f"b{__version__}-woolly"  # llama-server's clients parse a build number after the b
 
 
 class Envelope:
-    """The id, kind, time and model of one reply."""
+    """Id, type, time and model of a reply."""
 
     def __init__(self, prefix: str, kind: str, running: RunningRequest) -> None:
-        """`prefix` begins the id, `kind` is the `object`. The running request is found by the id."""
+        """`prefix` begins the id, `kind` is the `object` field. The running request can be found by the id."""
         running.reply_id = f"{prefix}-{secrets.token_urlsafe(22)}"
         self._fields: dict[str, Any] = {
             "id": running.reply_id,
@@ -28,12 +28,12 @@ class Envelope:
         }
 
     def around(self, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-        """Return the fields as a reply or a chunk."""
+        """Return a reply or chunk with these choices."""
         return {**self._fields, "choices": list(choices), **more}
 
 
 def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
-    """Return the tokens of one request or of several."""
+    """Return the token counts of one or several requests."""
     each = [running.usage() for running in runnings]
     n_prompt = sum(usage["prompt_tokens"] for usage in each)
     n_completion = sum(usage["completion_tokens"] for usage in each)
@@ -46,5 +46,5 @@ def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
 
 
 def timings_of(runnings: Sequence[RunningRequest]) -> dict[str, float]:
-    """Return the timings of one request; of several, the timings of the last to end."""
+    """Return the timings of a request; for several requests, those of the slowest."""
     return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

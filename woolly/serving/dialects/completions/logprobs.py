@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two formats."""
+"""Log-probabilities in OpenAI's two formats and in vLLM's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LOWEST = -9999.0  # OpenAI's value for impossible tokens; JSON has no infinity
 
 @dataclass(frozen=True)
 class PlacedLogprob:
-    """A token of an answer or a prompt, and the character at which its text begins."""
+    """A token with the offset of its text in characters."""
 
     token: int
-    logprob: float | None  # None: first token
+    logprob: float | None  # None for the first token
     top: tuple[tuple[int, float], ...]
     offset: int
 
@@ -26,20 +26,20 @@ class PlacedLogprob:
 class LogprobTrack:
     """Releases the tokens of an answer together with their text.
 
-    A token waits while its text is held back. Tokens whose text is never shown are released by `rest` only: tokens of a
-    stop string, and the end token.
+    A token waits while its text is held back. Tokens without shown text, such as stop strings and the end token, are
+    only released by `rest`.
     """
 
     def __init__(self, tokenizer: Tokenizer, offset: int = 0, shown: frozenset[int] = frozenset()) -> None:
-        """`offset` is the start of the answer in the client's text; `shown` as in StreamDetokenizer."""
+        """`offset` is the start of the answer in the client's text; `shown` is described in StreamDetokenizer."""
         self._detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=shown)
-        self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # with the index of its first character
+        self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # (offset of the first character, token)
         self._n_made = 0  # characters of the tokens
         self._n_shown = 0
         self._offset = offset
 
     def push(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[PlacedLogprob]:
-        """Return the tokens whose text is shown for the first time."""
+        """Return the tokens whose text is now shown."""
         for logprob in logprobs:
             self._waiting.append((self._n_made, logprob))
             self._n_made += len(self._detokenizer.push(logprob.token))
@@ -61,7 +61,7 @@ class LogprobTrack:
 def place_prompt(
     tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None], *, skips_first: bool
 ) -> list[PlacedLogprob]:
-    """Return the tokens of a prompt; `skips_first` if the first one is a BOS that is not part of its text."""
+    """Return the tokens of a prompt; `skips_first` excludes a BOS token that is not part of the text."""
     detokenizer = StreamDetokenizer(tokenizer, skip_special=False)
     placed, at = [], 0
     for i, (token, one) in enumerate(zip(ids, logprobs, strict=True)):
@@ -72,7 +72,7 @@ def place_prompt(
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_ids: bool = False) -> dict[str, Any]:
-    """Return the shape of chat completions: each token with its exact bytes; `as_ids` names tokens by their ids."""
+    """Return the format of chat completions, with the exact bytes of each token. `as_ids` names tokens by id."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)
@@ -92,7 +92,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_i
 def completion_logprobs(
     tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob], *, as_ids: bool = False
 ) -> dict[str, Any]:
-    """Return the shape of text completions: four lists; the chosen token is always among the alternatives."""
+    """Return the format of text completions: four lists. The alternatives always include the chosen token."""
 
     def text(token: int) -> str:
         return f"token_id:{token}" if as_ids else _text(tokenizer.token_bytes(token), "bytes:")
@@ -114,9 +114,9 @@ def completion_logprobs(
 
 
 def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
-    """Return vLLM's format: for each prompt token the likeliest tokens and itself by id; null for the first.
+    """Return vLLM's format: by token id, the top tokens and the prompt token itself; null for the first token.
 
-    The rank is the position among the likeliest; null for a token that is not among them.
+    The rank is the position among the top tokens, or null for a token that is not among them.
     """
 
     def one(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> lis
 
 
 def _text(data: bytes, prefix: str) -> str:
-    """Return a token as text, or its bytes in OpenAI's format if it is not a complete character."""
+    """Return a token as text, or as bytes in OpenAI's format if it is not valid UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Messages as OpenAI's clients send them."""
+"""Messages of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.serving.observability.logs import ignore
 
 
 class Part(BaseModel):
-    """A part of a message: text, image_url, input_audio or file; others are rejected by type."""
+    """A part of a message: text, image_url, input_audio, audio_url, video_url, file or refusal."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -27,16 +27,16 @@ class Part(BaseModel):
 
 
 class FunctionCall(BaseModel):
-    """The function of a call that was made before."""
+    """The function of an earlier tool call."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
-    arguments: str = Field(description="JSON text.")
+    arguments: str = Field(description="JSON string.")
 
 
 class MessageCall(BaseModel):
-    """A call that was made before."""
+    """An earlier tool call."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,39 +44,41 @@ class MessageCall(BaseModel):
     type: str = "function"
     function: FunctionCall | None = None
     custom: dict[str, Any] | None = None
-    index: int | None = Field(None, description="As streams give it; not needed.")
+    index: int | None = Field(None, description="Accepted, because streams send it.")
 
 
 class Message(BaseModel):
-    """One message of a conversation."""
+    """A message of a chat."""
 
     model_config = ConfigDict(extra="forbid")
 
     role: str = Field(
-        description="system, developer, user, assistant, tool, function (OpenAI's old tool), or one that the model's"
-        " chat template names.",
+        description="system, developer, user, assistant, tool, function (legacy), or another role of the model's"
+        " chat template.",
     )
     content: str | Items[Part] | None = None
     name: str | None = None
     tool_calls: Items[MessageCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = Field(None, description="What the model thought, as replies give it.")
-    reasoning: str | None = Field(None, description="As reasoning_content, under the name of vLLM and others.")
+    reasoning_content: str | None = Field(None, description="Reasoning of the model, as in replies.")
+    reasoning: str | None = Field(None, description="Same as reasoning_content (vLLM and others).")
     refusal: str | None = None
     audio: dict[str, Any] | None = None
-    function_call: FunctionCall | None = Field(None, description="As tool_calls, in OpenAI's older words.")
-    annotations: list[Any] | None = Field(None, description="As replies of others give them; not read.")
+    function_call: FunctionCall | None = Field(None, description="Same as tool_calls (legacy).")
+    annotations: list[Any] | None = Field(None, description="Accepted without effect.")
 
 
 def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Return the neutral messages; ApiError names an unsupported field."""
+    """Convert messages to neutral messages. ApiError names an unsupported field."""
     called = ""  # id of the last call in OpenAI's legacy format, which has no ids
     talk: list[chat.Message] = []
     for i, message in enumerate(messages):
         where = f"messages.{i}"
         if message.role == "function":
             if not message.name:
-                raise invalid_param(f"{where}.name", "a message of role 'function' names the function that it answers")
+                raise invalid_param(
+                    f"{where}.name", "missing; a message with role 'function' needs the name of the function"
+                )
             talk.append(chat.Message("tool", _content(message, where), message.name, call_id=called or f"call_{i}"))
             continue
         one = _one(message, where)
@@ -90,23 +92,25 @@ def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
 
 def _one(message: Message, where: str) -> chat.Message:
     if message.audio is not None:
-        raise invalid_param(f"{where}.audio", "audio in a message is not supported; leave it out")
+        raise invalid_param(f"{where}.audio", "audio in a message is not supported; remove it")
     if message.role != "assistant":
         if message.function_call is not None:
-            raise invalid_param(f"{where}.function_call", f"a message of role {message.role[:40]!r} makes no calls")
+            raise invalid_param(
+                f"{where}.function_call", f"only assistant messages have calls; the role is {message.role[:40]!r}"
+            )
         if message.tool_calls is not None:
             raise invalid_param(
-                f"{where}.tool_calls", f"a message of role {message.role!r} makes no calls; leave them out"
+                f"{where}.tool_calls", f"only assistant messages have calls; the role is {message.role!r}"
             )
         for name in ("reasoning_content", "reasoning"):
             if getattr(message, name) is not None:
-                raise invalid_param(f"{where}.{name}", f"a message of role {message.role!r} has no reasoning")
+                raise invalid_param(
+                    f"{where}.{name}", f"only assistant messages have reasoning; the role is {message.role!r}"
+                )
     if message.role == "tool" and message.tool_call_id is None:
-        raise invalid_param(f"{where}.tool_call_id", "a message of role 'tool' names the call that it answers")
+        raise invalid_param(f"{where}.tool_call_id", "missing; a message with role 'tool' needs the id of the call")
     if message.role != "tool" and message.tool_call_id is not None:
-        raise invalid_param(
-            f"{where}.tool_call_id", f"a message of role {message.role!r} answers no call; leave it out"
-        )
+        raise invalid_param(f"{where}.tool_call_id", f"only tool messages have a call id; the role is {message.role!r}")
     return chat.Message(
         "system" if message.role == "developer" else message.role,
         _content(message, where),
@@ -120,9 +124,9 @@ def _one(message: Message, where: str) -> chat.Message:
 def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
     content = message.content
     if content is None:
-        # Templates concatenate it: an answer with calls only has an empty text.
+        # Templates concatenate the content, so a message with only calls has an empty string.
         if message.role != "assistant":
-            raise invalid_param(f"{where}.content", f"a message of role {message.role!r} needs a content")
+            raise invalid_param(f"{where}.content", f"missing; a message with role {message.role!r} needs content")
         return message.refusal or ""
     if isinstance(content, str):
         return content
@@ -131,7 +135,7 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
 
 
 def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
-    """Return a part. An image or a file in the result of a call becomes a note, so that an agent can continue."""
+    """Convert a part. Images and files in tool results become notes, so that an agent can continue."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
         return chat.TextPart(OMITTED_IMAGE)
@@ -151,10 +155,10 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     if part.type != "text":
         raise invalid_param(
             where,
-            f"a part of type {part.type[:40]!r} is not supported; text, image_url, input_audio, video_url and file are",
+            f"parts of type {part.type[:40]!r} are not supported; use text, image_url, input_audio, video_url or file",
         )
     if part.text is None:
-        raise invalid_param(f"{where}.text", "a text part needs a text")
+        raise invalid_param(f"{where}.text", "missing; a text part needs text")
     return chat.TextPart(part.text)
 
 
@@ -169,7 +173,7 @@ def _image(part: Part, where: str) -> chat.ImagePart:
 
 
 def _audio(part: Part, where: str) -> chat.AudioPart:
-    """Return an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
+    """Convert an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
     given = (part.model_extra or {}).get(part.type)
     place = f"{where}.{part.type}"
     if part.type == "audio_url":
@@ -184,7 +188,7 @@ def _audio(part: Part, where: str) -> chat.AudioPart:
 
 
 def _video(part: Part, where: str) -> chat.VideoPart:
-    """Return a video in vLLM's format."""
+    """Convert a video in vLLM's format."""
     given = (part.model_extra or {}).get("video_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
@@ -197,7 +201,7 @@ def _file(part: Part, where: str) -> chat.Part:
     data = given.get("file_data") if isinstance(given, dict) else None
     if isinstance(given, dict) and given.get("file_id") is not None:
         raise invalid_param(
-            f"{where}.file.file_id", "files are not kept for conversations; send its bytes as file_data"
+            f"{where}.file.file_id", "stored files are not supported in chats; send the bytes as file_data"
         )
     if not isinstance(given, dict) or not isinstance(data, str):
         raise invalid_param(
@@ -209,5 +213,5 @@ def _file(part: Part, where: str) -> chat.Part:
 
 def _call(call: MessageCall, where: str) -> chat.ToolCall:
     if call.type != "function" or call.function is None:
-        raise invalid_param(where, "only calls of type 'function', with a function, are supported")
+        raise invalid_param(where, "only calls of type 'function' are supported")
     return chat.ToolCall(call.id, call.function.name, call.function.arguments)

@@ -1,4 +1,4 @@
-"""Response bodies, for the API description; replies themselves are built as plain JSON."""
+"""Response models for the OpenAPI schema; replies themselves are built as plain JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Reply(BaseModel):
-    """Fields that all replies share."""
+    """Base class of all replies."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ReplyModel(Reply):
-    """Model with OpenAI's fields, and the fields that Anthropic's clients read."""
+    """Model with OpenAI's fields, and fields that Anthropic's clients read."""
 
     id: str
     object: Literal["model"]
@@ -31,18 +31,18 @@ class ReplyModel(Reply):
 
 
 class ReplyModels(Reply):
-    """Models."""
+    """List of models."""
 
     object: Literal["list"]
     data: list[ReplyModel]
-    models: list[dict[str, Any]]  # llama-server's: name, model, capabilities
+    models: list[dict[str, Any]]  # llama-server's fields: name, model, capabilities
     has_more: bool
     first_id: str | None
     last_id: str | None
 
 
 class UsageDetails(Reply):
-    """Tokens of the prompt that were in the cache."""
+    """Prompt tokens that were cached."""
 
     cached_tokens: int
 
@@ -64,14 +64,14 @@ class UsageReply(Reply):
 
 
 class ReplyFunction(Reply):
-    """A function's name, and its arguments as JSON text."""
+    """Name and JSON arguments of a function."""
 
     name: str
     arguments: str
 
 
 class ReplyCall(Reply):
-    """A call that the model makes."""
+    """Tool call of the model."""
 
     id: str
     type: Literal["function"]
@@ -79,7 +79,7 @@ class ReplyCall(Reply):
 
 
 class ReplyMessage(Reply):
-    """An answer."""
+    """Message of the assistant."""
 
     role: Literal["assistant"]
     content: str | None
@@ -98,13 +98,13 @@ class TokenAlternative(Reply):
 
 
 class TokenEntry(TokenAlternative):
-    """Token with its likeliest alternatives."""
+    """Token with its top alternatives."""
 
     top_logprobs: list[TokenAlternative]
 
 
 class PromptToken(Reply):
-    """Log-probabilities of a prompt token, in vLLM's form."""
+    """Log-probability of a prompt token, in vLLM's format."""
 
     logprob: float
     rank: int | None
@@ -119,7 +119,7 @@ class ChatLogprobs(Reply):
 
 
 class ChatChoice(Reply):
-    """Answer; a request has n."""
+    """One of the n answers of a request."""
 
     index: int
     message: ReplyMessage
@@ -129,7 +129,7 @@ class ChatChoice(Reply):
 
 
 class ChatReply(Reply):
-    """The reply of /v1/chat/completions."""
+    """Reply of /v1/chat/completions."""
 
     id: str
     object: Literal["chat.completion"]
@@ -144,7 +144,7 @@ class ChatReply(Reply):
 
 
 class CompletionLogprobs(Reply):
-    """Log-probabilities of a text, and of its prompt with echo."""
+    """Log-probabilities of a text, including the prompt with echo."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -153,7 +153,7 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionChoice(Reply):
-    """Completion; a request has n."""
+    """One of the n completions of a prompt."""
 
     index: int
     text: str
@@ -165,7 +165,7 @@ class CompletionChoice(Reply):
 
 
 class CompletionReply(Reply):
-    """The reply of /v1/completions."""
+    """Reply of /v1/completions."""
 
     id: str
     object: Literal["text_completion"]

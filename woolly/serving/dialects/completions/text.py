@@ -1,4 +1,4 @@
-"""Text completions: continuations of prompts, and log-probabilities of texts."""
+"""Text completions and log-probabilities of texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:
-    """Continues one prompt or several; with `echo` and `logprobs`, scores them."""
+    """Complete one or several prompts; `echo` with `logprobs` scores them."""
     body.check()
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
@@ -58,15 +58,15 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
 def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
     overrides: dict[str, Any] = {"logprobs": body.logprobs}
     if body.logprobs is None and body.return_token_ids:
-        overrides["logprobs"] = 0  # chunks carry the ids with them
+        overrides["logprobs"] = 0  # chunks carry the ids with the log-probabilities
     if body.echo and body.prompt_logprobs is None:
         overrides["prompt_logprobs"] = body.logprobs
-    limit = 1 if body.is_empty else body.limit(defaults)  # minimum of the engine for an empty answer
+    limit = 1 if body.is_empty else body.limit(defaults)  # the engine needs at least 1
     return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
 
 
 async def _prompts(body: CompletionBody, generator: Generator, slot: ModelSlot) -> list[str | tuple[int, ...]]:
-    """Return the prompts; with a suffix, as fill-in-the-middle tokens."""
+    """Return the prompts, converted to fill-in-the-middle tokens if there is a suffix."""
     suffix = body.suffix
     if not suffix:
         return body.prompts
@@ -91,12 +91,12 @@ def _generation(
 
 
 class _Text:
-    """Text in progress: its prompt if echoed, and the continuation."""
+    """A completion in progress, including the echoed prompt."""
 
     def __init__(
         self, body: CompletionBody, running: RunningRequest, prompt: str | tuple[int, ...], index: int
     ) -> None:
-        """`index` counts the n texts of the prompt."""
+        """`index` is the index among the n completions of the prompt."""
         self._tokenizer = running.tokenizer
         self._request = running.requests[index]
         self._wants_logprobs = body.logprobs is not None
@@ -114,7 +114,7 @@ class _Text:
         self._track = LogprobTrack(self._tokenizer, len(self._echoed))
 
     def next(self, chunk: Chunk) -> tuple[str, dict[str, Any] | None]:
-        """Return the text and log-probabilities of a chunk; before the first chunk comes the prompt."""
+        """Return the text and log-probabilities of a chunk. The first chunk includes the echoed prompt."""
         placed: list[PlacedLogprob] = []
         text = chunk.text
         if self._echoes:
@@ -123,7 +123,7 @@ class _Text:
             if self._wants_logprobs:
                 placed += self._place_prompt()
         placed += self._track.push(chunk.text, chunk.logprobs)
-        # Clients that score with echo and max_tokens=1 expect one answer token, even if it is the end token.
+        # Clients that score with echo and max_tokens=1 expect one generated token, even the end token.
         if self._is_echo and chunk.finish_reason is not None and not isinstance(self._request.stop_reason, str):
             placed += self._track.rest()
         if self._has_stop and chunk.finish_reason == "stop" and isinstance(self._request.stop_reason, str):
@@ -133,27 +133,27 @@ class _Text:
         return text, completion_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def ids_of(self, chunk: Chunk, *, is_first: bool) -> dict[str, Any]:
-        """Return the ids of a chunk as fields of a choice, if they were asked for; the first has the prompt's."""
+        """Return the token ids of a chunk as fields of a choice, if requested; the first has the prompt's."""
         if not self._has_ids:
             return {}
         ids = {"token_ids": [one.token for one in chunk.logprobs]}
         return ids | {"prompt_token_ids": list(self._request.given)} if is_first else ids
 
     def of_prompt(self) -> dict[str, Any]:
-        """Return the log-probabilities of the prompt as a field of a choice, if requested."""
+        """Return the prompt's log-probabilities as a field of a choice, if requested."""
         if not self._is_scored:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._request.prompt_logprobs)}
 
     def _place_prompt(self) -> list[PlacedLogprob]:
         ids = self._request.prompt
-        # The tokenizer adds BOS to text that does not contain it.
+        # The tokenizer adds BOS unless the text contains it.
         is_added = isinstance(self._prompt, str) and self._tokenizer.add_bos and ids[:1] == (self._tokenizer.bos_id,)
         return place_prompt(self._tokenizer, ids, (None, *self._request.prompt_logprobs), skips_first=is_added)
 
 
 def _texts(body: CompletionBody, runnings: Sequence[RunningRequest]) -> list[_Text]:
-    """Return the n texts of each prompt, prompt by prompt."""
+    """Return the n completions of each prompt, prompt by prompt."""
     return [
         _Text(body, running, prompt, index)
         for running, prompt in zip(runnings, body.prompts, strict=True)
@@ -184,7 +184,7 @@ async def _frames(body: CompletionBody, runnings: Sequence[RunningRequest], enve
 async def _chunks(
     body: CompletionBody, runnings: Sequence[RunningRequest], envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
-    """Yield the chunks; chunks that differ only in their text, as most do, are bytes."""
+    """Yield the chunks; most differ only in their text and are yielded as bytes."""
     always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
     texts = _texts(body, runnings)
     begun: set[int] = set()
@@ -218,7 +218,7 @@ async def _chunks(
 
 
 async def _merged(runnings: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Chunk]]:
-    """Yield the chunks of all as they arrive; an exception of one ends all."""
+    """Yield the chunks of all requests as they arrive. An exception in one of them ends all."""
     if len(runnings) == 1:
         async for chunk in runnings[0]:
             yield 0, chunk

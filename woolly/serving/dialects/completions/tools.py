@@ -1,4 +1,4 @@
-"""Tools and tool_choice as OpenAI's clients send them."""
+"""Tools and tool_choice of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FunctionSpec(BaseModel):
 
 
 class ToolSpec(BaseModel):
-    """A tool; only functions are supported."""
+    """A tool of type function; other types are not supported."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,7 +45,7 @@ class FunctionName(BaseModel):
 
 
 class ToolName(BaseModel):
-    """A tool by its name."""
+    """A tool by name."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,7 +75,7 @@ class ChoiceSpec(BaseModel):
 
 
 def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | None, parallel: bool | None) -> ToolChoice:
-    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. ApiError if the fields contradict each other."""
     given = _tools(tools or ())
     names = {tool.name for tool in given}
     is_parallel = parallel is not False
@@ -85,7 +85,7 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
         if choice not in ("none", "auto", "required"):
             raise invalid_param("tool_choice", f"expected 'none', 'auto', 'required' or a tool, but got {choice!r}")
         if choice == "required" and not given:
-            raise invalid_param("tool_choice", "it is 'required', but there are no tools")
+            raise invalid_param("tool_choice", "'required' needs at least one tool")
         mode: Any = choice if given else "none"
         return ToolChoice(given, mode, None, is_parallel)
     if choice.type == "function" and choice.function is not None:
@@ -96,7 +96,7 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
             raise invalid_param("tool_choice", "only tools of type 'function' are supported")
         only = _known([tool.function.name for tool in allowed.tools if tool.function is not None], names)
         return ToolChoice(given, allowed.mode, only, is_parallel)
-    raise invalid_param("tool_choice", f"the type {choice.type[:40]!r} is not supported; 'function' with its name is")
+    raise invalid_param("tool_choice", f"unsupported type {choice.type[:40]!r}; use 'function' with a name")
 
 
 def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
@@ -104,19 +104,19 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
     for i, spec in enumerate(specs):
         where = f"tools.{i}"
         if spec.type != "function":
-            raise invalid_param(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
+            raise invalid_param(where, f"unsupported type {spec.type[:40]!r}; use 'function' with a function")
         if spec.function is None:
             raise invalid_param(where, "missing `function`; expected an object with a name")
         function = spec.function
         if not _NAME.fullmatch(function.name):
             raise invalid_param(
-                f"{where}.function.name", f"{function.name[:40]!r} is not a name; up to 128 letters, digits, _ . - are"
+                f"{where}.function.name", f"invalid name {function.name[:40]!r}; use up to 128 letters, digits, _ . -"
             )
         if any(tool.name == function.name for tool in tools):
-            raise invalid_param(f"{where}.function.name", f"there are two tools named {function.name!r}")
+            raise invalid_param(f"{where}.function.name", f"two tools are named {function.name!r}; use unique names")
         kind = (function.parameters or {}).get("type", "object")
         if kind != "object":
-            raise invalid_param(f"{where}.function.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+            raise invalid_param(f"{where}.function.parameters", f"expected type 'object', but got {str(kind)[:40]!r}")
         tools.append(Tool(function.name, function.description, function.parameters, bool(function.strict)))
     return tuple(tools)
 
@@ -124,7 +124,7 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
 def _known(wanted: Sequence[str], names: set[str]) -> frozenset[str]:
     for name in wanted:
         if name not in names:
-            raise invalid_param("tool_choice", f"it names {name[:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice", f"unknown tool {name[:80]!r}")
     if not wanted:
-        raise invalid_param("tool_choice", "it allows no tools; leave them out instead")
+        raise invalid_param("tool_choice", "the list of allowed tools is empty; use 'none' instead")
     return frozenset(wanted)
