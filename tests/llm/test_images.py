@@ -202,7 +202,9 @@ def test_completion_takes_images_at_its_markers(folder):
         assert one["tokens"] == ask(f"See {mark}?", [f"data:image/png;base64,{data[0]}"]).json()["tokens"]
         assert ask(f"{mark} and {mark}", data).json()["tokens_evaluated"] > one["tokens_evaluated"]
         refused = {
-            "it has 1 images and audio clips, but the text has 0 marks": ask("See", data[:1]),
+            "expected one marker <__media__> per image and audio clip, but got 0 markers for 1 items": ask(
+                "See", data[:1]
+            ),
             "prompt.multimodal_data.0": ask(f"See {mark}", ["malformed"]),
             "expected a list of images and audio clips in base64": ask(f"See {mark}", "AAAA"),
         }

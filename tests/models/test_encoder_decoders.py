@@ -114,7 +114,7 @@ def test_replies_report_the_given_prompt(path, tmp_path):
         chat = client.post("/v1/chat/completions", json=body | {"messages": messages, "prompt": None}).json()
         assert len(set(chat["prompt_token_ids"])) > 3
         refused = client.post("/slots/0?action=save", json={"filename": "a"})
-        assert refused.status_code == 400 and "an encoder read the last request of slot 0" in refused.text
+        assert refused.status_code == 400 and "the last request of slot 0 used an encoder" in refused.text
 
 
 def test_estimate_ignores_a_gpu_the_model_cannot_use(path, monkeypatch):

@@ -38,7 +38,7 @@ def test_responses_input_image():
     content = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": URL}]
     image = ImageInput(url=URL, where="input.0.content.1.image_url")
     assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(image))
-    with pytest.raises(ApiError, match=r"input\.0\.content\.0\.image_url: it is missing"):
+    with pytest.raises(ApiError, match=r"input\.0\.content\.0\.image_url: missing"):
         read_items([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}])
     with pytest.raises(ApiError, match="an image belongs into a message of the user"):
         read_items([{"role": "system", "content": [{"type": "input_image", "image_url": URL}]}])

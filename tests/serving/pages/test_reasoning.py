@@ -55,7 +55,7 @@ def test_reasoning_ends_when_the_reader_asks(thinker):
                 break
     assert set(thoughts) == {"x"} and set(texts) == {"x"}
     gone = end(thinker, id="chatcmpl-none")
-    assert gone.status_code == 404 and "no answer under way" in gone.json()["error"]["message"]
+    assert gone.status_code == 404 and "no running answer" in gone.json()["error"]["message"]
     assert end(thinker, id="a", action="stop").status_code == 400
 
 

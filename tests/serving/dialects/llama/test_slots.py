@@ -53,7 +53,7 @@ def test_slot_with_an_adapter_is_erased_and_an_empty_slot_says_so(app_with, tiny
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/slots/0?action=save", {"filename": "../x"}, "not a plain file name"),
+        ("/slots/0?action=save", {"filename": "../x"}, "invalid file name"),
         ("/slots/0?action=save", {}, "filename"),
         ("/slots/0?action=restore", {"filename": "missing.bin"}, "cannot be read"),
         ("/slots/0?action=restore", {"filename": "wrong.bin"}, "not a slot file"),
@@ -107,7 +107,7 @@ def test_slot_files_of_an_owner_are_limited(tmp_path, monkeypatch):
     info = SimpleNamespace(architecture="llama", parameters=1, size_bytes=1)
     for name in ("a", "b", "c"):
         write_slot(tmp_path / name, info, "me", [1])
-    with pytest.raises(ApiError, match="3 slot files are here, and a client may have 3") as refused:
+    with pytest.raises(ApiError, match="the limit of 3 slot files is reached") as refused:
         write_slot(tmp_path / "d", info, "me", [1])
     assert refused.value.status == 413 and not (tmp_path / "d").exists() and len(list(tmp_path.iterdir())) == 3
     write_slot(tmp_path / "c", info, "me", [2])  # a name that is there

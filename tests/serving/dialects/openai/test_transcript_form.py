@@ -67,7 +67,7 @@ def test_instruction_names_the_language_and_ends_with_the_prompt():
             {"language": "de. Answer in verse"},
             "language: expected a code such as 'de', or the name of a language, but got 'de.",
         ),
-        ({"file": ""}, "file: it is empty"),
+        ({"file": ""}, "file: empty"),
     ],
 )
 def test_unsupported_fields_are_rejected_by_name(fields, says):

@@ -72,7 +72,7 @@ def test_too_long_conversation_loses_its_oldest_turns_before_compaction(client):
     long = [{"role": role, "content": "wool " * 30} for _ in range(10) for role in ("user", "assistant")]
     reply = client.post("/v1/responses/compact", json={**BODY, "input": [*long, TALK[-1]]})
     assert reply.status_code == 200, reply.text
-    assert "the note is of all but" in reply.headers["x-woolly-ignored"]
+    assert "the summary omits the" in reply.headers["x-woolly-ignored"]
     alone = client.post("/v1/responses/compact", json={**BODY, "input": "wool " * 900})
     assert alone.status_code == 400 and alone.json()["error"]["code"] == "context_length_exceeded"
 
@@ -80,12 +80,16 @@ def test_too_long_conversation_loses_its_oldest_turns_before_compaction(client):
 @pytest.mark.parametrize(
     ("path", "fields", "says"),
     [
-        ("/v1/responses/compact", {"stream": True}, "stream: a compaction cannot have it"),
-        ("/v1/responses/compact", {"conversation": "conv_1"}, "conversation: a compaction cannot have it"),
-        ("/v1/responses", {"input": [*TALK, TRIGGER], "background": True}, "background: a compaction cannot have it"),
+        ("/v1/responses/compact", {"stream": True}, "stream: not supported by compaction"),
+        ("/v1/responses/compact", {"conversation": "conv_1"}, "conversation: not supported by compaction"),
+        ("/v1/responses", {"input": [*TALK, TRIGGER], "background": True}, "background: not supported by compaction"),
         ("/v1/responses", {"input": [TRIGGER, *TALK]}, "input.0: a compaction_trigger must be the last item"),
         ("/v1/responses", {"input": [TRIGGER]}, "input: empty"),
-        ("/v1/responses", {"input": [{"type": "compaction", "encrypted_content": "gAAAAB"}]}, "another server wrote"),
+        (
+            "/v1/responses",
+            {"input": [{"type": "compaction", "encrypted_content": "gAAAAB"}]},
+            "created by another server",
+        ),
     ],
 )
 def test_unsupported_compaction_fields_are_rejected_by_name(client, path, fields, says):

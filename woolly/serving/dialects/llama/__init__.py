@@ -1,4 +1,4 @@
-"""llama-server's own routes, with the fields that it documents."""
+"""llama-server's native API."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ __all__ = ["DIALECT", "Llama"]
 
 
 class Llama(ChatDialect):
-    """llama-server's API; every path that no other dialect claims has its errors."""
+    """llama-server's API. Also formats the errors of paths that belong to no other dialect."""
 
     name = "llama-server"
     prefix = ""
@@ -52,7 +52,7 @@ class Llama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return OpenAI's error object, as llama-server does; a prompt that is too long has a separate type."""
+        """Return OpenAI's error object; a prompt that is too long has llama-server's own type."""
         body = error_body(error)
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_prompt, n_ctx = error.exceeds

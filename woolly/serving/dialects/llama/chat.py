@@ -1,4 +1,4 @@
-"""POST /chat/completions, without /v1: llama-server's chat route, its token count and its control."""
+"""POST /chat/completions without /v1: llama-server's chat, token count and control routes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Control(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    id: str = Field(description="Of the reply, as each chunk of its stream has it.")
-    action: Literal["reasoning_end"] = Field("reasoning_end", description="End the thought that it is in.")
+    id: str = Field(description="Id of the reply, from its stream.")
+    action: Literal["reasoning_end"] = Field("reasoning_end", description="End the current reasoning.")
 
 
 @router.post("/chat/completions/control")
@@ -42,13 +42,13 @@ async def control(body: Control, request: Request) -> dict[str, Any]:
                 return {"id": body.id, "success": await running.end_reasoning()}
             except RequestError as error:
                 raise to_api_error(error, {}) from error
-    raise ApiError(404, "not_found", f"no answer under way has the id {body.id[:80]!r}", param="id")
+    raise ApiError(404, "not_found", f"no running answer has the id {body.id[:80]!r}", param="id")
 
 
 @router.post("/chat/completions/input_tokens")
 @router.post("/v1/chat/completions/input_tokens")
 async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
-    """Count the tokens of a rendered conversation; runs no model."""
+    """Count the tokens of a rendered chat without running the model."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     chat = body.to_chat(await generator.defaults_for(body.model))

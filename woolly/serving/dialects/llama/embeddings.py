@@ -29,31 +29,31 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_MAX_F16_LENGTH = 32760.0  # maximum absolute value with embd_normalize=0, as int16
+_MAX_F16_LENGTH = 32760.0  # maximum absolute value with embd_normalize=0, as for int16
 
 
 class EmbeddingBody(TextBody):
-    """A text or several, as `content` or `input`."""
+    """One or several texts, as `content` or `input`."""
 
     content: Input | None = None
-    input: Input | None = Field(None, description="As content; /embeddings then replies as OpenAI.")
+    input: Input | None = Field(None, description="Same as content; /embeddings then replies in OpenAI's format.")
     embd_normalize: int | None = Field(
         None,
-        description="-1: none, 0: by the largest number, 1: by the sum, 2 (default): by the length, p: by the p-norm.",
+        description="Norm: -1: none, 0: maximum absolute value, 1: taxicab, 2 (default): Euclidean, p: p-norm.",
     )
     encoding_format: str | None = None
     dimensions: int | None = None
 
 
 class LlamaEmbedding(BaseModel):
-    """Vector of one text in a list, or vectors of its tokens if the model's file names no pooling."""
+    """Embedding of a text, or of its tokens for models without pooling."""
 
     index: int
     embedding: list[list[float]]
 
 
 async def embedding(body: EmbeddingBody, request: Request) -> Response:
-    """Embed texts, in llama-server's format; or their tokens, if the model's file names no pooling."""
+    """Embed texts in llama-server's format, or their tokens for models without pooling."""
     given = body.content if body.content is not None else body.input
     if given is None:
         raise invalid_param("content", "expected a string or a list of strings")
@@ -66,12 +66,12 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
         if pooling is not None or llm.plan.pooling != "none":
             return llm.prepare_embedding(texts, dimensions=body.dimensions, pooling=pooling, truncate=body.cuts)
         if body.dimensions is not None:
-            raise invalid_param("dimensions", "token embeddings are not truncated; leave it out")
+            raise invalid_param("dimensions", "token embeddings are not truncated; remove it")
         return llm.prepare_token_embedding(texts, truncate=body.cuts)
 
     def finish(llm: LLM, job: PoolingJob) -> list[Any]:
         if pooling is None and llm.plan.pooling == "none":
-            return [rows.tolist() for rows in job.all_rows()]  # unchanged: llama-server does not normalize them
+            return [rows.tolist() for rows in job.all_rows()]  # llama-server does not normalize token embeddings
         rows = llm.embeddings(job, normalize=False, dimensions=body.dimensions)
         return [[row] for row in _rows(rows, kind=kind)]
 
@@ -82,7 +82,7 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
 async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response:
     """Embed texts: `content` returns llama-server's format, `input` OpenAI's.
 
-    OpenAI has no format for token embeddings.
+    Token embeddings are always in llama-server's format, because OpenAI has none.
     """
     if body.content is not None or body.input is None:
         return await embedding(body, request)

@@ -1,4 +1,4 @@
-"""POST /infill: the text between a prefix and a suffix, with the model's FIM tokens."""
+"""POST /infill: fill-in-the-middle between a prefix and a suffix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter()
 
 
 class Extra(BaseModel):
-    """Additional file as context."""
+    """Additional context file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -28,19 +28,19 @@ class Extra(BaseModel):
 
 
 class InfillBody(CompletionBody):
-    """The fields of /completion, and the text before and after."""
+    """Body of /completion with the text before and after."""
 
-    prompt: Any = Field(default="", description="Text that the answer begins with, behind the prefix and the suffix.")
+    prompt: Any = Field(default="", description="Beginning of the answer, after the prefix and suffix.")
     input_prefix: str
     input_suffix: str
-    input_extra: Items[Extra] = Field(default_factory=list, description="Further files, in front of all.")
+    input_extra: Items[Extra] = Field(default_factory=list, description="Additional context files.")
 
 
-@router.post("/infill", summary="Fill in what is missing in the middle, as llama-server does")
+@router.post("/infill", summary="Fill in the middle (llama-server)")
 async def infill(body: InfillBody, request: Request) -> Response:
-    """Fill in the middle; the reply is as in /completion. A model without FIM tokens is rejected."""
+    """Fill in the middle and reply as /completion does. Models without FIM tokens are rejected."""
     if not isinstance(body.prompt, str):
-        raise ApiError(400, "invalid_request", "prompt is not text", param="prompt")
+        raise ApiError(400, "invalid_request", "prompt must be a string", param="prompt")
     extra = [(one.filename, one.text) for one in body.input_extra]
     return await answer(
         body,

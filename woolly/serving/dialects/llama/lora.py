@@ -1,4 +1,4 @@
-"""GET and POST /lora-adapters: the adapters of --lora and --lora-scaled, and their scales."""
+"""GET and POST /lora-adapters: adapters of --lora and --lora-scaled with their scales."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def list_adapters(request: Request) -> list[dict[str, Any]]:
 
 @router.post("/lora-adapters")
 async def scale_adapters(scales: Items[dict[str, Any]], request: Request) -> dict[str, bool]:
-    """Set the default scales of adapters; an adapter that is not listed gets 0.
+    """Set the default scales of the adapters; unlisted adapters get 0.
 
-    It changes the answers of all clients, so it needs an admin key.
+    This changes the answers of all clients, so it needs an admin key.
     """
     check_admin(request)
     generator: Generator = request.app.state.generator

@@ -1,4 +1,4 @@
-"""llama-server's metrics, under its names, next to Woolly's at /metrics."""
+"""llama-server's metrics, added to the output of /metrics."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from woolly.serving.observability.metrics import Stats
 
 # Metric type and description by name.
 _HELP = {
-    "prompt_tokens_total": ("counter", "Tokens of prompts that were computed."),
-    "prompt_tokens_cached_total": ("counter", "Tokens of prompts that the cache held."),
+    "prompt_tokens_total": ("counter", "Computed prompt tokens."),
+    "prompt_tokens_cached_total": ("counter", "Cached prompt tokens."),
     "prompt_seconds_total": ("counter", "Seconds from arrival to the first token."),
-    "tokens_predicted_total": ("counter", "Tokens of answers."),
+    "tokens_predicted_total": ("counter", "Generated tokens."),
     "tokens_predicted_seconds_total": ("counter", "Seconds from the first token of an answer to its last."),
-    "n_decode_total": ("counter", "Steps of the engine that took part in answers."),
-    "n_tokens_max": ("counter", "Most tokens of one prompt and its answer."),
-    "spec_decode_num_draft_tokens_total": ("counter", "Tokens that were guessed ahead."),
-    "spec_decode_num_accepted_tokens_total": ("counter", "Guessed tokens that were right."),
-    "spec_decode_num_drafts_total": ("counter", "Answers for which tokens were guessed."),
-    "prompt_tokens_seconds": ("gauge", "Tokens of prompts per second since the last reading."),
-    "predicted_tokens_seconds": ("gauge", "Tokens of answers per second since the last reading."),
-    "requests_processing": ("gauge", "Answers that run."),
-    "requests_deferred": ("gauge", "Answers that wait."),
-    "n_busy_slots_per_decode": ("gauge", "Answers per step of the engine, on average."),
+    "n_decode_total": ("counter", "Engine steps."),
+    "n_tokens_max": ("counter", "Maximum tokens of a prompt and its answer."),
+    "spec_decode_num_draft_tokens_total": ("counter", "Draft tokens."),
+    "spec_decode_num_accepted_tokens_total": ("counter", "Accepted draft tokens."),
+    "spec_decode_num_drafts_total": ("counter", "Answers with draft tokens."),
+    "prompt_tokens_seconds": ("gauge", "Prompt tokens per second since the last scrape."),
+    "predicted_tokens_seconds": ("gauge", "Generated tokens per second since the last scrape."),
+    "requests_processing": ("gauge", "Running answers."),
+    "requests_deferred": ("gauge", "Waiting answers."),
+    "n_busy_slots_per_decode": ("gauge", "Average answers per engine step."),
 }
 
 
 def metrics_text(state: State) -> str:
-    """Return the metrics in Prometheus' text format; rates are since the last call."""
+    """Return the metrics in Prometheus' text format. Rates are since the last call."""
     stats: Stats = state.stats
     generator: Generator = state.generator
     work, recent = stats.work, stats.take_recent()

@@ -1,4 +1,4 @@
-"""GET /models, POST /models/load and /models/unload: llama-server's routes to list, load and unload models."""
+"""GET /models, POST /models/load and /models/unload of llama-server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelBody(BaseModel):
 
 @router.get("/models")
 async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> dict[str, Any]:
-    """List all models with their states. The folder is read each time, so `reload` has no effect."""
+    """List all models with their states. `reload` has no effect, because the folder is always read."""
     models: ModelManager = request.app.state.models
     infos = await models.list()
     claimed = [await llama_server_model(info, request.app.state.settings, models.ready(info.name)) for info in infos]
@@ -39,7 +39,7 @@ async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> d
 
 @router.post("/models/load")
 async def load_model(body: ModelBody, request: Request) -> dict[str, bool]:
-    """Loads a model; replies when it is ready."""
+    """Load a model, and reply when it is ready."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     await models.load(body.model)
@@ -48,7 +48,7 @@ async def load_model(body: ModelBody, request: Request) -> dict[str, bool]:
 
 @router.post("/models/unload")
 async def unload_model(body: ModelBody, request: Request) -> dict[str, bool]:
-    """Unloads a model; replies when its running requests have ended and its memory is free."""
+    """Unload a model, and reply when its requests have ended and its memory is free."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     await models.unload(body.model)
@@ -56,7 +56,7 @@ async def unload_model(body: ModelBody, request: Request) -> dict[str, bool]:
 
 
 def _model(info: ModelInfo) -> dict[str, Any]:
-    # A file of the hub is listed under llama-server's name, which is accepted everywhere.
+    # Files from the hub are listed with llama-server's name, which is accepted everywhere.
     shown = next((name for name in info.aliases if _HUB.fullmatch(name)), info.name)
     return {
         "id": info.name if info.given_names else shown,

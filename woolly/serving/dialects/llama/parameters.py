@@ -1,4 +1,4 @@
-"""The body of POST /completion and the settings that its reply echoes, under llama-server's names."""
+"""Body of POST /completion, and the settings that its reply echoes, with llama-server's names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from woolly.serving.dialects.llama.media_markers import MarkedPrompt, read_marke
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import ApiError
 
-# Text, ids, or both mixed; or an object with the text, as for multimodal prompts.
+# A string, token ids, a mix of both, or an object for multimodal prompts.
 Prompt = str | Items[int | str] | dict[str, Any]
 
 _RANDOM_SEED = 2**32 - 1
 
-# A list of prompts is one request each; the queue limit is checked per request, this limit before reading any.
+# Checked before any prompt is read; the queue limit is checked per request.
 _MAX_PROMPTS = 256
 
-# Each is sent as text, bytes and a number: the full vocabulary per token would be megabytes.
+# All tokens of the vocabulary for each generated token would be megabytes.
 _MAX_PROBS = 100
 
 
@@ -29,38 +29,38 @@ _MAX_ADAPTER_ID = 2**31 - 1
 
 
 class CompletionBody(Sampling):
-    """llama-server's fields of a completion. Unsupported fields are rejected unless their value has no effect.
+    """llama-server's completion fields. Unsupported fields are rejected unless their value has no effect.
 
-    `n_keep` without `context_shift` has no effect, because nothing is dropped then.
+    `n_keep` has no effect without `context_shift`.
     """
 
     prompt: Prompt | Items[Prompt | Items[int | str]] = Field(
-        description="Text, token ids, both mixed, or a list of such prompts."
+        description="A string, token ids, a mix of both, or a list of prompts."
     )
     model: str | None = None
-    n_predict: int | None = Field(None, description="Most tokens of the answer; -1: until it ends; 0: none.")
-    max_tokens: int | None = Field(None, description="The same as n_predict.")
+    n_predict: int | None = Field(None, description="Maximum tokens of the answer; -1: no limit; 0: none.")
+    max_tokens: int | None = Field(None, description="Same as n_predict.")
     n_cmpl: int | None = Field(None, ge=1, description="Answers to each prompt.")
     stream: bool = False
-    n_probs: int = Field(0, ge=0, le=_MAX_PROBS, description="Likeliest tokens to tell with each one that was chosen.")
+    n_probs: int = Field(0, ge=0, le=_MAX_PROBS, description="Number of top alternatives to return for each token.")
     return_tokens: bool = False
     timings_per_token: bool = False
     response_fields: Items[str] | None = Field(
         None, description="Fields of the reply to keep, such as timings/predicted_n."
     )
-    id_slot: int = Field(-1, ge=-1, description="The slot that remembers the request's tokens; -1: any.")
-    t_max_predict_ms: int | None = Field(None, description="Only 0: there is --request-timeout.")
-    n_indent: int | None = Field(None, description="Only 0.")
-    n_discard: int | None = Field(None, description="Only 0: a shift drops the older half.")
-    n_cache_reuse: int | None = Field(None, description="Only 0.")
-    return_progress: bool | None = Field(None, description="Chunks of a stream that tell how much is computed.")
-    backend_sampling: bool | None = Field(None, description="Without effect: tokens are chosen on the CPU.")
+    id_slot: int = Field(-1, ge=-1, description="Slot that records the request's tokens; -1: any.")
+    t_max_predict_ms: int | None = Field(None, description="Must be 0; use --request-timeout.")
+    n_indent: int | None = Field(None, description="Must be 0.")
+    n_discard: int | None = Field(None, description="Must be 0; a context shift drops the older half.")
+    n_cache_reuse: int | None = Field(None, description="Must be 0.")
+    return_progress: bool | None = Field(None, description="Send the prompt progress in a stream.")
+    backend_sampling: bool | None = Field(None, description="Accepted without effect.")
     lora: Items[dict[str, Any]] | None = Field(None, description="Scales of adapters: objects with id and scale.")
-    adaptive_target: float | None = Field(None, description="Only below 0, which is off.")
-    adaptive_decay: float | None = Field(None, description="Without effect while adaptive_target is off.")
+    adaptive_target: float | None = Field(None, description="Must be below 0 (off).")
+    adaptive_decay: float | None = Field(None, description="Accepted without effect.")
 
     def to_params(self, defaults: SamplingParams) -> SamplingParams:
-        """Return the engine's parameters. A limit of 0 is left to the caller: the engine's minimum is 1."""
+        """Return the engine's parameters. The caller must handle a limit of 0, because the engine's minimum is 1."""
         self.check_text()
         for name in ("t_max_predict_ms", "n_indent", "n_discard", "n_cache_reuse"):
             self._only(name, 0)
@@ -78,7 +78,7 @@ class CompletionBody(Sampling):
 
     @property
     def limit(self) -> int | None:
-        """Maximum tokens of the answer; None: the server's own limit."""
+        """Maximum tokens of the answer; None selects the server's limit."""
         for name in ("n_predict", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < -2:
@@ -99,7 +99,7 @@ class CompletionBody(Sampling):
         return None if limit is None or limit < 0 else limit
 
     def _adapters(self) -> dict[str | int, float] | None:
-        """Scales by adapter number, 0 for adapters that are not listed; None: the server's scales."""
+        """Scales by adapter id, 0 for unlisted adapters; None selects the server's scales."""
         return None if self.lora is None else adapter_scales(self.lora, "lora")
 
     def _only(self, name: str, nothing: Any) -> None:
@@ -108,21 +108,21 @@ class CompletionBody(Sampling):
             raise ApiError(
                 400,
                 "unsupported_parameter",
-                f"{name} is {value!r}, which is not supported; leave it out or send {nothing!r}",
+                f"{name} {value!r} is not supported; remove it or send {nothing!r}",
                 param=name,
             )
 
 
 def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | int, float]:
-    """Return the scales of adapters by id, from llama-server's objects with `id` and `scale`."""
+    """Return scales by adapter id, from llama-server's objects with `id` and `scale`."""
     scales: dict[str | int, float] = {}
     for one in objects:
-        # The range is checked before the id becomes a key: Python's hashes of large numbers collide.
+        # The range is checked first, because hashes of large numbers collide.
         if one.keys() - {"id", "scale"} or type(one.get("id")) is not int or not 0 <= one["id"] <= _MAX_ADAPTER_ID:
             raise ApiError(
                 400,
                 "invalid_request",
-                f"{param} has {one!r}; expected objects with an id of 0 to {_MAX_ADAPTER_ID} and a scale",
+                f"{param} has {one!r}; expected objects with an id from 0 to {_MAX_ADAPTER_ID} and a scale",
                 param=param,
             )
         scales[one["id"]] = one.get("scale", 0.0)
@@ -130,7 +130,7 @@ def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | 
 
 
 def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
-    """Return the prompts, and True if they came as a list, which the reply is then too."""
+    """Return the prompts, and True if they are a list, which then also applies to the reply."""
     prompt = body.prompt
     if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
         return [_one(prompt)], False
@@ -141,7 +141,7 @@ def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | Marke
         raise ApiError(
             400,
             "invalid_request",
-            f"{len(prompt)} prompts were sent; at most {_MAX_PROMPTS} are allowed",
+            f"expected at most {_MAX_PROMPTS} prompts, but got {len(prompt)}",
             param="prompt",
         )
     return [_one(part) for part in prompt], True
@@ -155,20 +155,20 @@ def _one(prompt: Any) -> str | list[int | str] | MarkedPrompt:
             raise ApiError(
                 400,
                 "invalid_request",
-                "a prompt that is an object has a text prompt_string, multimodal_data, and nothing else",
+                "expected an object with the string prompt_string and optionally multimodal_data",
                 param="prompt",
             )
         data = prompt.get("multimodal_data")
         return text if data is None or data == [] else read_marked(text, data)
     if isinstance(prompt, bool) or not isinstance(prompt, (str, list)):
-        raise ApiError(400, "invalid_request", "a prompt is a text or a list of token ids and texts", param="prompt")
+        raise ApiError(400, "invalid_request", "expected a string, or a list of token ids and strings", param="prompt")
     if not prompt:
-        raise ApiError(400, "invalid_request", "the prompt is empty; at least one token is needed", param="prompt")
+        raise ApiError(400, "invalid_request", "the prompt is empty; send at least one token", param="prompt")
     return prompt
 
 
 def generation_settings(params: SamplingParams, *, limit: int | None, **given: Any) -> dict[str, Any]:
-    """The parameters as they took effect, under llama-server's names; `given` are parameters outside the engine."""
+    """Return the effective parameters with llama-server's names; `given` has parameters outside of the engine."""
     n_predict = -1 if limit is None else limit
     rows = [row for row in options_of(SamplingParams).values() if row.group and row.kind in (int, float, bool)]
     return {

@@ -1,4 +1,4 @@
-"""POST /predict: several requests in the envelope of Google's Vertex AI, as in llama-server."""
+"""POST /predict: several requests in the format of Google's Vertex AI, as in llama-server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 _FORMAT = "@requestFormat"
-_MAX_REQUESTS = 64  # requests of one envelope
+_MAX_REQUESTS = 64  # maximum number of requests
 
 
 class Predictions(BaseModel):
-    """The envelope: one body of /chat/completions each, with its format next to the fields."""
+    """Several bodies of /chat/completions, each with its format."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,7 +32,7 @@ class Predictions(BaseModel):
 
 @router.post("/predict")
 async def predict(body: Predictions, request: Request) -> dict[str, Any]:
-    """Answer every request of the envelope; `parameters` are shared fields."""
+    """Answer all requests; `parameters` are fields shared by them."""
     if not 1 <= len(body.instances) <= _MAX_REQUESTS:
         raise invalid_param("instances", f"expected 1 to {_MAX_REQUESTS} requests, but got {len(body.instances)}")
     bodies = [_read(i, {**(body.parameters or {}), **one}) for i, one in enumerate(body.instances)]
@@ -46,7 +46,7 @@ def _read(index: int, fields: dict[str, Any]) -> ChatBody:
     if kind != "chatCompletions":
         raise invalid_param(f"{where}.{_FORMAT}", f"expected 'chatCompletions', but got {str(kind)[:40]!r}")
     if fields.get("stream"):
-        raise invalid_param(f"{where}.stream", "an envelope is answered as a whole; leave it out")
+        raise invalid_param(f"{where}.stream", "/predict cannot be streamed; remove it")
     try:
         return ChatBody.model_validate(fields)
     except ValidationError as error:

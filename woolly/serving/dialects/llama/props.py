@@ -1,4 +1,4 @@
-"""GET and POST /props: settings of the server."""
+"""GET and POST /props: properties of the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter()
 
 @router.get("/props")
 async def props(request: Request, model: str | None = None) -> dict[str, Any]:
-    """The defaults of a request, the slots, and the model's chat template. Loads no model."""
+    """Return default settings, slots and chat template, without loading a model."""
     state = request.app.state
     models: ModelManager = state.models
     generator: Generator = state.generator
@@ -55,12 +55,12 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
                 {"has_next_token": True, "has_new_line": False, "n_remain": -1, "n_decoded": 0, "stopping_word": ""}
             ],
         },
-        # Woolly only: settings of the page, and whether it may send text while the user types.
+        # Woolly only: sampling options of the web page, and whether it may send text while the user types.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
         "read_ahead": reads_ahead(settings),
         "total_slots": n_slots,
         "model_alias": info.name,
-        "model_path": info.path.name,  # not the folder, which is private
+        "model_path": info.path.name,  # without the folder, which is private
         "chat_template": vocabulary.template,
         "chat_template_caps": vocabulary.caps,
         "bos_token": vocabulary.bos or "",
@@ -76,7 +76,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
 
 @router.post("/props")
 async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool]:
-    """Accept properties to change (llama-server has none); needs --props."""
+    """Accept property changes without effect, as llama-server does; needs --props."""
     settings: Settings = request.app.state.settings
     if not settings.props:
         raise feature_disabled("POST /props", "--props")

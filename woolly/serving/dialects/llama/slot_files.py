@@ -1,7 +1,7 @@
-"""Slot files: tokens of a slot, with their model and client.
+"""Slot files: the tokens of a slot, with their model and client.
 
-K and V are not stored: they follow from the tokens, bit for bit, and a restore computes them again. A file is a few
-bytes per token, and no file can put wrong numbers into the cache.
+The KV cache is not stored: a restore recomputes it from the tokens, bit for bit. A file has a few bytes per token, and
+no file can put wrong values into the cache.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.store.safe_files import atomic_write, open_regular_file, read_regular_file
 
 _MAGIC = b"WOOLSLOT"
-_HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
+_HEAD = struct.Struct("<8sI16sII")  # magic, version, owner digest, length of the model fingerprint, tokens
 _VERSION = 2
 _MAX_BYTES = 256 << 20
-_MAX_FILES = 256  # of one owner
-_REPLACING = threading.Lock()  # between opening a file and its end
-_ASIDE = ".slot."  # prefix of files that are being written
+_MAX_FILES = 256  # per owner
+_REPLACING = threading.Lock()  # held between opening and closing a file
+_ASIDE = ".slot."  # prefix of temporary files
 _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 
 
 def slot_path(folder: Path, name: str) -> Path:
-    """Return the path of a slot file. ApiError 400 for a name outside the folder."""
+    """Return the path of a slot file. ApiError 400 for a name outside of the folder."""
     if not _NAME.fullmatch(name) or name.strip(". ") == "":
-        raise invalid_param("filename", f"{name[:80]!r} is not a plain file name")
+        raise invalid_param("filename", f"invalid file name {name[:80]!r}; use a name without a path")
     return folder / name
 
 
 def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -> int:
-    """Writes the file and returns its size; a reader never sees a partial file.
+    """Write a slot file atomically and return its size.
 
-    It replaces only a slot file of the same owner, else ApiError 400. ApiError 413 if the owner has too many.
+    Raises ApiError 400 if the name is used by another file or owner, and ApiError 413 if the owner has too many files.
     """
     mark = _mark(info)
     head = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), len(mark), len(tokens))
@@ -55,18 +55,18 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
             else:
                 _check_number(path.parent, owner)
     except OSError as error:
-        raise ApiError(507, "storage_full", f"{path.name} could not be written: {error.strerror}") from None
+        raise ApiError(507, "storage_full", f"cannot write {path.name}: {error.strerror}") from None
     return len(data)
 
 
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
-    """Return the tokens and the size of the file. ApiError 400 unless it is a slot file of this model and client."""
+    """Return the tokens and the size of a file. ApiError 400 unless it is a slot file of this model and client."""
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
         raise invalid_param("filename", f"{path.name} is not a slot file of Woolly") from None
     except OSError as error:
-        raise invalid_param("filename", f"{path.name} cannot be read: {error.strerror}") from None
+        raise invalid_param("filename", f"cannot read {path.name}: {error.strerror}") from None
     _check_owner(path, data[: _HEAD.size], owner)
     *_, n_mark, n_tokens = _HEAD.unpack_from(data)
     end = _HEAD.size + n_mark
@@ -77,12 +77,12 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
     tokens = array("i")
     tokens.frombytes(data[end:])
     if any(not 0 <= token < n_vocab for token in tokens):
-        raise invalid_param("filename", f"{path.name} holds tokens that the model does not have")
+        raise invalid_param("filename", f"{path.name} has tokens that are not in the model's vocabulary")
     return tokens.tolist(), len(data)
 
 
 def _read_head(path: Path) -> bytes:
-    """Return the first bytes of a regular file; b"" for a pipe or device, which might never end."""
+    """Return the first bytes of a regular file, or b"" for a pipe or device, which could block."""
     try:
         with open_regular_file(path) as file:
             return file.read(_HEAD.size)
@@ -91,19 +91,19 @@ def _read_head(path: Path) -> bytes:
 
 
 def _check_number(folder: Path, owner: str) -> None:
-    """ApiError 413 if an owner has reached the maximum number of slot files."""
+    """Raise ApiError 413 if the owner has reached the maximum number of slot files."""
     own, n_files = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), 0, 0)[:-8], 0
     for path in folder.iterdir():
         if not path.name.startswith(_ASIDE):
             with contextlib.suppress(OSError):
                 n_files += _read_head(path).startswith(own)
     if n_files >= _MAX_FILES:
-        message = f"{n_files} slot files are here, and a client may have {_MAX_FILES}; save to a name that is there"
+        message = f"the limit of {_MAX_FILES} slot files is reached; overwrite an existing file"
         raise ApiError(413, "too_many_slot_files", message)
 
 
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
-    """ApiError 400 unless the first bytes belong to a slot file of this owner."""
+    """Raise ApiError 400 unless the header belongs to a slot file of this owner."""
     if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
         raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
     if _HEAD.unpack(head)[2] != _digest(owner):
@@ -116,5 +116,5 @@ def _digest(owner: str) -> bytes:
 
 
 def _mark(info: ModelInfo) -> bytes:
-    """Return a fingerprint of the model: files with equal fingerprints tokenize alike."""
+    """Return a fingerprint of the model. Models with equal fingerprints have the same tokenizer."""
     return f"{info.architecture} {info.parameters} {info.size_bytes}".encode()

@@ -1,4 +1,4 @@
-"""GET and POST /slots: running requests, and the cached tokens of slots."""
+"""GET and POST /slots: running requests, and the recorded tokens of slots."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ router = APIRouter()
 
 @router.get("/slots")
 async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -> list[dict[str, Any]]:
-    """One entry for each request that can run at once; a slot remembers the tokens of its last request.
+    """Return one entry per slot. A slot records the tokens of its last request.
 
-    If keys are set, a client sees the parameters of its own requests only: stop texts and grammars are private.
+    If keys are set, clients see the parameters of their own requests only, because stop strings and grammars are
+    private.
     """
     settings: Settings = request.app.state.settings
     models: ModelManager = request.app.state.models
@@ -42,7 +43,7 @@ async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -
     info = await models.get(None)
     owner = owner_of(request)
     requests = [(one, running.owner == owner) for running in generator.running for one in running.requests]
-    # A waiting request has no place in the batch yet.
+    # Waiting requests are not in the batch yet.
     running = [pair for pair in requests if pair[0].finish_reason is None and pair[0].pages][: len(generator.slots)]
     if fail_on_no_slot and len(running) >= len(generator.slots):
         raise ApiError(503, "no_slot_available", "all slots are in use", retry_after=1.0)
@@ -56,7 +57,7 @@ async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -
 
 
 class SlotFile(BaseModel):
-    """The file of a slot, in the folder of --slot-save-path."""
+    """Name of a slot file in the folder of --slot-save-path."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -76,7 +77,7 @@ async def change_slot(id_slot: int, request: Request, action: str = "", body: Sl
     if settings.slot_save_path is None:
         raise feature_disabled("saving and restoring slots", "--slot-save-path")
     if given.filename is None:
-        raise invalid_param("filename", "it is missing")
+        raise invalid_param("filename", "missing; send the name of a slot file")
     path = slot_path(settings.slot_save_path, given.filename)
     return await (_save if action == "save" else _restore)(id_slot, request, given, path)
 
@@ -89,11 +90,11 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     contents = generator.slots.contents(id_slot, owner)
     if contents.has_source:
         raise invalid_param(
-            "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
+            "id_slot", f"the last request of slot {id_slot} used an encoder, which slot files do not support"
         )
     if contents.digests is not None:
         raise invalid_param(
-            "id_slot", f"the last request of slot {id_slot} had an image, which a file of tokens cannot hold"
+            "id_slot", f"the last request of slot {id_slot} had an image, which slot files do not support"
         )
     info = await models.get(contents.model or body.model)
     n_bytes = await asyncio.to_thread(write_slot, path, info, owner, contents.tokens)
@@ -107,11 +108,11 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
 
 
 async def _restore(id_slot: int, request: Request, body: SlotFile, path: Path) -> dict[str, Any]:
-    """Prefill the tokens without generating, so that they are in the cache."""
+    """Prefill the tokens into the cache without generating."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
-    generator.slots.contents(id_slot, owner)  # raises for a slot that does not exist
+    generator.slots.contents(id_slot, owner)  # raises for an unknown slot
     started = time.monotonic()
     salt = b""
     async with models.use(body.model) as slot:
@@ -136,7 +137,7 @@ async def _restore(id_slot: int, request: Request, body: SlotFile, path: Path) -
 
 
 async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, Any]:
-    """Removes the slot's tokens from the cache, unless a running request uses them, and reports how many it removed."""
+    """Remove the slot's tokens from the cache, unless a running request uses them, and return their number."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
@@ -149,7 +150,7 @@ async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, An
 
 
 def _forget(contents: SlotContents, engine: Engine) -> int:
-    """Return the number of tokens that left the cache; those after the last full page leave with all pages."""
+    """Return the number of tokens removed from the cache. The last partial page counts if all pages were removed."""
     n_pages = engine.forget(contents.tokens, contents.salt, contents.digests)
     return len(contents.tokens) if n_pages == len(contents.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
 

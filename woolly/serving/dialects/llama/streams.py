@@ -1,4 +1,4 @@
-"""GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that outlive their connection."""
+"""GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that survive a disconnect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter()
 
 
 class Conversations(BaseModel):
-    """The names of conversations."""
+    """Names of chats."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -27,19 +27,21 @@ class Conversations(BaseModel):
 
 @router.get("/v1/stream", response_class=Response)
 async def read_stream(request: Request, conv_id: str, start: int = Query(0, ge=0, alias="from")) -> Response:
-    """Read the stream of a conversation requested with X-Conversation-Id, from a byte offset until its end."""
+    """Read the stream of a chat requested with X-Conversation-Id, from a byte offset to its end."""
     streams: ResumableStreams = request.app.state.streams
     stream = streams.find(conv_id, owner_of(request))
     if start < stream.n_lost:
-        raise invalid_param("from", f"the first {stream.n_lost} bytes of the stream are kept no longer")
+        raise invalid_param("from", f"the first {stream.n_lost} bytes of the stream are no longer available")
     if start > stream.n_bytes:
-        raise invalid_param("from", f"it is {start}; the stream has {stream.n_bytes} bytes so far")
+        raise invalid_param(
+            "from", f"expected at most {stream.n_bytes}, the current length of the stream, but got {start}"
+        )
     return StreamingResponse(stream.read(start), media_type="text/event-stream")
 
 
 @router.delete("/v1/stream", status_code=204, response_class=Response)
 async def stop_stream(request: Request, conv_id: str) -> Response:
-    """Ends the stream of a conversation and forgets it; does nothing if there is none."""
+    """Cancel and remove the stream of a chat; does nothing if there is none."""
     streams: ResumableStreams = request.app.state.streams
     streams.drop(conv_id, owner_of(request))
     return Response(status_code=204)
@@ -47,7 +49,7 @@ async def stop_stream(request: Request, conv_id: str) -> Response:
 
 @router.post("/v1/streams/lookup")
 async def look_up(body: Conversations, request: Request) -> list[dict[str, Any]]:
-    """Return the conversations that have a kept stream."""
+    """Return the chats that have a resumable stream."""
     streams: ResumableStreams = request.app.state.streams
     return [
         {

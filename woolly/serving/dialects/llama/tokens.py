@@ -29,27 +29,27 @@ router = APIRouter()
 
 
 class Tokenize(BaseModel):
-    """A text, as llama-server (`content`) or vLLM (`prompt`, or `messages`) takes it."""
+    """Text to tokenize, in the format of llama-server (`content`) or vLLM (`prompt` or `messages`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     content: str | None = None
-    add_special: bool = Field(False, description="Add BOS and EOS as the model's file says.")
-    parse_special: bool = Field(True, description="Know control tokens that are written out.")
-    with_pieces: bool = Field(False, description="Tell the text of each token, or its bytes where they are no text.")
-    prompt: str | None = Field(None, description="The text, in vLLM's words.")
-    messages: Items[Message] | None = Field(None, description="A conversation, in vLLM's words.")
+    add_special: bool = Field(False, description="Add BOS and EOS as configured in the model file.")
+    parse_special: bool = Field(True, description="Parse control tokens in the text.")
+    with_pieces: bool = Field(False, description="Return each token's text, or its bytes if they are not valid UTF-8.")
+    prompt: str | None = Field(None, description="Text (vLLM).")
+    messages: Items[Message] | None = Field(None, description="Chat (vLLM).")
     tools: Items[ToolSpec] | None = None
     add_generation_prompt: bool = True
-    continue_final_message: bool = Field(False, description="The text ends within the last message.")
+    continue_final_message: bool = Field(False, description="Leave the last message open.")
     chat_template_kwargs: dict[str, Any] | None = None
-    add_special_tokens: bool = Field(True, description="As add_special, for vLLM's fields.")
-    return_token_strs: bool | None = Field(None, description="Tell the text of each token, for vLLM's fields.")
+    add_special_tokens: bool = Field(True, description="Same as add_special (vLLM).")
+    return_token_strs: bool | None = Field(None, description="Return each token's text (vLLM).")
     model: str | None = None
 
 
 class Detokenize(BaseModel):
-    """Token ids."""
+    """Token ids to convert to text."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,14 +58,14 @@ class Detokenize(BaseModel):
 
 
 class Template(ChatBody):
-    """The body of /chat/completions: a conversation, and other fields that a template may use."""
+    """Body of /chat/completions with additional fields for templates."""
 
     documents: Items[dict[str, Any]] | None = None
 
 
 @router.post("/tokenize")
 async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
-    """Text -> token ids. With `prompt` or `messages` the reply is vLLM's: count, max_model_len, tokens, token_strs."""
+    """Tokenize text. With `prompt` or `messages`, the reply has vLLM's format."""
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise invalid_param(given[1] if given else "content", "expected one of content, prompt and messages")
@@ -80,7 +80,9 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
             choice = read_choice(body.tools, None, None)
             begins = body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set
             if body.continue_final_message and begins:
-                raise invalid_param("continue_final_message", "it and add_generation_prompt are both true")
+                raise invalid_param(
+                    "continue_final_message", "cannot be combined with add_generation_prompt; set one of them"
+                )
             asked = ChatRequest(
                 read_messages(body.messages),
                 tools=choice,
@@ -97,7 +99,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
 
 @router.post("/detokenize")
 async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
-    """Token ids -> text, under llama-server's and vLLM's field names."""
+    """Convert token ids to text, with the field names of llama-server and vLLM."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     async with models.use(body.model) as slot, generator.texts:
@@ -107,7 +109,7 @@ async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
 
 @router.post("/apply-template")
 async def apply_template(body: Template, request: Request) -> dict[str, str]:
-    """Render a conversation with the model's chat template."""
+    """Render a chat with the model's chat template."""
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     is_open_end = body.add_generation_prompt is False and not body.continue_final_message
@@ -134,7 +136,10 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
 def _counted(
     llm: LLM, body: Tokenize, chat: ChatRequest | None, modalities: Modalities | None, check: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return vLLM's reply. Images count with their rows, as in a prompt; `check` rejects a text that is too long."""
+    """Return vLLM's reply.
+
+    Images count with their embeddings, as in a prompt; `check` rejects texts that are too long.
+    """
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:

@@ -1,4 +1,4 @@
-"""Routes of vLLM's server besides answers: version, load, tokenizer information, LoRA adapters."""
+"""Routes of vLLM's server: version, load, tokenizer information and LoRA adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 class LoadBody(BaseModel):
-    """An adapter to add, and the model that it is for; without a name, the default model."""
+    """An adapter to add, and its model; without a name, the default model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,24 +32,24 @@ class UnloadBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     lora_name: str
-    lora_int_id: int | None = None  # vLLM's adapter number, redundant with the name
+    lora_int_id: int | None = None  # vLLM's adapter id, redundant with the name
 
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """The version of Woolly."""
+    """Return the version of Woolly."""
     return {"version": __version__}
 
 
 @router.get("/load")
 async def load(request: Request) -> dict[str, int]:
-    """Return the number of running and waiting answers, in vLLM's form."""
+    """Return the number of running and waiting answers, in vLLM's format."""
     return {"server_load": request.app.state.generator.admission.n_open}
 
 
 @router.get("/tokenizer_info")
 async def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]:
-    """Special tokens and chat template, under the names of tokenizer_config.json."""
+    """Return special tokens and chat template, with the names of tokenizer_config.json."""
     state = request.app.state
     found = await read_vocabulary(await state.models.resolve(model), state.models, state.settings)
     return {
@@ -67,7 +67,7 @@ async def tokenizer_info(request: Request, model: str | None = None) -> dict[str
 
 @router.post("/v1/load_lora_adapter")
 async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
-    """Add a LoRA file of the models folder to a model; requests can then use its name."""
+    """Add a LoRA file of the models folder to a model; requests can then use its name as the model."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     model = await models.resolve(body.model)
@@ -77,7 +77,7 @@ async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
 
 @router.post("/v1/unload_lora_adapter")
 async def remove_adapter(body: UnloadBody, request: Request) -> dict[str, Any]:
-    """Removes an adapter that was added; running answers that use it are not affected."""
+    """Remove an added adapter; running answers that use it are not affected."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     return {"success": True, "model": await models.dynamic_adapters.remove(body.lora_name)}

@@ -20,9 +20,9 @@ from woolly.tokens import Tokenizer
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Special tokens by text, and the template."""
+    """Special tokens as text, and the chat template."""
 
-    model: str  # kind of tokenizer
+    model: str  # type of tokenizer
     n_tokens: int
     bos: str | None
     eos: str | None
@@ -31,13 +31,13 @@ class Vocabulary:
     adds_bos: bool
     adds_eos: bool
     template: str
-    caps: dict[str, bool]  # capabilities of the template, under llama-server's names
+    caps: dict[str, bool]  # capabilities of the template, with llama-server's names
 
 
 async def read_vocabulary(info: ModelInfo, models: ModelManager, settings: Settings) -> Vocabulary:
-    """Return the vocabulary of a model, loaded or read from its file. ApiError 422 for an invalid file."""
+    """Return the vocabulary of a loaded model or a model file. ApiError 422 for an invalid file."""
     slot = models.ready(info.name)
-    if slot is not None and slot.llm is not None:  # without `use`, which would keep an idle model loaded
+    if slot is not None and slot.llm is not None:  # not with `use`, which would keep an idle model loaded
         return await asyncio.to_thread(_vocabulary, slot.llm.tokenizer, slot.llm.template)
     try:
         return await asyncio.to_thread(partial(_of_file, info, settings.template_source))
@@ -92,7 +92,7 @@ def _caps(template: ChatTemplate) -> dict[str, bool]:
 
 
 def _shows_calls(template: ChatTemplate, n: int) -> bool:
-    """Return True if the template renders n calls of one answer."""
+    """Return True if the template renders n calls in one message."""
     calls = tuple(ToolCall(f"call{i:05}", f"probe_{i}", "{}") for i in range(n))
     talk = (Message("user", "."), Message("assistant", "", calls=calls))
     try:

@@ -1,4 +1,4 @@
-"""RESPONSES: /v1/responses and /v1/conversations, in the format of OpenAI's Responses API."""
+"""OpenAI's Responses API: /v1/responses and /v1/conversations."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ class Responses(ChatDialect):
         return body
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Return the error event of a stream that fails without a response."""
+        """Return the error event of a stream that fails before its response begins."""
         told = self.error(error)["error"]
         return named_sse_event(
             {"type": "error", **{name: told[name] for name in ("code", "message", "param")}, "sequence_number": 0}

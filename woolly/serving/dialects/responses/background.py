@@ -1,4 +1,4 @@
-"""Responses in the background: they run without a client, and their events can be replayed."""
+"""Background responses, which run without a client and whose events can be replayed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ async def answer_later(
     asked_for: str | None,
     during: ExitStack,
 ) -> Response:
-    """Start a response that runs without its client, and return it as queued, or its stream.
+    """Start a background response, and return it with status queued, or its stream.
 
-    `model` answers, `asked_for` is the name that the body has. The contexts in `during` are left when the response has
-    ended. ApiError 429 or 503 immediately if there is no room.
+    `model` is the resolved model and `asked_for` the name in the body. The contexts in `during` are closed when the
+    response ends. Raises ApiError 429 or 503 immediately if there is no capacity.
     """
     generator: Generator = request.app.state.generator
     streams: ResumableStreams = request.app.state.streams
     store, owner = form.store, form.owner
     queued = {**begun(form, model), "status": "queued"}
-    end = {**queued, "status": "cancelled"}  # unless the answer says how it ended
+    end = {**queued, "status": "cancelled"}  # replaced when the answer ends
     admitted = during.enter_context(generator.admit(chat.params.n))
 
     def settle() -> None:
@@ -65,18 +65,19 @@ async def answer_later(
 async def stream_again(request: Request, id: str, starting_after: int | None) -> Response:
     """Return the events of a background response after an event number, until it ends.
 
-    ApiError 400 if they are not kept, as for other responses.
+    Raises ApiError 400 if the events are not stored, as for other responses.
     """
     streams: ResumableStreams = request.app.state.streams
     kept = streams.get(id, owner_of(request))
     if kept is None:
         raise invalid_param(
-            "stream", "the events of this response are not kept: only those with background are, for a while"
+            "stream",
+            "the events of this response are not stored; only background responses can be replayed, for a limited time",
         )
     await kept.opened()
     start = 0 if starting_after is None else kept.frame_end(starting_after)
     if start < kept.n_lost:
         raise invalid_param(
-            "starting_after", "the events behind it are kept no longer; fetch the response without stream"
+            "starting_after", "the following events are no longer stored; fetch the response without stream"
         )
     return EventStreamResponse(kept.read(start), AsyncExitStack(), dialect_of(request).media_type)

@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's Responses API: every field is supported, ignored without harm, or rejected by name."""
+"""Request bodies of OpenAI's Responses API. Each field is supported, ignored or rejected."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-_HARMLESS = "Accepted; nothing depends on it."
+_HARMLESS = "Accepted without effect."
 _MAX_TOP = 20  # alternatives per token, OpenAI's limit
 _LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 
 
 class ResponseReasoning(BaseModel):
-    """Reasoning effort, and how reasoning is shown: in full, whichever summary is requested."""
+    """Reasoning effort and summary options. Reasoning is always returned in full."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,16 +34,16 @@ class ResponseReasoning(BaseModel):
 
 
 class ResponseText(BaseModel):
-    """The form of an answer."""
+    """Format of an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
-    format: dict[str, Any] | None = Field(None, description="text, json_object, or json_schema with its schema.")
+    format: dict[str, Any] | None = Field(None, description="text, json_object, or json_schema with a schema.")
     verbosity: str | None = None
 
 
 class ConversationChoice(BaseModel):
-    """A conversation by its id."""
+    """Conversation by id."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,38 +51,40 @@ class ConversationChoice(BaseModel):
 
 
 class ResponseBody(Sampling):
-    """The body of /v1/responses."""
+    """Body of /v1/responses."""
 
-    model: str | None = Field(None, description="Name of a model; any name, if one model is served.")
-    input: str | Items[dict[str, Any]] | None = Field(None, description="A text of the user, or items.")
-    instructions: str | None = Field(None, description="The system prompt.")
+    model: str | None = Field(None, description="Model name; any name if only one model is served.")
+    input: str | Items[dict[str, Any]] | None = Field(None, description="User message, or items.")
+    instructions: str | None = Field(None, description="System prompt.")
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ResponseReasoning | None = None
     text: ResponseText | None = None
-    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
-    max_output_tokens: int | None = Field(None, description="Most tokens of the answer, thoughts included.")
+    tell_schema: bool | None = Field(None, description="Also add the schema to the system message.")
+    max_output_tokens: int | None = Field(None, description="Maximum tokens of the answer, including reasoning.")
     top_logprobs: int | None = None
     include: Items[str] | None = None
     stream: bool | None = None
-    store: bool | None = Field(None, description="Whether the response can be continued and fetched; true without it.")
-    previous_response_id: str | None = Field(None, description="A stored response that this one continues.")
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Switches of the model's chat template.")
+    store: bool | None = Field(
+        None, description="Store the response, so that it can be fetched and continued; default true."
+    )
+    previous_response_id: str | None = Field(None, description="Stored response to continue.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the model's chat template.")
 
-    metadata: dict[str, Any] | None = Field(None, description="Given back with the response.")
-    truncation: Literal["auto", "disabled"] | None = Field(None, description="Accepted; no item is dropped.")
+    metadata: dict[str, Any] | None = Field(None, description="Returned with the response.")
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="Accepted; items are never dropped.")
     stream_options: dict[str, Any] | None = Field(None, description=_HARMLESS)
     user: str | None = Field(None, description=_HARMLESS)
     safety_identifier: str | None = Field(None, description=_HARMLESS)
     service_tier: str | None = Field(None, description=_HARMLESS)
-    prompt_cache_key: str | None = Field(None, description="Accepted; prefixes are found without it.")
+    prompt_cache_key: str | None = Field(None, description="Accepted; prefixes are cached without it.")
     prompt_cache_retention: str | None = Field(None, description=_HARMLESS)
     prompt_cache_options: dict[str, Any] | None = Field(None, description=_HARMLESS)
     client_metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
     access_programs: dict[str, Any] | None = Field(None, description=_HARMLESS)
-    background: bool | None = Field(None, description="Answers while nobody waits; GET /v1/responses/{id} polls.")
-    conversation: str | ConversationChoice | None = Field(None, description="A conversation that is continued.")
+    background: bool | None = Field(None, description="Answer in the background; poll with GET /v1/responses/{id}.")
+    conversation: str | ConversationChoice | None = Field(None, description="Conversation to continue.")
     prompt: Any = None
     moderation: Any = None
     context_management: Any = None
@@ -90,14 +92,14 @@ class ResponseBody(Sampling):
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The input as items."""
+        """Input as a list of items."""
         if isinstance(self.input, str):
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
         return self.input or []
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation that the response continues."""
+        """Id of the conversation to continue."""
         chosen = self.conversation
         return chosen.id if isinstance(chosen, ConversationChoice) else chosen
 
@@ -109,7 +111,7 @@ class ResponseBody(Sampling):
 
     @property
     def has_sealed(self) -> bool:
-        """True if encrypted reasoning is requested, for clients that send it back."""
+        """True if encrypted reasoning is requested."""
         return _SEALED in (self.include or ())
 
     @property
@@ -118,16 +120,14 @@ class ResponseBody(Sampling):
         return _LOGPROBS in (self.include or ()) or self.top_logprobs is not None
 
     def check(self) -> None:
-        """Raise ApiError for unsupported values, by field name; note fields without effect."""
+        """Raise ApiError for unsupported values, and record ignored fields."""
         if self.background and self.store is False:
-            raise invalid_param("background", "a response that nobody waits for must be stored; leave store out")
+            raise invalid_param("background", "a background response must be stored; remove store")
         if self.conversation is not None and self.previous_response_id is not None:
-            raise invalid_param(
-                "conversation", "it holds what came before; leave previous_response_id out, or use it alone"
-            )
+            raise invalid_param("conversation", "cannot be combined with previous_response_id; send one of them")
         for name in ("prompt", "moderation", "context_management", "max_tool_calls"):
             if getattr(self, name) is not None:
-                raise invalid_param(name, "it is not supported; leave it out")
+                raise invalid_param(name, "not supported; remove it")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP:
             raise invalid_param("top_logprobs", f"expected 0 to {_MAX_TOP}, but got {self.top_logprobs}")
         if self.max_output_tokens is not None and self.max_output_tokens < 1 and self.max_output_tokens != -1:
@@ -143,7 +143,7 @@ class ResponseBody(Sampling):
         return read_tools(self.tools or ())
 
     def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: RequestTools) -> ChatRequest:
-        """Return the neutral request about these items."""
+        """Return the neutral request for these items."""
         self.check()
         talk = read_items(items)
         if self.instructions:

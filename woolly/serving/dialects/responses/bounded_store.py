@@ -1,4 +1,4 @@
-"""BoundedStore: an LRU cache shared by several owners, with fair eviction."""
+"""LRU cache shared by several owners, with fair eviction."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class _Entry(Generic[T]):
 
 
 class BoundedStore(Generic[T]):
-    """LRU cache by id, bounded in entries and bytes. Usage by the event loop thread only.
+    """LRU cache by id, limited in entries and bytes. Use it only on the event loop thread.
 
-    At a bound, the owner with the most entries (or bytes) loses its least recently used value, so that no owner can
-    evict values of an owner with fewer.
+    At a limit, the owner with the most entries (or bytes) loses its least recently used value, so owners cannot evict
+    values of owners with fewer.
     """
 
     def __init__(self, most: int, max_bytes: int, on_forget: Callable[[str, T], None] = lambda *_: None) -> None:
-        """`on_forget(id, value)` is called after an eviction."""
+        """`on_forget(id, value)` is called after each eviction."""
         self._max_entries = most
         self._max_bytes = max_bytes
         self._on_forget = on_forget
         self._entries: dict[str, _Entry[T]] = {}
-        self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, least recently used first
-        self._sizes: Counter[str] = Counter()  # bytes of each owner
+        self._order: dict[str, OrderedDict[str, None]] = {}  # ids by owner, least recently used first
+        self._sizes: Counter[str] = Counter()  # bytes by owner
         self.n_bytes = 0
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class BoundedStore(Generic[T]):
         return id in self._entries
 
     def put(self, owner: str, id: str, value: T, n_bytes: int) -> bool:
-        """Store or replace the value of an id; False if it exceeds the byte limit of the store."""
+        """Store or replace a value. Returns False if it exceeds the byte limit of the store."""
         if id in self._entries:
             self._take_out(id)
         if n_bytes > self._max_bytes:
@@ -57,7 +57,7 @@ class BoundedStore(Generic[T]):
         return id in self._entries
 
     def get(self, owner: str, id: str) -> T | None:
-        """Return the value and mark it as used; None if the owner has no such id."""
+        """Return a value and mark it as used, or None if the owner has no such id."""
         entry = self._entries.get(id)
         if entry is None or entry.owner != owner:
             return None

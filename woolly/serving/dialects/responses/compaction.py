@@ -1,4 +1,4 @@
-"""Compaction: POST /v1/responses/compact, and the item `compaction_trigger` of clients such as Codex."""
+"""Compaction of chats: POST /v1/responses/compact, and the item `compaction_trigger` of clients such as Codex."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from woolly.serving.observability.logs import ignore
 Data = dict[str, Any]
 
 _TRIGGER = "compaction_trigger"
-_CHARACTERS = 4  # bytes per token, for text kept verbatim
-_KEPT = 8  # share of the context for verbatim questions
+_CHARACTERS = 4  # characters per token, for user messages kept verbatim
+_KEPT = 8  # 1/8 of the context for user messages kept verbatim
 
 
 def without_trigger(items: Sequence[Data]) -> tuple[list[Data], bool]:
-    """Return the items before the compaction trigger, and True if there is one. It must be the last item."""
+    """Return the items without the compaction trigger, and True if the last item is a trigger."""
     if not items or items[-1].get("type") != _TRIGGER:
         return list(items), False
     return list(items[:-1]), True
 
 
 async def noting(request: Request, chat: ChatRequest, model: str | None) -> tuple[ChatRequest, int]:
-    """Return the request for the note of a conversation, and the context of the model.
+    """Return the request that summarizes a chat, and the context size of the model.
 
-    The oldest turns are dropped if they leave no room for a note.
+    The oldest turns are dropped if they leave no space for a summary.
     """
     generator: Generator = request.app.state.generator
     async with request.app.state.models.use(model) as slot, generator.texts:
-        ctx = slot.model.ctx  # the context of a model before its load is an estimate
+        ctx = slot.model.ctx  # before loading, the context size is only an estimate
         room = max_summary_tokens(ctx)
         asked = compaction_request(chat, room)
         n_dropped = 0
@@ -55,7 +55,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
                 layout = await generator.format_chat(asked, slot, model)
             except RequestError as error:
                 raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
-            n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized
+            n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # a lower bound, which avoids tokenizing long files
             if n_tokens <= ctx:
                 n_tokens = await run_in_thread(slot.model.count_tokens, layout)
             left = without_oldest(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
@@ -64,14 +64,14 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
             n_dropped += len(asked.messages) - len(left)
             asked = replace(asked, messages=left)
     if n_dropped:
-        ignore(f"input (the note is of all but {n_dropped} old messages: they and the note do not fit the context)")
+        ignore(f"input (the summary omits the {n_dropped} oldest messages, which do not fit the context)")
     return asked, ctx
 
 
 async def compacted(
     request: Request, chat: ChatRequest, model: str | None, form: Any, items: Sequence[Data], ctx: int
 ) -> Data:
-    """Return the compacted conversation: its latest questions, and a note of the rest."""
+    """Return the compacted chat: the latest user messages and a summary of the rest."""
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit(1))
@@ -110,33 +110,33 @@ def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
 
 
 class NoteOutput(Output):
-    """Single item of a compaction, without reasoning and calls."""
+    """The only item of a compaction, without reasoning and calls."""
 
     def __init__(self, head: ReplyContext) -> None:
         super().__init__(head)
         self._note = ""
 
     def push(self, chunk: ChatChunk) -> list[Data]:
-        """Return the events of the item when the note has ended. ApiError if there is none."""
+        """Return the events of the item when the summary is complete. ApiError if it is empty."""
         for event in chunk.events:
             if isinstance(event, Text):
                 self._note += event.text
             elif isinstance(event, Finished):
-                self.end = replace(event, reason="stop")  # a truncated note is a note, too
+                self.end = replace(event, reason="stop")  # a truncated summary is still useful
                 return self._finish(self._note.strip())
         return []
 
     def close(self, status: str = "completed") -> list[Data]:
-        """Return nothing: no item is open."""
+        """Return nothing, because no item is open."""
         return []
 
     def _finish(self, note: str) -> list[Data]:
         if not note:
-            # Not a server error: clients would retry the same request after a 500.
+            # Clients would retry the same request after a 500.
             raise ApiError(
                 422,
                 "compaction_failed",
-                "the model wrote no note of the conversation, but thoughts or calls alone; ask again, with tool_choice"
+                "the model returned only reasoning or calls instead of a summary; retry with tool_choice"
                 " 'none' or a larger max_output_tokens",
             )
         item = {"id": f"cmp_{secrets.token_hex(12)}", "type": "compaction", "encrypted_content": encode_reasoning(note)}
@@ -146,4 +146,4 @@ class NoteOutput(Output):
 
 def reject_with_trigger(name: str) -> ApiError:
     """Return the error for a field that a compaction does not support."""
-    return invalid_param(name, "a compaction cannot have it; leave it out, and send the items themselves")
+    return invalid_param(name, "not supported by compaction; remove it, and send the items themselves")

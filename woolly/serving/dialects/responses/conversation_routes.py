@@ -1,4 +1,4 @@
-"""/v1/conversations: items stored by the server, continued by responses."""
+"""/v1/conversations: stored items that responses can continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MetadataBody(BaseModel):
 
 
 class ItemsBody(BaseModel):
-    """Items that are added to a conversation."""
+    """Items to add to a conversation."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,7 +45,7 @@ class ItemsBody(BaseModel):
 
 
 async def create(request: Request, body: ConversationBody | None = None) -> Data:
-    """Begins a conversation, with items or without."""
+    """Create a conversation, optionally with items."""
     body = body or ConversationBody()
     items = _new(request, body.items or [])
     return conversations_of(request).create(owner_of(request), items, body.metadata or {}).shown
@@ -57,12 +57,12 @@ async def get(id: str, request: Request) -> Data:
 
 
 async def update(id: str, body: MetadataBody, request: Request) -> Data:
-    """Replaces the metadata of a conversation."""
+    """Replace the metadata of a conversation."""
     return conversations_of(request).update(owner_of(request), id, body.metadata or {}).shown
 
 
 async def delete(id: str, request: Request) -> Data:
-    """Forgets a conversation and its items."""
+    """Delete a conversation and its items."""
     conversations_of(request).delete(owner_of(request), id)
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
@@ -74,13 +74,13 @@ async def list_items(
     limit: int = Query(20, ge=1, le=100),
     after: str | None = Query(None, max_length=200),
 ) -> Data:
-    """Return the items of a conversation, the newest first unless `order` is asc."""
+    """Return the items of a conversation, newest first unless `order` is asc."""
     items = list(conversations_of(request).get(owner_of(request), id).items.values())
     return page_of(items if order == "asc" else items[::-1], limit, after)
 
 
 async def add_items(id: str, body: ItemsBody, request: Request) -> Data:
-    """Adds items to the end of a conversation, and returns them."""
+    """Add items to the end of a conversation, and return them."""
     items = _new(request, body.items)
     conversations_of(request).add(owner_of(request), id, items)
     return page_of(items, len(items), None)
@@ -92,12 +92,12 @@ async def get_item(id: str, item_id: str, request: Request) -> Data:
 
 
 async def remove_item(id: str, item_id: str, request: Request) -> Data:
-    """Removes an item, and returns the conversation."""
+    """Remove an item, and return the conversation."""
     return conversations_of(request).remove(owner_of(request), id, item_id).shown
 
 
 def page_of(items: Sequence[Data], limit: int, after: str | None) -> Data:
-    """Return a page of a list in OpenAI's format: the items after `after`; all if there is no such item."""
+    """Return a page of a list in OpenAI's format: the items after the id `after`, or all for an unknown id."""
     ids = [item["id"] for item in items]
     first = ids.index(after) + 1 if after in ids else 0
     page = list(items[first : first + limit])

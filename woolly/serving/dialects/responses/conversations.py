@@ -1,4 +1,4 @@
-"""The ConversationStore: items of conversations that the server keeps for its clients, in memory and within bounds."""
+"""Conversations stored for clients, in memory and with limits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Data = dict[str, Any]
 
 _MAX_CONVERSATIONS = 1000  # conversations
 _MAX_BYTES = 64 << 20
-_MAX_CONVERSATION_BYTES = 16 << 20  # bytes of one conversation before an answer
-_MAX_ITEMS = 10_000  # of one conversation
-_ITEM = 64  # approximate bytes of an item besides its JSON
+_MAX_CONVERSATION_BYTES = 16 << 20  # maximum size of a conversation before an answer
+_MAX_ITEMS = 10_000  # per conversation
+_ITEM = 64  # approximate overhead of an item in bytes
 
 
 @dataclass
 class KeptConversation:
-    """A conversation: its items in order, by id."""
+    """A conversation with its items by id, in order."""
 
     owner: str
     id: str
@@ -39,13 +39,13 @@ class KeptConversation:
 
     @property
     def shown(self) -> Data:
-        """Return the conversation as sent to clients."""
+        """Return the conversation in OpenAI's format."""
         fields = {"id": self.id, "object": "conversation", "created_at": self.created_at}
         return {**fields, "metadata": self.metadata}
 
 
 class ConversationStore:
-    """Bounded store of conversations. Each owner sees its own. Event loop thread only."""
+    """Store of conversations with limits. Each owner sees only its own. Use it only on the event loop thread."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ConversationStore:
         return self._kept.n_bytes
 
     def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
-        """Begins a conversation. ApiError 400 if its items cannot be read or are too large."""
+        """Create a conversation. ApiError 400 if its items are invalid or too large."""
         id = f"conv_{secrets.token_hex(24)}"
         conversation = KeptConversation(owner, id, int(time.time()), dict(metadata))
         self._check(conversation, items)
@@ -74,15 +74,15 @@ class ConversationStore:
         return conversation
 
     def get(self, owner: str, id: str) -> KeptConversation:
-        """Return a conversation. ApiError 404 if the owner has no such object."""
+        """Return a conversation. ApiError 404 if the owner has no such conversation."""
         found = self._kept.get(owner, id)
         if found is None:
-            message = f"there is no conversation {id[:80]!r} here; it may have been forgotten"
+            message = f"unknown conversation {id[:80]!r}; it may have been evicted"
             raise ApiError(404, "not_found", message)
         return found
 
     def update(self, owner: str, id: str, metadata: Mapping[str, str]) -> KeptConversation:
-        """Replaces the metadata of a conversation."""
+        """Replace the metadata of a conversation."""
         conversation = self.get(owner, id)
         before = len(json_bytes(conversation.metadata))
         conversation.metadata = dict(metadata)
@@ -91,19 +91,19 @@ class ConversationStore:
         return conversation
 
     def delete(self, owner: str, id: str) -> None:
-        """Forgets a conversation. A running answer to it continues, and is not stored."""
+        """Delete a conversation. A running answer continues, but is not stored."""
         self.get(owner, id)
         self._kept.forget(id)
 
     def item(self, owner: str, id: str, item_id: str) -> Data:
-        """Return an item. ApiError 404 if there is none."""
+        """Return an item. ApiError 404 if it does not exist."""
         found = self.get(owner, id).items.get(item_id)
         if found is None:
-            raise ApiError(404, "not_found", f"there is no item {item_id[:80]!r} in this conversation")
+            raise ApiError(404, "not_found", f"unknown item {item_id[:80]!r} in this conversation")
         return found
 
     def add(self, owner: str, id: str, items: Sequence[Data]) -> None:
-        """Adds items to the end of a conversation. ApiError 400 if they cannot be read or are too large."""
+        """Add items to the end of a conversation. ApiError 400 if they are invalid or too large."""
         conversation = self.get(owner, id)
         self._check(conversation, items)
         self._add(conversation, items)
@@ -119,14 +119,14 @@ class ConversationStore:
 
     @contextmanager
     def answering(self, owner: str, id: str, items: Sequence[Data]) -> Iterator[list[Data]]:
-        """Yield the items so far while a response to them and to new `items` runs.
+        """Yield the earlier items while a response to them and to new `items` runs.
 
-        ApiError 409 if another one runs: the two would not see each other.
+        Raises ApiError 409 if another response is running, because the two would not see each other.
         """
         conversation = self.get(owner, id)
         self._check(conversation, items)
         if conversation.is_answering:
-            message = "another response of this conversation is under way; wait for it, or cancel it"
+            message = "another response in this conversation is running; wait for it, or cancel it"
             raise ApiError(409, "conversation_locked", message, param="conversation", retry_after=1.0)
         conversation.is_answering = True
         try:
@@ -135,9 +135,9 @@ class ConversationStore:
             conversation.is_answering = False
 
     def settle(self, owner: str, id: str, items: Sequence[Data]) -> None:
-        """Adds the input and the output of a response that has ended, unless the conversation is gone.
+        """Add the input and output of a finished response, unless the conversation was deleted.
 
-        An item whose id was used meanwhile gets a new id.
+        Items whose id has been used meanwhile get a new id.
         """
         conversation = self._kept.get(owner, id)
         if conversation is not None:
@@ -150,16 +150,14 @@ class ConversationStore:
         for i, item in enumerate(items):
             if item["id"] in seen:
                 raise invalid_param(
-                    f"items.{i}.id", "an item of this conversation has this id; leave it out for another"
+                    f"items.{i}.id", "the id is already used in this conversation; omit it to get a new id"
                 )
             seen.add(item["id"])
         if len(seen) > _MAX_ITEMS:
-            raise invalid_param(
-                "items", f"the conversation would have {len(seen)} items; at most {_MAX_ITEMS} are kept"
-            )
+            raise invalid_param("items", f"the conversation would have {len(seen)} items; the limit is {_MAX_ITEMS}")
         n_bytes = conversation.n_bytes + sum(map(_size, items))
         if n_bytes > self._max_conversation_bytes:
-            message = f"the conversation would take {n_bytes} bytes; at most {self._max_conversation_bytes} are kept"
+            message = f"the conversation would have {n_bytes} bytes; the limit is {self._max_conversation_bytes}"
             raise ApiError(413, "conversation_too_large", message, param="items")
 
     def _add(self, conversation: KeptConversation, items: Sequence[Data]) -> None:
@@ -172,12 +170,12 @@ class ConversationStore:
 
 
 def new_items(items: Sequence[Mapping[str, Any]]) -> list[Data]:
-    """Return items as a conversation shows them: each has an id, a message a type, a status and parts."""
+    """Return items in the format of conversations: each has an id; messages have a type, status and parts."""
     return [_shown(item) for item in items]
 
 
 def conversations_of(connection: HTTPConnection) -> ConversationStore:
-    """Return the store of an app."""
+    """Return the app's store of conversations."""
     state = connection.app.state
     store: ConversationStore | None = getattr(state, "conversations", None)
     if store is None:

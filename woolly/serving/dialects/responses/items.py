@@ -1,4 +1,4 @@
-"""Input items as clients of OpenAI's responses send them, read as messages."""
+"""Converts input items of OpenAI's Responses API to messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 class _Talk:
     """Messages so far, and the open assistant message.
 
-    Consecutive reasoning, text and calls are one message, and so is text between a call and its result.
+    Consecutive reasoning, text and calls are merged into one message, and so is text between a call and its result.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Talk:
 
 
 def read_items(items: Sequence[Item]) -> list[Message]:
-    """Return the messages; ApiError names an unsupported field."""
+    """Convert items to messages. ApiError names an unsupported field."""
     talk = _Talk()
     for i, item in enumerate(items):
         _read(item, f"input.{i}", talk)
@@ -83,15 +83,15 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
     elif kind in ("compaction", "compaction_summary"):
         if not (note := decode_reasoning(_text(item, "encrypted_content"))):
             raise invalid_param(
-                f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
+                f"{where}.encrypted_content", "this summary was created by another server; send the original items"
             )
         talk.add(Message("user", summary_text(note)))
-    elif kind == "compaction_trigger":  # without the requested note, the client would lose its conversation
-        raise invalid_param(where, "a compaction_trigger must be the last item of the input of a response")
+    elif kind == "compaction_trigger":  # without the summary, the client would lose its conversation
+        raise invalid_param(where, "a compaction_trigger must be the last input item")
     elif isinstance(kind, str):
-        ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
+        ignore(f"input ({kind[:40]} is not supported)")  # item of a tool on OpenAI's servers
     else:
-        raise invalid_param(f"{where}.type", "an item needs a type, such as 'message'")
+        raise invalid_param(f"{where}.type", "missing; an item needs a type such as 'message'")
 
 
 def _read_message(item: Item, where: str, talk: _Talk) -> None:
@@ -109,7 +109,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
         raise invalid_param(f"{where}.content", "expected a string or a list of parts")
     for one, name in ((ImagePart, "an image"), (AudioPart, "an audio clip"), (FilePart, "a file")):
         if role != "user" and any(isinstance(part, one) for part in parts):
-            raise invalid_param(f"{where}.content", f"{name} belongs into a message of the user")
+            raise invalid_param(f"{where}.content", f"{name} is only supported in user messages")
     if role == "assistant":
         talk.say("".join(part.text for part in parts if isinstance(part, TextPart)))
     else:
@@ -117,7 +117,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
 
 
 def _read_part(part: Any, where: str) -> Part:
-    """Return a part: an image, an audio clip, a file, or text."""
+    """Convert a part: an image, audio clip, file or text."""
     if isinstance(part, Mapping) and part.get("type") == "input_audio":
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
@@ -128,7 +128,9 @@ def _read_part(part: Any, where: str) -> Part:
         return AudioPart(AudioInput(base64=data, where=f"{where}.input_audio"))
     if isinstance(part, Mapping) and part.get("type") == "input_file":
         if part.get("file_id") is not None:
-            raise invalid_param(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")
+            raise invalid_param(
+                f"{where}.file_id", "stored files are not supported in chats; send the bytes as file_data"
+            )
         if (url := _text(part, "file_url")) is not None:
             return FilePart(FileInput(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
         if (data := _text(part, "file_data")) is None:
@@ -153,17 +155,17 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in _TEXTS:
         if (text := _text(part, "text")) is None:
-            raise invalid_param(f"{where}.text", "a text part needs a text")
+            raise invalid_param(f"{where}.text", "missing; a text part needs text")
         return text
     if kind == "refusal":
         return _text(part, "refusal") or ""
     if kind == "input_file" and (text := file_text(_text(part, "file_data") or "")) is not None:
         return "\n".join(one for one in (_text(part, "filename"), text) if one)
-    raise invalid_param(where, f"a part of type {str(kind)[:40]!r} is not supported here; send text")
+    raise invalid_param(where, f"parts of type {str(kind)[:40]!r} are not supported here; send text")
 
 
 def _result(output: Any, where: str) -> str:
-    """Return the text of a call's result. Images and files in it become notes, so that an agent can continue."""
+    """Return the text of a tool result. Images and files become notes, so that an agent can continue."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
@@ -182,14 +184,14 @@ def _result(output: Any, where: str) -> str:
 
 
 def _is_unread(part: Any) -> bool:
-    """Return True if a part of a result is a file that is not text."""
+    """Return True if a part of a result is a file that is not plain text."""
     if not isinstance(part, Mapping) or part.get("type") != "input_file":
         return False
     return file_text(_text(part, "file_data") or "") is None
 
 
 def _reasoning_text(item: Item, where: str) -> str:
-    """Return the text of a reasoning item: its content, else its summary."""
+    """Return the text of a reasoning item: its content, or else its summary."""
     for name in ("content", "summary"):
         parts = item.get(name)
         if parts is not None and not isinstance(parts, list):

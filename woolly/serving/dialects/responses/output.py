@@ -1,4 +1,4 @@
-"""Output: an answer as items of a response, and as stream events."""
+"""Converts an answer to response items and stream events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Data = dict[str, Any]
 
 
 class Output:
-    """Converter from events of an answer to items; each is done before the next is added.
+    """Converts events of an answer to items. Each item is complete before the next is added.
 
-    A complete reply has the same items as a stream of the same answer.
+    A complete reply and a stream have the same items.
     """
 
     def __init__(self, head: ReplyContext) -> None:
@@ -31,9 +31,9 @@ class Output:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
         self.items: list[Data] = []
         self.end: Finished | None = None
-        self.reasoning_text = ""  # all of it
-        self._open: Data | None = None  # the last item, while it grows
-        self._texts: list[str] = []  # of the open item
+        self.reasoning_text = ""  # text of all reasoning items
+        self._open: Data | None = None  # last item, while it is incomplete
+        self._texts: list[str] = []  # text pieces of the open item
         self._logprobs: list[Data] = []
 
     def push(self, chunk: ChatChunk) -> list[Data]:
@@ -48,7 +48,7 @@ class Output:
         return told
 
     def close(self, status: str = "completed") -> list[Data]:
-        """Return the events that end the open item."""
+        """Return the events that complete the open item."""
         item, self._open = self._open, None
         if item is None:
             return []
@@ -75,13 +75,13 @@ class Output:
         if isinstance(event, CallArguments):
             self._texts.append(event.text)
             if self._open is None or self._open["type"] != "function_call":
-                return []  # the text of a custom tool is known when its JSON string ends
+                return []  # the text of a custom tool is known only when its JSON string ends
             return [self._about("response.function_call_arguments.delta", delta=event.text)]
         self.end = event
         return self.close("incomplete" if event.reason == "length" else "completed")
 
     def _enter(self, kind: str, prefix: str, **fields: Any) -> list[Data]:
-        """Return the events that begin an item of a kind; empty if it is open."""
+        """Return the events that open an item of a type, or nothing if it is already open."""
         if self._open is not None and self._open["type"] == kind:
             return []
         closed = self.close()
@@ -150,7 +150,7 @@ class Output:
         return {"type": kind, "output_index": len(self.items) - 1, **fields}
 
     def _about(self, kind: str, *, item: Data | None = None, **fields: Any) -> Data:
-        """Return an event about an item, by default the open one."""
+        """Return an event about an item, by default the open item."""
         about = self._open if item is None else item
         assert about is not None
         return self._event(kind, item_id=about["id"], **fields)

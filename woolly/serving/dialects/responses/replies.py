@@ -1,4 +1,4 @@
-"""Replies of OpenAI's responses: the response itself, and the events of its stream."""
+"""Response objects and the events of their streams."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """Fields that a response repeats from its request, and options that shape it."""
+    """Fields that a response copies from its request, and options that affect it."""
 
-    id: str  # of the response
+    id: str  # id of the response
     created_at: int
-    fields: Data  # of the response, as it begins
-    items: list[Data]  # of the input
+    fields: Data  # initial fields of the response
+    items: list[Data]  # input items
     toolbox: RequestTools
     store: ResponseStore
     conversations: ConversationStore
@@ -44,7 +44,7 @@ class Form:
     is_stream: bool
     previous: str | None = None
     conversation: str | None = None
-    is_compaction: bool = False  # the answer is a compaction note
+    is_compaction: bool = False  # True if the answer is a compaction summary
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Form:
         *,
         is_compaction: bool = False,
     ) -> Form:
-        """Read the body; `items` is its input."""
+        """Create the form from a body; `items` is its input."""
         return cls(
             f"resp_{secrets.token_hex(16)}",
             int(time.time()),
@@ -80,20 +80,20 @@ class Form:
 
 
 class _Numbers:
-    """Sequence numbers of the events of one stream."""
+    """Sequence numbers of a stream's events."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def frame(self, data: Data) -> bytes:
-        """Return an event with its number, as bytes."""
+        """Serialize an event with its sequence number."""
         numbered = {**data, "sequence_number": self._next}
         self._next += 1
         return named_sse_event(numbered)
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Return the response."""
+    """Return the complete response."""
     output, response = _output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:
         try:
@@ -110,7 +110,7 @@ async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Da
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yield server-sent events: created, in progress, item events, and the end.
 
-    Heartbeats repeat in progress: clients time out on comments.
+    Heartbeats repeat the in-progress event, because clients ignore comments and time out.
     """
     numbers, response = _Numbers(), begun(head.form, head.running.model.name)
     beat = {"type": "response.in_progress", "response": response}
@@ -195,7 +195,7 @@ def _fields(body: ResponseBody) -> Data:
 
 
 def begun(form: Form, model: str) -> Data:
-    """Return the response as it begins."""
+    """Return the initial response."""
     return {
         "id": form.id,
         "object": "response",
@@ -226,10 +226,10 @@ def _ended(response: Data, head: ReplyContext, output: Output) -> Data:
     }
     if output.end.reason != "length":
         return ended
-    limit = head.layout.params.max_tokens  # the request's, or the server's default
+    limit = head.layout.params.max_tokens  # limit of the request or the server's default
     if head.form.is_stream and (limit is None or usage.n_answer < limit):
-        # Codex sends the same request again if the response is incomplete, and compacts if it fails by this code.
-        full = "the context is full; begin a new conversation, or compact this one"
+        # Codex retries an incomplete response unchanged, but compacts the chat after this error code.
+        full = "the context is full; start a new conversation, or compact this one"
         return ended | failure(ApiError(400, "context_length_exceeded", full))
     return ended | {
         "status": "incomplete",
@@ -239,6 +239,6 @@ def _ended(response: Data, head: ReplyContext, output: Output) -> Data:
 
 
 def failure(error: ApiError) -> Data:
-    """Return the fields of a response that failed."""
+    """Return the fields of a failed response."""
     message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     return {"status": "failed", "completed_at": None, "error": {"code": error.code, "message": message}}

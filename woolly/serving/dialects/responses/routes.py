@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what can be done with a response that is stored."""
+"""POST /v1/responses, and routes for stored responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Data = dict[str, Any]
 
 
 class ResponseReply(BaseModel):
-    """A response; the fields that every one has."""
+    """A response with the fields that all responses have."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -44,8 +44,8 @@ class ResponseReply(BaseModel):
 
 
 async def create(body: ResponseBody, request: Request) -> Response:
-    """Answers a text or items; with `stream`, by server-sent events."""
-    locked = ExitStack()  # the conversation, while it is answered
+    """Answer a message or items; `stream` selects server-sent events."""
+    locked = ExitStack()  # holds the lock of the conversation during the answer
     try:
         return await _answer(body, request, locked)
     except BaseException:
@@ -76,7 +76,7 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
             request, dialect, chat, model=body.model, stream=bool(body.stream), form=form, during=locked
         )
     except ApiError as error:
-        # Codex ends its turn at any status of 400: a stream that fails makes it compact the conversation.
+        # Codex ends its turn after a status 400, but a failed stream makes it compact the chat.
         if not body.stream or error.code != "context_length_exceeded":
             raise
         locked.close()
@@ -84,7 +84,7 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
 
 
 async def compact(body: ResponseBody, request: Request) -> Data:
-    """Return a compacted conversation: its latest questions, and a note written by the model."""
+    """Return a compacted chat: the latest user messages and a summary by the model."""
     _check_compaction(body, ("stream", "conversation", "background"))
     body.check()
     toolbox = body.toolbox()
@@ -103,7 +103,7 @@ def _check_compaction(body: ResponseBody, names: Sequence[str]) -> None:
 
 
 async def count(body: ResponseBody, request: Request) -> Data:
-    """Count the tokens of the rendered prompt, tools included."""
+    """Count the tokens of the rendered prompt, including tools."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     items = [*_earlier(body, request), *_own(body, request)]
@@ -120,37 +120,37 @@ async def count(body: ResponseBody, request: Request) -> Data:
 async def retrieve(
     id: str, request: Request, stream: bool = Query(False), starting_after: int | None = Query(None, ge=0, le=2**53)
 ) -> Response:
-    """Return a stored or running response; with `stream`, the events of a background response."""
+    """Return a stored or running response; `stream` replays the events of a background response."""
     response = store_of(request).get(owner_of(request), id)
     return await stream_again(request, id, starting_after) if stream else json_reply(response)
 
 
 async def delete(id: str, request: Request) -> Data:
-    """Delete a stored response; 409 if it is running."""
+    """Delete a stored response. 409 if it is running."""
     store_of(request).delete(owner_of(request), id)
     return {"id": id, "object": "response", "deleted": True}
 
 
 async def cancel(id: str, request: Request) -> Data:
-    """Ends a response that is under way."""
+    """Cancel a running response."""
     return store_of(request).cancel(owner_of(request), id)
 
 
 async def list_items(id: str, request: Request) -> Data:
-    """Return the input of a response, stored or under way, newest item first."""
+    """Return the input items of a stored or running response, newest first."""
     items = list(reversed(store_of(request).items(owner_of(request), id)))
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": None, "last_id": None}
     return {"object": "list", "data": items, "has_more": False, **ends}
 
 
 def _own(body: ResponseBody, request: Request) -> list[Data]:
-    """Return the items of the body's input, with ids if the body continues a conversation."""
+    """Return the input items of the body, with ids if the body continues a conversation."""
     items = store_of(request).resolved(owner_of(request), body.items)
     return items if body.conversation_id is None else new_items(items)
 
 
 def _earlier(body: ResponseBody, request: Request) -> list[Data]:
-    """Return the items of the conversation or the stored response that the body continues, and of all before it."""
+    """Return all items before the input: those of the conversation or of the previous responses."""
     if (id := body.conversation_id) is not None:
         return list(conversations_of(request).get(owner_of(request), id).items.values())
     id = body.previous_response_id

@@ -1,4 +1,4 @@
-"""ResponseStore: responses that clients may continue or fetch again, in memory."""
+"""In-memory store of responses that clients may fetch or continue."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Data = dict[str, Any]
 
 _MAX_RESPONSES = 1000  # responses
 _MAX_BYTES = 64 << 20
-_MAX_REFERENCES = 4096  # of one body
+_MAX_REFERENCES = 4096  # per body
 _REFERENCE = "item_reference"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Response with its input, and the response that it continued."""
+    """A response with its input and the id of the previous response."""
 
     owner: str
     response: Data
-    items: list[Data]  # of the input, each with an id
+    items: list[Data]  # input items, each with an id
     previous: str | None
 
 
@@ -41,11 +41,11 @@ class _Live:
 
 
 class ResponseStore:
-    """Bounded store of responses. Each owner sees its own. Event loop thread only."""
+    """Store of responses with limits. Each owner sees only its own. Use it only on the event loop thread."""
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
         self._kept: BoundedStore[Kept] = BoundedStore(most, max_bytes, self._forget_items)
-        self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by owner and id; by response, the latest last
+        self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by (owner, item id), then by response id
         self._live: dict[str, _Live] = {}
 
     def __len__(self) -> int:
@@ -60,10 +60,9 @@ class ResponseStore:
     def running(
         self, owner: str, response: Data, items: list[Data], cancel: Callable[[], None]
     ) -> Iterator[Callable[[], bool]]:
-        """Shows a response that is under way while the block runs; yields whether a client has cancelled it.
+        """Register a running response while the block runs; yield a function that tells if it was cancelled.
 
-        `items` are its input. A nested block replaces the response: a queued one is then in
-        progress.
+        `items` is the input. A nested block replaces the response, for example when a queued response starts.
         """
         id = response["id"]
         outer = self._live.get(id)
@@ -77,7 +76,7 @@ class ResponseStore:
                 self._live[id] = outer
 
     def keep(self, owner: str, response: Data, items: list[Data], previous: str | None) -> None:
-        """Store a finished response, unless it is larger than the store's limit."""
+        """Store a finished response, unless it exceeds the store's limit."""
         kept = Kept(owner, response, items, previous)
         for key, item in _named(kept):
             self._items.setdefault(key, {}).setdefault(response["id"], item)
@@ -85,12 +84,12 @@ class ResponseStore:
             self._forget_items(response["id"], kept)
 
     def get(self, owner: str, id: str) -> Data:
-        """Return a response, which may be running. ApiError 404 if there is none."""
+        """Return a stored or running response. ApiError 404 if it does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).response if live is None else live.response
 
     def items(self, owner: str, id: str) -> list[Data]:
-        """Return the input of a response, which may be under way. ApiError 404 if there is none."""
+        """Return the input of a stored or running response. ApiError 404 if it does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).items if live is None else live.items
 
@@ -99,34 +98,33 @@ class ResponseStore:
         return id in self._kept
 
     def ended(self, owner: str, id: str) -> Kept:
-        """Return a response that has ended, with its input. ApiError 404 if there is none."""
+        """Return a stored response with its input. ApiError 404 if it does not exist."""
         kept = self._kept.get(owner, id)
         if kept is None:
-            raise ApiError(404, "not_found", f"there is no response {id[:80]!r} here; it may have been forgotten")
+            raise ApiError(404, "not_found", f"unknown response {id[:80]!r}; it may have been evicted")
         return kept
 
     def delete(self, owner: str, id: str) -> None:
-        """Forgets a response. ApiError 404 if there is none, 409 if it is under way."""
+        """Delete a stored response. ApiError 404 if it does not exist, 409 if it is running."""
         if self._under_way(owner, id) is not None:
-            raise ApiError(409, "response_under_way", "the response is under way; cancel it first")
+            raise ApiError(409, "response_under_way", "the response is running; cancel it first")
         self.ended(owner, id)
         self._kept.forget(id)
 
     def cancel(self, owner: str, id: str) -> Data:
-        """Ends a response that is under way. ApiError 404 if there is none, 400 if it has ended."""
+        """Cancel a running response. ApiError 404 if it does not exist, 400 if it has ended."""
         live = self._under_way(owner, id)
         if live is None:
             status = self.ended(owner, id).response["status"]
-            raise ApiError(400, "invalid_request", f"the response is {status}; one that is under way can be cancelled")
+            raise ApiError(400, "invalid_request", f"the response is {status}; only running responses can be cancelled")
         live.is_cancelled = True
         live.cancel()
         return {**live.response, "status": "cancelled"}
 
     def resolved(self, owner: str, items: Sequence[Data]) -> list[Data]:
-        """Return the items, with stored items in the places of references.
+        """Replace references in a list of items with the stored items.
 
-        ApiError 400 if an item is missing, or referenced twice: the referenced items are then never larger than
-        the store.
+        Raises ApiError 400 if an item is missing, or is referenced twice, which could exceed the size of the store.
         """
         ids = [str(item.get("id")) for item in items if item.get("type") == _REFERENCE]
         if len(ids) > _MAX_REFERENCES:
@@ -134,12 +132,15 @@ class ResponseStore:
         found: dict[str, Data] = {}
         for id in ids:
             if id in found:
-                raise invalid_param("input", f"it refers to item {id[:80]!r} twice; refer to it once")
+                raise invalid_param("input", f"item {id[:80]!r} is referenced twice; reference it once")
             found[id] = self._item(owner, id)
         return [found[str(item.get("id"))] if item.get("type") == _REFERENCE else item for item in items]
 
     def conversation(self, owner: str, id: str) -> list[Data]:
-        """Return the items of a response and of all that it continued, oldest first. ApiError 400 if one is gone."""
+        """Return the items of a response and of all previous responses, oldest first.
+
+        ApiError 400 if one is missing.
+        """
         turns: list[list[Data]] = []
         at: str | None = id
         while at is not None:
@@ -149,11 +150,11 @@ class ResponseStore:
                 raise ApiError(
                     400,
                     "previous_response_not_found",
-                    f"the previous response {at[:80]!r} is not here: it was not stored or is forgotten; send all items",
+                    f"unknown previous response {at[:80]!r}: it was not stored or has been evicted; send all items",
                     param="previous_response_id",
                 ) from None
             output = kept.response["output"]
-            if output and output[0]["type"] == "compaction":  # a note replaces all earlier items
+            if output and output[0]["type"] == "compaction":  # a summary replaces all earlier items
                 turns.append(output)
                 break
             turns.append([*kept.items, *output])
@@ -167,7 +168,7 @@ class ResponseStore:
     def _item(self, owner: str, id: str) -> Data:
         found = self._items.get((owner, id))
         if found is None:
-            raise invalid_param("input", f"there is no item {id[:80]!r} here; send the item itself")
+            raise invalid_param("input", f"unknown item {id[:80]!r}; send the item itself")
         return found[next(reversed(found))]
 
     def _forget_items(self, id: str, kept: Kept) -> None:
@@ -179,7 +180,7 @@ class ResponseStore:
 
 
 def _named(kept: Kept) -> Iterator[tuple[tuple[str, str], Data]]:
-    """Yield the items that a later body can refer to; the id of an input item may be any JSON."""
+    """Yield the items that later bodies can reference. The id of an input item may be any JSON value."""
     output: list[Data] = kept.response["output"]
     for item in (*kept.items, *output):
         if isinstance(id := item["id"], str):
@@ -187,7 +188,7 @@ def _named(kept: Kept) -> Iterator[tuple[tuple[str, str], Data]]:
 
 
 def store_of(connection: HTTPConnection) -> ResponseStore:
-    """Return the store of an app."""
+    """Return the app's store of responses."""
     state = connection.app.state
     store: ResponseStore | None = getattr(state, "responses", None)
     if store is None:

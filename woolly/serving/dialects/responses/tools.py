@@ -1,4 +1,4 @@
-"""Tools and tool_choice as clients of OpenAI's responses send them."""
+"""Tools and tool_choice of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 @dataclass(frozen=True)
 class RequestTools:
-    """Tools for the model, and the client's names for them."""
+    """Tools for the model, with the client's names."""
 
     tools: tuple[Tool, ...] = ()
-    customs: frozenset[str] = frozenset()  # names of tools with text input
-    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the model's name -> (namespace, name)
+    customs: frozenset[str] = frozenset()  # names of tools with free text input
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name for the model -> (namespace, name)
 
 
 def split_name(toolbox: RequestTools, name: str) -> dict[str, str]:
@@ -32,7 +32,7 @@ def split_name(toolbox: RequestTools, name: str) -> dict[str, str]:
 
 
 def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
-    """Return the callable tools. Tools that run on OpenAI's servers are ignored, which is noted."""
+    """Return the callable tools. Tools that run on OpenAI's servers are ignored and reported."""
     tools: list[Tool] = []
     customs: set[str] = set()
     namespaces: dict[str, tuple[str, str]] = {}
@@ -47,7 +47,7 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
             namespace = _name(spec, where)
             for j, inner in enumerate(_listed(spec.get("tools"), f"{where}.tools")):
                 if inner.get("type") != "function":
-                    ignore(f"{where}.tools.{j} (only functions can be called here)")
+                    ignore(f"{where}.tools.{j} (only functions are supported)")
                     continue
                 own = _function(inner, f"{where}.tools.{j}")
                 name = f"{namespace}.{own.name}"
@@ -56,15 +56,15 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
         elif isinstance(kind, str):
             ignore(f"{where} ({kind[:40]} runs on OpenAI's servers only)")
         else:
-            raise invalid_param(f"{where}.type", "a tool needs a type, such as 'function'")
+            raise invalid_param(f"{where}.type", "missing; a tool needs a type such as 'function'")
     names = [tool.name for tool in tools]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-        raise invalid_param("tools", f"there are two tools named {twice!r}")
+        raise invalid_param("tools", f"two tools are named {twice!r}; use unique names")
     return RequestTools(tuple(tools), frozenset(customs), namespaces)
 
 
 def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, parallel: bool | None) -> ToolChoice:
-    """Return the allowed and the required tools; ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. ApiError if the fields contradict each other."""
     tools, is_parallel = toolbox.tools, parallel is not False
     if choice is None or isinstance(choice, str):
         if choice not in (None, "none", "auto", "required"):
@@ -72,7 +72,7 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
                 "tool_choice", f"expected 'none', 'auto', 'required' or a tool, but got {choice[:40]!r}"
             )
         if choice == "required" and not tools:
-            raise invalid_param("tool_choice", "it is 'required', but there are no tools that can be called here")
+            raise invalid_param("tool_choice", "'required' needs at least one callable tool")
         mode: Any = (choice or "auto") if tools else "none"
         return ToolChoice(tools, mode, None, is_parallel)
     if choice.get("type") in ("function", "custom"):
@@ -81,9 +81,7 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
         allowed = _listed(choice.get("tools"), "tool_choice.tools")
         wanted: Literal["auto", "required"] = "required" if choice.get("mode") == "required" else "auto"
         return ToolChoice(tools, wanted, _known(allowed, toolbox), is_parallel)
-    raise invalid_param(
-        "tool_choice", f"the type {str(choice.get('type'))[:40]!r} is not supported; 'function' with a name is"
-    )
+    raise invalid_param("tool_choice", f"unsupported type {str(choice.get('type'))[:40]!r}; use 'function' with a name")
 
 
 def _function(spec: Mapping[str, Any], where: str) -> Tool:
@@ -91,15 +89,16 @@ def _function(spec: Mapping[str, Any], where: str) -> Tool:
     if parameters is not None and not isinstance(parameters, Mapping):
         raise invalid_param(f"{where}.parameters", "expected a JSON schema")
     if (kind := (parameters or {}).get("type", "object")) != "object":
-        raise invalid_param(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+        raise invalid_param(f"{where}.parameters", f"expected type 'object', but got {str(kind)[:40]!r}")
     text = description if isinstance(description, str) else None
     return Tool(_name(spec, where), text, dict(parameters) if parameters else None, spec.get("strict") is True)
 
 
 def _custom(spec: Mapping[str, Any], where: str) -> Tool:
-    """Return a tool with text input as a function with one argument.
+    """Convert a tool with free text input to a function with one argument.
 
-    A regular expression constrains the text. A Lark grammar inside a JSON string cannot: it is shown to the model.
+    A regular expression constrains the text. A Lark grammar cannot be enforced inside a JSON string, so the model only
+    reads it.
     """
     format = spec.get("format")
     format = format if isinstance(format, Mapping) else {}
@@ -110,7 +109,7 @@ def _custom(spec: Mapping[str, Any], where: str) -> Tool:
         schema["pattern"] = f"^(?:{format.get('definition', '')})$"
     elif format.get("type") == "grammar":
         texts.append(f"The input follows this Lark grammar:\n{format.get('definition', '')}")
-        ignore(f"{where}.format (the model reads the grammar, which does not bind it)")
+        ignore(f"{where}.format (the grammar is shown to the model, but not enforced)")
     parameters = {"type": "object", "properties": {"input": schema}, "required": ["input"]}
     return Tool(_name(spec, where), "\n\n".join(texts) or None, parameters, is_bound)
 
@@ -118,7 +117,7 @@ def _custom(spec: Mapping[str, Any], where: str) -> Tool:
 def _name(spec: Mapping[str, Any], where: str) -> str:
     name = spec.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid_param(f"{where}.name", f"{str(name)[:40]!r} is not a name; up to 128 letters, digits, _ . - are")
+        raise invalid_param(f"{where}.name", f"invalid name {str(name)[:40]!r}; use up to 128 letters, digits, _ . -")
     return name
 
 
@@ -135,7 +134,7 @@ def _known(wanted: Sequence[Mapping[str, Any]], toolbox: RequestTools) -> frozen
         name, namespace = str(one.get("name", "")), one.get("namespace")
         names.append(f"{namespace}.{name}" if isinstance(namespace, str) else name)
         if names[-1] not in known:
-            raise invalid_param("tool_choice", f"it names {names[-1][:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice", f"unknown tool {names[-1][:80]!r}")
     if not names:
-        raise invalid_param("tool_choice", "it allows no tools; leave them out instead")
+        raise invalid_param("tool_choice", "the list of allowed tools is empty; use 'none' instead")
     return frozenset(names)
