@@ -33,7 +33,7 @@ def test_responses_input_audio():
     content = [{"type": "input_audio", "input_audio": AUDIO}, {"type": "input_text", "text": "what?"}]
     audio = AudioInput(base64="AAAA", where="input.0.content.0.input_audio")
     assert said(read_items([{"role": "user", "content": content}])) == (chat.AudioPart(audio), chat.TextPart("what?"))
-    with pytest.raises(ApiError, match="an audio clip belongs into a message of the user"):
+    with pytest.raises(ApiError, match="an audio clip is only supported in user messages"):
         read_items([{"role": "system", "content": content}])
 
 

@@ -40,7 +40,7 @@ def test_responses_input_image():
     assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(image))
     with pytest.raises(ApiError, match=r"input\.0\.content\.0\.image_url: missing"):
         read_items([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}])
-    with pytest.raises(ApiError, match="an image belongs into a message of the user"):
+    with pytest.raises(ApiError, match="only supported in user messages"):
         read_items([{"role": "system", "content": [{"type": "input_image", "image_url": URL}]}])
 
 
@@ -65,7 +65,7 @@ def test_gemini_inline_data():
     image = ImageInput(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
     assert said(gemini.read_contents(None, [content])) == (chat.ImagePart(image), chat.TextPart("what?"))
-    with pytest.raises(ApiError, match="files are not kept here"):
+    with pytest.raises(ApiError, match="stored files are not supported"):
         gemini.read_contents(None, [gemini.Content.model_validate({"parts": [{"fileData": {"fileUri": "x"}}]})])
 
 
@@ -129,16 +129,16 @@ def test_remote_files_are_named_by_their_urls():
 
 
 def test_files_stored_elsewhere_are_rejected_by_name():
-    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: files are not kept"):
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: stored files are not supported"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": 3}])])
-    for name, said in (("file_id", "files are not kept"), ("file_url", r"expected an http\(s\) address")):
+    for name, said in (("file_id", "stored files are not supported"), ("file_url", r"expected an http\(s\) address")):
         with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: {said}"):
             read_items([{"role": "user", "content": [{"type": "input_file", name: "x"}]}])
-    with pytest.raises(ApiError, match="a file belongs into a message of the user"):
+    with pytest.raises(ApiError, match="a file is only supported in user messages"):
         read_items([{"role": "system", "content": [{"type": "input_file", "file_data": PDF}]}])
     for source in ({"type": "url", "url": "file:///etc/passwd"}, {"type": "file", "file_id": "x"}):
-        with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: files are not kept here"):
+        with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: stored files are not supported"):
             blocks = [{"type": "document", "source": source}]
             anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])

@@ -99,7 +99,7 @@ def test_llama_server_value_for_no_limit_is_no_limit(app_with):
         (CHAT, {"guided_json": "{"}, "guided_json: expected a JSON schema"),
         (CHAT, {"prompt": "sheep"}, "prompt: use messages"),
         (CHAT, {"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "a synonym of repeat_penalty"),
-        (TEXT, {"thinking_token_budget": 20}, "reasoning_budget: it belongs to conversations"),
+        (TEXT, {"thinking_token_budget": 20}, "reasoning_budget: only chats support it"),
         (CHAT, {"thinking_token_budget": 20, "reasoning_budget": 3}, "a synonym of reasoning_budget"),
         (TEXT, {"adapter": "wool"}, "adapter: adapters are loaded with --lora"),
         (

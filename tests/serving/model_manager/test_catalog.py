@@ -123,7 +123,7 @@ def test_symlinks_out_of_the_folder_are_served_only_if_allowed(folder, tmp_path,
     assert following.find("near").name == "near" and following.by_path("near.gguf").name == "near"
     assert not caplog.records
     for path in ("../elsewhere/far.gguf", str(outside / "far.gguf")):
-        with pytest.raises(ApiError, match="leads out of the model folder"):
+        with pytest.raises(ApiError, match="leads out of the models folder"):
             following.by_path(path)
 
 

@@ -145,7 +145,7 @@ def test_unusable_package_is_rejected_and_the_servers_still_end(app_with, monkey
         for _ in range(2):
             reply = client.post("/mcp", json={})
             assert reply.status_code == 501
-            assert f"its operator installs {requirement('mcp')}" in reply.json()["error"]["message"]
+            assert f"install {requirement('mcp')} on the server" in reply.json()["error"]["message"]
     assert len(ended) == 1
 
 
@@ -170,4 +170,4 @@ def test_missing_package_error_says_how_to_get_it(app_with, monkeypatch):
     with app_with() as client:
         reply = client.post("/mcp", json={})
     assert reply.status_code == 501
-    assert f"its operator installs {requirement('mcp')}" in reply.json()["error"]["message"]
+    assert f"install {requirement('mcp')} on the server" in reply.json()["error"]["message"]

@@ -177,7 +177,7 @@ def test_keys_have_separate_sessions_that_survive_a_restart(app_with):
 def test_session_limit_is_per_owner(tmp_path):
     store = SessionStore(tmp_path / "sessions.db", max_sessions=2)
     made = [store.create("me", model_name="m", max_context_length=8) for _ in range(2)]
-    with pytest.raises(ApiError, match="keeps 2 sessions, and 2 are the most") as refused:
+    with pytest.raises(ApiError, match="has 2 sessions; the limit is 2") as refused:
         store.create("me", model_name="m", max_context_length=8)
     assert (refused.value.status, refused.value.code) == (409, "session_limit_reached")
     store.create("you", model_name="m", max_context_length=8)
@@ -199,7 +199,7 @@ def test_session_bytes_are_limited(app_with):
         session = api.post("/api/v1/sessions", json={"system_prompt": "x" * 50}).json()["session_id"]
         assert say("y" * 100).status_code == 200
         refused = say("z" * 250)
-        assert refused.status_code == 413 and "a session keeps at most 500" in refused.json()["error"]["message"]
+        assert refused.status_code == 413 and "the limit is 500" in refused.json()["error"]["message"]
         assert api.get(f"/api/v1/sessions/{session}").json()["message_count"] == 3
         assert say("z").status_code == 200
         assert api.app.state.generator.admission.n_open == 0

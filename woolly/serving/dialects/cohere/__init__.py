@@ -1,4 +1,4 @@
-"""COHERE: /v2/rerank and /v2/embed, in Cohere's format."""
+"""Cohere's API: /v2/rerank and /v2/embed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["DIALECT", "Cohere"]
 
 
 class Cohere(Dialect):
-    """Cohere's second API, for texts."""
+    """Version 2 of Cohere's API, without chat."""
 
     name = "cohere"
     prefix = "/v2"
@@ -23,7 +23,7 @@ class Cohere(Dialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Cohere's error, a message, with the error object of the other dialects."""
+        """Return Cohere's error message together with OpenAI's error object."""
         body = error_body(error)
         return {"message": body["error"]["message"], **body}
 

@@ -22,22 +22,22 @@ router = APIRouter()
 
 
 class EmbedBody(BaseModel):
-    """Texts, and the requested types of numbers."""
+    """Texts and the requested number formats."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
     texts: Items[str]
-    input_type: str | None = Field(None, description="Accepted; a model's own prefix is the client's business.")
-    embedding_types: Items[str] | None = Field(None, description="float, base64.")
+    input_type: str | None = Field(None, description="Accepted; clients must add prefixes themselves.")
+    embedding_types: Items[str] | None = Field(None, description="float or base64.")
     output_dimension: int | None = None
-    truncate: Literal["NONE", "END", "START"] | None = Field(None, description="END cuts texts that are too long.")
-    priority: int | None = Field(None, description="Accepted; requests are read in turn.")
+    truncate: Literal["NONE", "END", "START"] | None = Field(None, description="END truncates texts that are too long.")
+    priority: int | None = Field(None, description="Accepted without effect.")
     max_tokens: int | None = None
 
 
 class EmbedReply(BaseModel):
-    """Normalized embeddings, by type."""
+    """Normalized embeddings by number format."""
 
     id: str
     response_type: Literal["embeddings_by_type"]
@@ -48,7 +48,7 @@ class EmbedReply(BaseModel):
 
 @router.post("/v2/embed", responses={200: {"model": EmbedReply}}, response_model=None)
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """Embed texts, in Cohere's format. By default, texts that are too long are rejected, not truncated."""
+    """Embed texts in Cohere's format. By default, texts that are too long are rejected."""
     types = body.embedding_types or ["float"]
     for name in types:
         if name not in ("float", "base64"):
@@ -56,9 +56,9 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     if body.truncate == "START":
         raise invalid_param("truncate", "expected END or NONE; only the end can be truncated")
     if body.max_tokens is not None:
-        raise invalid_param("max_tokens", "texts are cut at what the model takes; leave it out")
+        raise invalid_param("max_tokens", "texts are truncated at the model's maximum; remove it")
     if body.input_type is not None:
-        ignore("input_type (prefixes of a model are the client's business)")
+        ignore("input_type (clients must add prefixes themselves)")
 
     def write(rows: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
         made: dict[str, list[Any]] = {

@@ -1,3 +1,3 @@
-"""Embeddings, reranking and classification: bodies and replies shared by dialects."""
+"""Request bodies and replies of embedding, reranking and classification, shared by dialects."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Bodies of embedding, scoring and classification requests of OpenAI, Jina, TEI, Cohere and vLLM."""
+"""Bodies of embedding, reranking and classification requests of OpenAI, Jina, TEI, Cohere and vLLM."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from woolly.serving.errors import invalid_param
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Input = str | Items[str] | Ids | Annotated[list[str | Ids], Field(fail_fast=True)]
 
-_TRUNCATE = "Cut texts that are too long; by default they are refused. The reply names those that were cut."
+_TRUNCATE = "Truncate texts that are too long, instead of rejecting them; the reply lists truncated texts."
 
 
 class TextBody(BaseModel):
-    """Fields that all bodies share."""
+    """Fields shared by all bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
     truncate: bool | None = Field(None, description=_TRUNCATE)
-    truncate_prompt_tokens: int | None = Field(None, description="vLLM's truncate: -1 cuts what is too long.")
+    truncate_prompt_tokens: int | None = Field(
+        None, description="Same as truncate for vLLM's clients: -1 truncates at the model's maximum."
+    )
     user: str | None = None
-    priority: int | None = Field(None, description="Accepted; requests are read in turn.")
+    priority: int | None = Field(None, description="Accepted without effect.")
 
     @property
     def cuts(self) -> bool:
@@ -33,13 +35,15 @@ class TextBody(BaseModel):
 
 
 class EmbeddingsBody(TextBody):
-    """The body of /v1/embeddings."""
+    """Body of /v1/embeddings."""
 
-    input: Input = Field(description="A text or several, or token ids of this model.")
+    input: Input = Field(description="One or several texts, or token ids of this model.")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="float, or base64 of little-endian f32."
     )
-    dimensions: int | None = Field(None, description="Numbers of each vector, cut and normalized again.")
+    dimensions: int | None = Field(
+        None, description="Length of the embeddings, which are truncated and normalized again."
+    )
 
 
 class Document(BaseModel):
@@ -51,19 +55,21 @@ class Document(BaseModel):
 
 
 class RerankBody(TextBody):
-    """The body of /v1/rerank and its names, with the fields of Jina, Cohere and TEI."""
+    """Body of /v1/rerank and its aliases, with the fields of Jina, Cohere and TEI."""
 
     query: str
     documents: Items[str | Document] | None = None
-    texts: Items[str] | None = Field(None, description="TEI's documents: the reply is then a list, as TEI's.")
-    top_n: int | None = Field(None, description="How many of the best are replied.")
+    texts: Items[str] | None = Field(None, description="Same as documents for TEI's clients; the reply is then a list.")
+    top_n: int | None = Field(None, description="Maximum number of results.")
     return_documents: bool | None = None
-    return_text: bool | None = Field(None, description="TEI's return_documents.")
-    raw_scores: bool | None = Field(None, description="The model's own scores, not those from 0 to 1.")
-    max_tokens_per_doc: int | None = Field(None, description="Longer documents are cut.")
+    return_text: bool | None = Field(None, description="Same as return_documents (TEI).")
+    raw_scores: bool | None = Field(None, description="Return the model's raw scores instead of scores from 0 to 1.")
+    max_tokens_per_doc: int | None = Field(
+        None, description="Maximum tokens of a document; longer documents are truncated."
+    )
 
     def listed(self) -> list[str]:
-        """Return the documents as texts; ApiError unless exactly one of the fields is given."""
+        """Return the documents as strings. ApiError unless exactly one of the fields is set."""
         if (self.documents is None) == (self.texts is None):
             raise invalid_param("documents", "expected one of documents and texts")
         listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
@@ -79,15 +85,15 @@ class RerankBody(TextBody):
 
 
 class ScoreBody(TextBody):
-    """The body of /v1/score: pairs of texts, one to one or one to many."""
+    """Body of /v1/score: pairs of texts, one to one or one to many."""
 
     text_1: str | Items[str] | None = None
     text_2: str | Items[str] | None = None
-    queries: str | Items[str] | None = Field(None, description="As text_1.")
-    documents: str | Items[str] | None = Field(None, description="As text_2.")
+    queries: str | Items[str] | None = Field(None, description="Same as text_1.")
+    documents: str | Items[str] | None = Field(None, description="Same as text_2.")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs; ApiError if the two lists cannot be paired."""
+        """Return the pairs. ApiError if the lists cannot be paired."""
         first, second = (
             as_texts(one if one is not None else other)
             for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))
@@ -98,19 +104,20 @@ class ScoreBody(TextBody):
             first = first * len(second)
         if len(first) != len(second):
             raise invalid_param(
-                "text_2", f"{len(first)} and {len(second)} texts cannot be paired; one with many, or as many"
+                "text_2",
+                f"{len(first)} and {len(second)} texts cannot be paired; send one text, or lists of equal length",
             )
         return list(zip(first, second, strict=True))
 
 
 class ClassifyBody(TextBody):
-    """The body of /v1/classify."""
+    """Body of /v1/classify."""
 
-    input: Input = Field(description="A text or several, or token ids of this model.")
+    input: Input = Field(description="One or several texts, or token ids of this model.")
 
 
 def as_texts(given: Any) -> list[Any]:
-    """Return one text, or its ids, as a list of one, and several unchanged."""
+    """Return a list of texts or of token id lists."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -119,7 +126,7 @@ def as_texts(given: Any) -> list[Any]:
 
 
 def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
-    """Return True if texts are truncated. ApiError for a length: truncation is at the model's maximum."""
+    """Return True if texts are truncated. ApiError for a length other than the model's maximum."""
     if n_tokens is not None and n_tokens != -1:
         raise invalid_param(
             "truncate_prompt_tokens", f"expected -1, which truncates at the model's maximum, but got {n_tokens}"

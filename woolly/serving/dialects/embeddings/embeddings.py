@@ -1,4 +1,4 @@
-"""Embeddings of texts, and OpenAI's reply of them."""
+"""Embeddings of texts, and OpenAI's reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def embed_texts(
     normalize: bool = True,
     truncate: bool = False,
 ) -> PoolingResult:
-    """Return the result of `write` for the embeddings, run on a thread: formatting numbers takes long."""
+    """Embed texts and return the result of `write`, which runs on a thread because formatting numbers is slow."""
 
     def prepare(llm: LLM) -> PoolingJob:
         pooling = request.app.state.settings.pooling
@@ -45,13 +45,13 @@ async def embed_texts(
 
 
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
-    """Embed texts, in OpenAI's format."""
+    """Embed texts in OpenAI's format."""
     write = partial(encode_embeddings, as_base64=body.encoding_format == "base64")
     pooled = await embed_texts(
         request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
     )
     head = {"object": "list", "model": pooled.model.name, **usage_fields(pooled)}
-    # The embeddings are encoded JSON already.
+    # The embeddings are already encoded as JSON.
     return Response(
         json_bytes(head)[:-1] + b',"data":[' + b",".join(pooled.result) + b"]}",
         media_type="application/json",
@@ -60,7 +60,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
 
 
 def encode_embeddings(rows: Float32, *, as_base64: bool) -> list[bytes]:
-    """Return OpenAI's object of each vector, as JSON."""
+    """Return OpenAI's object of each embedding, as JSON."""
     items = []
     for index, row in enumerate(rows):
         value = base64.b64encode(row.astype("<f4").tobytes()).decode() if as_base64 else row.tolist()

@@ -1,4 +1,4 @@
-"""Fields that replies about texts have in common."""
+"""Fields shared by replies about texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from woolly.serving.generation.pooling import PoolingResult
 
 
 def usage_fields(pooled: PoolingResult) -> dict[str, Any]:
-    """Return the usage, and the truncated texts if there are any."""
+    """Return the usage, and the indices of truncated texts if there are any."""
     usage = {"prompt_tokens": pooled.n_tokens, "total_tokens": pooled.n_tokens}
     return {"usage": usage, **({"truncated": list(pooled.cut)} if pooled.cut else {})}
 
 
 def enveloped(pooled: PoolingResult, kind: str) -> dict[str, Any]:
-    """Return the fields around the result."""
+    """Return the fields of a reply without its results."""
     return {
         "id": f"{kind}-{secrets.token_hex(12)}",
         "object": "list",

@@ -1,4 +1,4 @@
-"""Documents ranked by a query; pairs of texts scored; labels of texts."""
+"""Reranking, scoring of text pairs, and classification."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 async def rank(
     request: Request, body: RerankBody, documents: Sequence[str]
 ) -> tuple[PoolingResult, list[tuple[int, float]]]:
-    """Return the best documents with their scores; documents with equal scores keep their order."""
+    """Return the best documents with their scores. Equal scores keep their order."""
     n_best, limit = body.best(len(documents)), body.max_tokens_per_doc
     if limit is not None and limit < 1:
         raise invalid_param("max_tokens_per_doc", f"expected at least 1, but got {limit}")
@@ -58,7 +58,7 @@ async def rank(
 
 
 async def score(body: ScoreBody, request: Request) -> Response:
-    """Score pairs of texts with a reranker, or by cosine similarity with an embedding model."""
+    """Score text pairs with a reranker, or with the cosine similarity of an embedding model."""
     pairs = body.pairs()
 
     def prepare(llm: LLM) -> PoolingJob:
@@ -79,7 +79,7 @@ async def score(body: ScoreBody, request: Request) -> Response:
 
 
 async def classify(body: ClassifyBody, request: Request) -> Response:
-    """Classify texts: labels with their probabilities."""
+    """Classify texts, and return the labels with their probabilities."""
 
     def prepare(llm: LLM) -> PoolingJob:
         return llm.prepare_classification(as_texts(body.input), truncate=body.cuts)

@@ -1,4 +1,4 @@
-"""Replies of embeddings, reranking, scores and labels, for the API's description."""
+"""Replies of embedding, reranking, scoring and classification, for the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TextUsage(BaseModel):
 
 
 class Embedding(BaseModel):
-    """One vector."""
+    """An embedding."""
 
     object: Literal["embedding"]
     index: int
@@ -23,7 +23,7 @@ class Embedding(BaseModel):
 
 
 class EmbeddingsReply(BaseModel):
-    """The reply of /v1/embeddings."""
+    """Reply of /v1/embeddings."""
 
     object: Literal["list"]
     model: str
@@ -33,7 +33,7 @@ class EmbeddingsReply(BaseModel):
 
 
 class RankedDocument(BaseModel):
-    """One document."""
+    """A ranked document."""
 
     index: int
     relevance_score: float
@@ -41,7 +41,7 @@ class RankedDocument(BaseModel):
 
 
 class RankedText(BaseModel):
-    """One document, in TEI's format."""
+    """A ranked document in TEI's format."""
 
     index: int
     score: float
@@ -49,7 +49,7 @@ class RankedText(BaseModel):
 
 
 class RerankReply(BaseModel):
-    """The reply of /v1/rerank, the best document first."""
+    """Reply of /v1/rerank, best document first."""
 
     id: str
     object: Literal["list"]
@@ -61,7 +61,7 @@ class RerankReply(BaseModel):
 
 
 class Scored(BaseModel):
-    """One pair."""
+    """A scored pair."""
 
     index: int
     object: Literal["score"]
@@ -69,7 +69,7 @@ class Scored(BaseModel):
 
 
 class ScoreReply(BaseModel):
-    """The reply of /v1/score."""
+    """Reply of /v1/score."""
 
     id: str
     object: Literal["list"]
@@ -81,7 +81,7 @@ class ScoreReply(BaseModel):
 
 
 class Classified(BaseModel):
-    """One text."""
+    """A classified text."""
 
     index: int
     label: str
@@ -91,7 +91,7 @@ class Classified(BaseModel):
 
 
 class ClassifyReply(BaseModel):
-    """The reply of /v1/classify."""
+    """Reply of /v1/classify."""
 
     id: str
     object: Literal["list"]

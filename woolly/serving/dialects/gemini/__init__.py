@@ -1,4 +1,4 @@
-"""GEMINI: /v1beta/models, in the format of Google's Gemini API."""
+"""Google's Gemini API: /v1beta/models."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +12,7 @@ from woolly.serving.router import APIRouter
 
 __all__ = ["DIALECT", "Gemini"]
 
-# Google's `status` by that of HTTP; others are INVALID_ARGUMENT below 500 and INTERNAL from there on.
+# Google's `status` by HTTP status; others are INVALID_ARGUMENT below 500, else INTERNAL.
 _STATUSES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -52,7 +52,7 @@ class Gemini(ChatDialect):
         self.router.include_router(routes.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Google's error object. Agents detect a prompt that is too long by the sentence."""
+        """Return Google's error object. Agents detect a prompt that is too long by this message."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds

@@ -1,4 +1,4 @@
-"""Bodies as Gemini's clients send them: every field is supported, ignored without harm, or rejected by name."""
+"""Request bodies of Gemini's API. Each field is supported, ignored or rejected."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-MAX_CANDIDATES = 8  # as Google has it
+MAX_CANDIDATES = 8  # Google's limit
 MAX_TOP = 20
 _JSON, _ENUM, _PLAIN = "application/json", "text/x.enum", "text/plain"
-_HARMLESS = "Accepted; nothing depends on it."
+_HARMLESS = "Accepted without effect."
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 
 class ThinkingConfig(Camel):
-    """Thinking: on or off, its budget, and whether the reply shows it."""
+    """Reasoning switch, budget, and visibility in the reply."""
 
     include_thoughts: bool | None = None
-    thinking_budget: int | None = Field(None, description="Most tokens of thoughts; 0: none, -1: no limit.")
+    thinking_budget: int | None = Field(None, description="Maximum reasoning tokens; 0: none, -1: no limit.")
     thinking_level: str | None = None
 
 
@@ -57,14 +57,14 @@ class GenerationConfig(Camel):
 
     @property
     def thinking(self) -> ThinkingConfig:
-        """Return the thinking options; empty if none are sent."""
+        """Return the reasoning options; empty if none are sent."""
         return self.thinking_config or ThinkingConfig.model_validate({})
 
     def check(self) -> None:
         """Raise ApiError for unsupported values, by field name."""
         for name, given in (("speechConfig", self.speech_config), ("imageConfig", self.image_config)):
             if given is not None:
-                raise invalid_param(f"generationConfig.{name}", "there are no images and no audio here; leave it out")
+                raise invalid_param(f"generationConfig.{name}", "image and audio output are not supported; remove it")
         if self.response_modalities and [one.upper() for one in self.response_modalities] != ["TEXT"]:
             raise invalid_param("generationConfig.responseModalities", "only ['TEXT'] is supported")
         if self.candidate_count is not None and not 1 <= self.candidate_count <= MAX_CANDIDATES:
@@ -72,7 +72,7 @@ class GenerationConfig(Camel):
             raise invalid_param("generationConfig.candidateCount", message)
         if self.logprobs is not None:
             if not self.response_logprobs:
-                raise invalid_param("generationConfig.logprobs", "it is given, but responseLogprobs is not true")
+                raise invalid_param("generationConfig.logprobs", "needs responseLogprobs true")
             if not 0 <= self.logprobs <= MAX_TOP:
                 raise invalid_param("generationConfig.logprobs", f"expected 0 to {MAX_TOP}, but got {self.logprobs}")
         if self.response_mime_type not in (None, _PLAIN, _JSON, _ENUM):
@@ -83,10 +83,12 @@ class GenerationConfig(Camel):
 
     @property
     def schema_wanted(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer must follow; None: any text."""
+        """JSON schema of the answer; None for plain text."""
         json = self.response_json_schema or self.internal_json_schema
         if json is not None and self.response_schema is not None:
-            raise invalid_param("generationConfig.responseJsonSchema", "it is given together with responseSchema")
+            raise invalid_param(
+                "generationConfig.responseJsonSchema", "cannot be combined with responseSchema; remove one of them"
+            )
         wanted = json
         if self.response_schema is not None:
             wanted = json_schema(self.response_schema, "generationConfig.responseSchema")
@@ -100,13 +102,13 @@ class GenerationConfig(Camel):
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """Allowed texts of the answer; None: no such list."""
+        """Allowed answers of an enum; None without an enum."""
         if self.response_mime_type != _ENUM:
             return None
         given = self.response_schema or self.response_json_schema or self.internal_json_schema or {}
         texts = given.get("enum")
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise invalid_param("generationConfig.responseSchema", f"{_ENUM} needs a schema with an enum of texts")
+            raise invalid_param("generationConfig.responseSchema", f"{_ENUM} needs a schema with an enum of strings")
         return tuple(texts)
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
@@ -130,32 +132,34 @@ class GenerationConfig(Camel):
 
 
 class CountBody(Camel):
-    """The fields that a prompt is made of."""
+    """Fields of a prompt."""
 
     contents: Items[Content] = Field(default_factory=list)
     system_instruction: Content | str | None = None
     tools: Items[ToolSpec] | None = None
     tool_config: ToolConfig | None = None
     generation_config: GenerationConfig | None = None
-    safety_settings: list[Any] | None = Field(None, description="Accepted; nothing is filtered here.")
+    safety_settings: list[Any] | None = Field(None, description="Accepted without effect.")
     cached_content: str | None = None
     labels: dict[str, str] | None = Field(None, description=_HARMLESS)
     service_tier: Any = Field(None, description=_HARMLESS)
     store: bool | None = Field(None, description=_HARMLESS)
-    model: str | None = Field(None, description="Accepted; the path names the model.")
-    generate_content_request: GenerateBody | None = Field(None, description="The whole request, for countTokens.")
+    model: str | None = Field(None, description="Accepted; the path determines the model.")
+    generate_content_request: GenerateBody | None = Field(None, description="Complete request, for countTokens.")
 
     @property
     def config(self) -> GenerationConfig:
-        """The configuration, empty if none is sent."""
+        """Generation options; empty if none are sent."""
         return self.generation_config or GenerationConfig.model_validate({})
 
     def to_chat(self, defaults: SamplingParams) -> ChatRequest:
-        """Return the neutral conversation."""
+        """Return the neutral chat."""
         config = self.config
         config.check()
         if self.cached_content:
-            raise invalid_param("cachedContent", "contents are not kept here; send them, and prefixes are reused")
+            raise invalid_param(
+                "cachedContent", "stored contents are not supported; send the contents, whose prefixes are cached"
+            )
         if not self.contents:
             raise invalid_param("contents", "missing; expected at least one message")
         talk, schema = read_contents(self.system_instruction, self.contents), config.schema_wanted
@@ -187,14 +191,14 @@ class CountBody(Camel):
 
 
 class GenerateBody(CountBody):
-    """The body of :generateContent and :streamGenerateContent."""
+    """Body of :generateContent and :streamGenerateContent."""
 
 
 class EmbedBody(Camel):
-    """The body of :embedContent."""
+    """Body of :embedContent."""
 
     content: Content
-    model: str | None = Field(None, description="Accepted; the path names the model.")
+    model: str | None = Field(None, description="Accepted; the path determines the model.")
     task_type: str | None = None
     title: str | None = None
     output_dimensionality: int | None = None
@@ -202,7 +206,7 @@ class EmbedBody(Camel):
 
 
 class EmbedBodies(Camel):
-    """The body of :batchEmbedContents."""
+    """Body of :batchEmbedContents."""
 
     requests: Items[EmbedBody] = Field(min_length=1)
 

@@ -1,4 +1,4 @@
-"""Contents as Gemini's clients send them: parts of text, thoughts, calls and their results."""
+"""Messages of Gemini's API: parts of text, reasoning, calls and results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from woolly.serving.errors import invalid_param
 
 
 class Camel(BaseModel):
-    """Body with names in camel case; snake case is accepted too, as by Google."""
+    """Body with names in camel case or, as in Google's API, snake case."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class FunctionCall(Camel):
-    """A call that the model made."""
+    """A call by the model."""
 
     name: str
     args: dict[str, Any] | None = None
@@ -36,13 +36,13 @@ class FunctionResponse(Camel):
     name: str
     response: dict[str, Any] | None = None
     id: str | None = None
-    will_continue: bool | None = Field(None, description="Accepted; nothing depends on it.")
-    scheduling: str | None = Field(None, description="Accepted; nothing depends on it.")
+    will_continue: bool | None = Field(None, description="Accepted without effect.")
+    scheduling: str | None = Field(None, description="Accepted without effect.")
     parts: list[Any] | None = None
 
 
 class Part(Camel):
-    """Part of a message: text, a call or a result; others are rejected by name."""
+    """A part of a message. ApiError names unsupported kinds."""
 
     text: str | None = None
     thought: bool | None = None
@@ -57,14 +57,14 @@ class Part(Camel):
 
 
 class Content(Camel):
-    """One message."""
+    """A message of a chat."""
 
     role: str | None = None
     parts: Items[Part] | None = None
 
 
 def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
-    """Return the neutral messages; ApiError names an unsupported field."""
+    """Convert messages to neutral messages. ApiError names an unsupported field."""
     talk: list[chat.Message] = []
     if system is not None:
         text = system if isinstance(system, str) else text_of(system, "systemInstruction")
@@ -86,7 +86,7 @@ def read_contents(system: str | Content | None, contents: Sequence[Content]) -> 
 
 
 def text_of(content: Content, where: str) -> str:
-    """Return the text of a text-only message."""
+    """Return the text of a message without other parts."""
     return "\n".join(_text(part, f"{where}.parts.{i}") for i, part in enumerate(content.parts or ()))
 
 
@@ -111,7 +111,7 @@ def _answer(content: Content, where: str) -> chat.Message:
 
 
 def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
-    """Return the results of calls, one message each, then a message with text, images and audio."""
+    """Return the tool results, one message each, then a message with text, images and audio."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, part in enumerate(content.parts or ()):
@@ -132,7 +132,7 @@ def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list
 
 
 def _result(response: dict[str, Any] | None) -> str:
-    """Return a result as text: its only field `output` or `result`, else its JSON."""
+    """Return a result as text: its only field `output` or `result`, or else its JSON."""
     given = response or {}
     if len(given) == 1 and isinstance(text := given.get("output", given.get("result")), str):
         return text
@@ -140,7 +140,7 @@ def _result(response: dict[str, Any] | None) -> str:
 
 
 def _said(part: Part, where: str) -> chat.Part:
-    """Return a part of a user message: image, audio clip, file, or text."""
+    """Return a part of a user message: image, audio clip, video, file or text."""
     given = part.inline_data
     if given is None:
         return chat.TextPart(_text(part, where))
@@ -152,7 +152,7 @@ def _said(part: Part, where: str) -> chat.Part:
             place,
             "expected an object with data in base64 and a mimeType such as image/png or application/pdf",
         )
-    # URL-safe base64 is accepted too, as by Google.
+    # URL-safe base64 is accepted too, as in Google's API.
     plain = data.replace("-", "+").replace("_", "/")
     if media.lower().startswith("audio/"):
         return chat.AudioPart(AudioInput(base64=plain, media_type=media, where=place))
@@ -165,9 +165,9 @@ def _said(part: Part, where: str) -> chat.Part:
 
 def _text(part: Part, where: str) -> str:
     if part.file_data is not None:
-        raise invalid_param(f"{where}.fileData", "files are not kept here; send an image as inlineData, or text")
+        raise invalid_param(f"{where}.fileData", "stored files are not supported; send an image as inlineData, or text")
     if part.inline_data is not None:
-        raise invalid_param(f"{where}.inlineData", "an image belongs into a message of the user; send text")
+        raise invalid_param(f"{where}.inlineData", "images are only supported in user messages; send text")
     if part.text is None:
-        raise invalid_param(where, "a part of this kind is not supported here; send text")
+        raise invalid_param(where, "this kind of part is not supported here; send text")
     return part.text

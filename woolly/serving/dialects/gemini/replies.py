@@ -1,4 +1,4 @@
-"""Replies in Gemini's format: responses of a stream, and the complete response."""
+"""Replies in Gemini's format: stream chunks, and the complete response."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.generation.sse import sse_event
 
 Data = dict[str, Any]
-_LOWEST = -9999.0  # of impossible tokens; JSON has no infinity
+_LOWEST = -9999.0  # for impossible tokens; JSON has no infinity
 
 
 @dataclass(frozen=True)
 class Form:
-    """Options of a body that shape its reply."""
+    """Options of a body that affect its reply."""
 
     shows_thoughts: bool = False
     has_logprobs: bool = False
 
 
 class _Candidate:
-    """Builder of one candidate: turns events into parts; a call is sent when it is complete."""
+    """Converts events of an answer to the parts of a candidate. A call is sent when it is complete."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._form: Form = head.form
@@ -38,7 +38,7 @@ class _Candidate:
         self._placed: list[PlacedLogprob] = []
         self._call: CallStart | None = None
         self._arguments: list[str] = []
-        self._thought: list[str] = []  # reasoning not sent in a signature yet
+        self._thought: list[str] = []  # reasoning not yet sent in a signature
         self.thoughts: list[str] = []
         self.finish: str | None = None
 
@@ -75,7 +75,7 @@ class _Candidate:
         return [self._signed({"functionCall": {"id": call.id, "name": call.name, "args": arguments}})]
 
     def _signed(self, part: Data) -> Data:
-        """Return a part with the reasoning before it, which clients send back unchanged."""
+        """Add the preceding reasoning to a part as a signature, which clients send back unchanged."""
         thought = "".join(self._thought)
         self._thought.clear()
         return {**part, "thoughtSignature": encode_reasoning(thought)} if thought else part
@@ -95,7 +95,7 @@ class _Candidate:
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yield server-sent events, and responses without a candidate while there are none."""
+    """Yield server-sent events, and responses without candidates as heartbeats."""
     frame = _Frame(head)
     beat = sse_event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
     return with_heartbeats(_frames(chunks, head, frame), lambda: beat)
@@ -111,7 +111,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, frame: _
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Return the response; adjacent parts of one kind are merged."""
+    """Return the complete response; adjacent parts of the same kind are merged."""
     candidates = [_Candidate(head) for _ in head.running.requests]
     parts: list[list[Data]] = [[] for _ in candidates]
     async for chunk in chunks:
@@ -136,7 +136,7 @@ def _candidate(index: int, one: _Candidate, parts: list[Data]) -> Data:
 
 
 class _Frame:
-    """Fields that a response and each chunk of a stream share."""
+    """Fields shared by a response and all chunks of its stream."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._fields = {"modelVersion": head.running.model.name, "responseId": secrets.token_urlsafe(16)}
@@ -147,7 +147,7 @@ class _Frame:
 
 
 def _usage(head: ReplyContext, candidates: list[_Candidate]) -> Data:
-    """Return Google's counts: candidates exclude reasoning tokens."""
+    """Return Google's usage, whose candidate tokens exclude reasoning."""
     usage = head.running.usage()
     n_thought = sum(head.count_thoughts("".join(one.thoughts)) for one in candidates)
     n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

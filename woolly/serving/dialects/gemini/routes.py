@@ -26,29 +26,31 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 _MODELS = "/v1beta/models"
-_STABLE = "/v1/models"  # path of newer clients; OpenAI's dialect lists the models there
+_STABLE = "/v1/models"  # path used by newer clients; the OpenAI dialect lists models there
 
 
-@router.post(f"{_MODELS}/{{model:path}}:generateContent", response_model=None, summary="Answer, as Gemini does")
+@router.post(f"{_MODELS}/{{model:path}}:generateContent", response_model=None, summary="Answer a chat (Gemini)")
 @router.post(f"{_STABLE}/{{model:path}}:generateContent", response_model=None, include_in_schema=False)
 async def generate(model: str, body: GenerateBody, request: Request) -> Response:
-    """Answers a conversation with one response."""
+    """Answer a chat with one response."""
     return await _answer(model, body, request, stream=False)
 
 
-@router.post(f"{_MODELS}/{{model:path}}:streamGenerateContent", response_model=None, summary="Stream, as Gemini does")
+@router.post(
+    f"{_MODELS}/{{model:path}}:streamGenerateContent", response_model=None, summary="Stream an answer (Gemini)"
+)
 @router.post(f"{_STABLE}/{{model:path}}:streamGenerateContent", response_model=None, include_in_schema=False)
 async def stream(model: str, body: GenerateBody, request: Request) -> Response:
-    """Answers a conversation by server-sent events; `alt=sse` asks for them."""
+    """Answer a chat with server-sent events; needs `alt=sse`."""
     if request.query_params.get("alt") != "sse":
-        raise invalid_param("alt", "streams are server-sent events here; ask with ?alt=sse")
+        raise invalid_param("alt", "only server-sent events are supported; use ?alt=sse")
     return await _answer(model, body, request, stream=True)
 
 
-@router.post(f"{_MODELS}/{{model:path}}:countTokens", summary="Count the tokens of a prompt, as Gemini does")
+@router.post(f"{_MODELS}/{{model:path}}:countTokens", summary="Count the tokens of a prompt (Gemini)")
 @router.post(f"{_STABLE}/{{model:path}}:countTokens", include_in_schema=False)
 async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]:
-    """Count the tokens of the rendered prompt, functions included."""
+    """Count the tokens of the rendered prompt, including functions."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     asked = body.generate_content_request or body
@@ -64,7 +66,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
     return {"totalTokens": n_tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": n_tokens}]}
 
 
-@router.post(f"{_MODELS}/{{model:path}}:embedContent", response_model=None, summary="Make a vector, as Gemini does")
+@router.post(f"{_MODELS}/{{model:path}}:embedContent", response_model=None, summary="Embed a text (Gemini)")
 @router.post(f"{_STABLE}/{{model:path}}:embedContent", response_model=None, include_in_schema=False)
 async def embed(model: str, body: EmbedBody, request: Request) -> Response:
     """Embed a text."""
@@ -72,22 +74,22 @@ async def embed(model: str, body: EmbedBody, request: Request) -> Response:
     return json_reply({"embedding": {"values": values}})
 
 
-@router.post(f"{_MODELS}/{{model:path}}:batchEmbedContents", response_model=None, summary="Embed texts, as Gemini does")
+@router.post(f"{_MODELS}/{{model:path}}:batchEmbedContents", response_model=None, summary="Embed texts (Gemini)")
 @router.post(f"{_STABLE}/{{model:path}}:batchEmbedContents", response_model=None, include_in_schema=False)
 async def embed_all(model: str, body: EmbedBodies, request: Request) -> Response:
-    """Embeddings of texts."""
+    """Embed texts."""
     return json_reply({"embeddings": [{"values": values} for values in await _embed(model, body.requests, request)]})
 
 
-@router.get(_MODELS, summary="List the models, as Gemini does")
+@router.get(_MODELS, summary="List the models (Gemini)")
 async def list_models(request: Request) -> dict[str, Any]:
     """List all models."""
     return {"models": [google_model(info) for info in await request.app.state.models.list()]}
 
 
-@router.get(f"{_MODELS}/{{model:path}}", summary="Describe a model, as Gemini does")
+@router.get(f"{_MODELS}/{{model:path}}", summary="Describe a model (Gemini)")
 async def one_model(model: str, request: Request) -> dict[str, Any]:
-    """One model by its name."""
+    """Describe a model."""
     return google_model(await request.app.state.models.get(model))
 
 
@@ -100,7 +102,7 @@ async def _answer(model: str, body: GenerateBody, request: Request, *, stream: b
 async def _embed(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
     sizes = {body.output_dimensionality for body in bodies}
     if len(sizes) > 1:
-        raise invalid_param("requests.outputDimensionality", "it differs between the requests; send them one by one")
+        raise invalid_param("requests.outputDimensionality", "must be the same in all requests; send one request each")
     for name in ("task_type", "title"):
         if any(getattr(body, name) for body in bodies):
             ignore({"task_type": "taskType"}.get(name, name))

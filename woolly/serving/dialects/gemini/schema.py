@@ -1,4 +1,4 @@
-"""Conversion of Google's schemas to JSON schemas: upper-case types, `nullable`, numbers as text, property order."""
+"""Converts Google's schemas to JSON Schema."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from woolly.serving.errors import invalid_param
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _SAME = ("title", "description", "default", "enum", "pattern", "minimum", "maximum", "required")
-_FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # other formats are number sizes
+_FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # other formats are sizes of numbers
 
 
 def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the JSON schema of a schema in Google's format; ApiError names an invalid part."""
+    """Convert a schema of Google's API to JSON Schema. ApiError names an invalid part."""
     found: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
     kind = str(given.get("type", "")).lower()
     if kind and kind != "type_unspecified":

@@ -1,4 +1,4 @@
-"""The Model Context Protocol: models as tools for other programs at /mcp, and tools of MCP servers for the page."""
+"""Model Context Protocol: models as tools at /mcp, and tools of MCP servers for the web page."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,11 +20,13 @@ __all__ = ["DIALECT", "Mcp"]
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Start the servers of --mcp with the app; end them and the endpoint with it."""
+    """Start the servers of --mcp with the app, and stop them and the endpoint at the end."""
     app.state.mcp = Endpoint(app.state)
     file = app.state.settings.mcp
     if file is not None and page_tools.is_off(app.state.authenticator):
-        log.warning("--mcp has no effect: if there are keys, tools need a key of --admin-key or --admin-key-file")
+        log.warning(
+            "--mcp has no effect: on a server with keys, tools need an admin key; set --admin-key or --admin-key-file"
+        )
         file = None
     app.state.tools = page_tools.PageTools(file)
     app.state.tools.open()
@@ -38,7 +40,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class Mcp(ChatDialect):
-    """MCP. Errors of middleware have OpenAI's format; errors of a tool are results, as in the protocol."""
+    """MCP. Middleware errors have OpenAI's format; tool errors are results, as in the protocol."""
 
     name = "mcp"
     prefix = "/mcp"
@@ -54,12 +56,12 @@ class Mcp(ChatDialect):
         return error_body(error)
 
     async def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yield text pieces; the protocol itself answers a call with a complete text."""
+        """Yield the text of the chunks."""
         async for chunk in chunks:
             yield chunk.text.encode()
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Return the text of an answer."""
+        """Return the text of the answer."""
         texts = [chunk.text async for chunk in chunks]
         return {"text": "".join(texts)}
 

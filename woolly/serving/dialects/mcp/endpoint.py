@@ -1,4 +1,4 @@
-"""The endpoint /mcp: streamable HTTP, by the mcp package."""
+"""The /mcp endpoint: streamable HTTP with the mcp package."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp.types import CallToolResult, ListToolsResult
 
-_ABOUT = "Language models that run on this machine. They cost nothing per token: give them bulk work."
+_ABOUT = "Language models on this machine, at no cost per token; use them for bulk work."
 
 
 class McpRoute:
-    """The route as an ASGI app: the mcp package reads and writes the connection itself."""
+    """ASGI app of the route, because the mcp package handles the connection itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
+        """Handle a request."""
         manager = await scope["app"].state.mcp.manager()
         await manager.handle_request(scope, receive, send)
 
 
 class Endpoint:
-    """Owner of the package's session manager, from the first request to the end of the app. Requests are stateless."""
+    """Owns the package's session manager, from the first request to the end of the app. Requests are stateless."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -45,7 +45,7 @@ class Endpoint:
         self._closing = asyncio.Event()
 
     async def manager(self) -> StreamableHTTPSessionManager:
-        """Return the manager. ApiError 501 if the package is missing or cannot be used."""
+        """Return the manager. ApiError 501 if the package is missing or not usable."""
         if self._opened is None:
             if find_spec("mcp") is None:
                 raise ApiError(501, "not_supported", _error_result("/mcp needs a package on the server's machine"))
@@ -54,7 +54,7 @@ class Endpoint:
         return await asyncio.shield(self._opened)
 
     async def close(self) -> None:
-        """End the manager and its open requests."""
+        """Stop the manager and its open requests."""
         self._closing.set()
         if self._task is not None:
             await self._task
@@ -62,7 +62,7 @@ class Endpoint:
     async def _hold(self, opened: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
             manager = _make_manager(self._state.settings.max_body_bytes)
-            async with manager.run():  # opened and closed by one task, as the package wants it
+            async with manager.run():  # the package requires that one task opens and closes it
                 opened.set_result(manager)
                 await self._closing.wait()
         except Exception as error:
@@ -71,17 +71,17 @@ class Endpoint:
             log.error("mcp", exc_info=error)
             unusable = _error_result("/mcp cannot use the package mcp of the server's machine")
             opened.set_exception(ApiError(501, "not_supported", unusable))
-            opened.exception()  # marks the exception as retrieved, if nobody waits any more
+            opened.exception()  # mark the exception as retrieved if nothing awaits it
 
 
 def _error_result(what: str) -> str:
-    """Logs how to get the package, and returns the sentence for clients, without the paths of this machine."""
+    """Log how to install the package, and return the error for clients without local paths."""
     log.warning(f"{what}: {install_command('mcp')}")
-    return f"{what}: its operator installs {requirement('mcp')}, and its log says how"
+    return f"{what}: install {requirement('mcp')} on the server; see its log"
 
 
 def _make_manager(max_body: int) -> StreamableHTTPSessionManager:
-    # Imported with the first request: it takes half a second, and most servers are never asked.
+    # Imported on the first request, because it takes half a second.
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -114,10 +114,10 @@ def _listed() -> ListToolsResult:
 
 
 async def _called(request: Request, name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """Return the result of a tool; an error is a result too, which the other program's model reads."""
+    """Return the result of a tool. Errors are results too, which the client's model reads."""
     try:
         if name not in TOOLS:
-            raise ApiError(404, "not_found", f"there is no tool {name[:80]!r}; there are: {', '.join(TOOLS)}")
+            raise ApiError(404, "not_found", f"unknown tool {name[:80]!r}; available: {', '.join(TOOLS)}")
         body = _read(TOOLS[name].body, arguments)
         return _result(await TOOLS[name].run(request, body))
     except WoollyError as error:

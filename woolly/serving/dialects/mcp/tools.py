@@ -1,4 +1,4 @@
-"""MCP tools of this server: answers, embeddings, ranking, tokens and the list of models."""
+"""Tools of this server for MCP clients: answers, embeddings, ranking, token counts and the list of models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
 
-_Model = Annotated[
-    str | None, Field(description="Name of the model, as list_models has it; by default the loaded one.")
-]
+_Model = Annotated[str | None, Field(description="Name of a model of list_models; default: the loaded model.")]
 
 
 class _Body(BaseModel):
@@ -33,20 +31,20 @@ class _Body(BaseModel):
 
 
 class _Answer(_Body):
-    json_schema: dict[str, Any] | None = Field(default=None, description="JSON schema that the answer must follow.")
-    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer.")
-    temperature: float | None = Field(default=None, ge=0, le=100, description="0 takes the likeliest token each time.")
+    json_schema: dict[str, Any] | None = Field(default=None, description="JSON schema of the answer.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Maximum tokens of the answer.")
+    temperature: float | None = Field(default=None, ge=0, le=100, description="Temperature; 0: greedy sampling.")
 
 
 class GenerateBody(_Answer):
     """Arguments of generate."""
 
-    prompt: str = Field(description="What the model shall do, with all the text that it needs.")
+    prompt: str = Field(description="Task for the model, including all necessary text.")
     system: str | None = Field(default=None, description="System prompt.")
 
 
 class TurnBody(BaseModel):
-    """One message."""
+    """A message of a chat."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,14 +55,14 @@ class TurnBody(BaseModel):
 class ChatBody(_Answer):
     """Arguments of chat."""
 
-    messages: list[TurnBody] = Field(min_length=1, description="The conversation, its oldest message first.")
+    messages: list[TurnBody] = Field(min_length=1, description="Messages of the chat, oldest first.")
 
 
 class EmbedBody(_Body):
     """Arguments of embed."""
 
     texts: list[str] = Field(min_length=1)
-    dimensions: int | None = Field(default=None, ge=1, description="Numbers of each vector; by default all.")
+    dimensions: int | None = Field(default=None, ge=1, description="Length of the embeddings; default: the model's.")
 
 
 class OrderBody(_Body):
@@ -72,7 +70,7 @@ class OrderBody(_Body):
 
     query: str
     documents: list[str] = Field(min_length=1)
-    top_n: int | None = Field(default=None, ge=1, description="How many of the best are returned; by default all.")
+    top_n: int | None = Field(default=None, ge=1, description="Maximum number of results; default: all.")
 
 
 class CountBody(_Body):
@@ -89,7 +87,7 @@ class ListBody(BaseModel):
 
 @dataclass(frozen=True)
 class ServerTool:
-    """Tool of this server: pydantic model of its arguments, and its function."""
+    """A tool with the pydantic model of its arguments and its function."""
 
     about: str
     body: type[BaseModel]
@@ -169,24 +167,22 @@ async def _list(request: Request, _: ListBody) -> Mapping[str, Any]:
 
 TOOLS = {
     "generate": ServerTool(
-        "Gives a language model on this machine one task, and returns its answer: a summary, a translation, a"
-        " classification, data by a JSON schema.",
+        "Run a task on a local language model and return its answer, such as a summary, a translation, a"
+        " classification, or data with a JSON schema.",
         GenerateBody,
         _generate,
     ),
-    "chat": ServerTool(
-        "Answers a conversation of several messages by a language model on this machine.", ChatBody, _chat
-    ),
-    "embed": ServerTool("Computes normalized embeddings of texts with a local embedding model.", EmbedBody, _embed),
+    "chat": ServerTool("Answer a chat with a local language model.", ChatBody, _chat),
+    "embed": ServerTool("Compute normalized embeddings of texts with a local embedding model.", EmbedBody, _embed),
     "rerank": ServerTool(
-        "Orders documents by how well they answer a query, the best first, by a reranking model on this machine.",
+        "Rank documents by relevance to a query with a local reranking model, best first.",
         OrderBody,
         _rerank,
     ),
     "count_tokens": ServerTool(
-        "Counts the tokens of a text, alone and as a message, and says how many the model's context holds.",
+        "Count the tokens of a text, alone and as a message, and return the model's context size.",
         CountBody,
         _count,
     ),
-    "list_models": ServerTool("Lists the models that this server can run.", ListBody, _list),
+    "list_models": ServerTool("List the models that this server can run.", ListBody, _list),
 }

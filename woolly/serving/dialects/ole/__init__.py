@@ -1,4 +1,4 @@
-"""Ole's routes and those of the original Woolly, below /api/v1."""
+"""Ole's API and routes of the original Woolly, below /api/v1."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -31,14 +31,14 @@ __all__ = ["DIALECT", "Ole"]
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The sessions are open for as long as the app runs."""
+    """Keep the sessions file open while the app runs."""
     settings = app.state.settings
     app.state.sessions = SessionStore(
         settings.sessions_path, max_sessions=settings.max_sessions, max_bytes=settings.max_session_bytes
     )
     app.state.busy_sessions = set()
     app.state.bandwidth = Bandwidth()
-    app.state.looks = {}  # by model: concurrent requests share one query of its engine
+    app.state.looks = {}  # by model; concurrent requests share one query of the engine
     app.state.benchmarking = asyncio.Lock()
     try:
         yield
@@ -47,7 +47,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class Ole(ChatDialect):
-    """Ole's API: OpenAI's completions, sessions that the server keeps, and Ole's error format."""
+    """Ole's API: OpenAI's completions, stored sessions, and Ole's error format."""
 
     name = "ole"
     prefix = "/api/v1"
@@ -78,7 +78,7 @@ class Ole(ChatDialect):
         return {"error": told}
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yield server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
+        """Yield server-sent events in OpenAI's format; websocket.py formats the messages of a socket."""
         return chat.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:

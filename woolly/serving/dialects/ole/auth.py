@@ -17,7 +17,7 @@ router = APIRouter(prefix="/auth")
 
 
 class TokenBody(BaseModel):
-    """User name, and the key that authorizes it."""
+    """User name and API key."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -33,9 +33,9 @@ class ValidateBody(BaseModel):
     token: str
 
 
-@router.post("/token", summary="Get a token for a key")
+@router.post("/token", summary="Issue a token")
 async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
-    """Issue a token for a user, for `Authorization: Bearer TOKEN`."""
+    """Issue a token for a user, to be sent as `Authorization: Bearer TOKEN`."""
     authenticator: Authenticator = request.app.state.authenticator
     key_guesses: KeyGuessLimiter = request.app.state.key_guesses
     try:
@@ -49,9 +49,9 @@ async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
     return {"token": token, "expires_in": lifetime, "token_type": "Bearer"}
 
 
-@router.post("/validate", summary="Read a token")
+@router.post("/validate", summary="Validate a token")
 async def validate_token(body: ValidateBody, request: Request) -> dict[str, Any]:
-    """Return True if this server signed the token and it has not expired."""
+    """Return the claims of a token if this server signed it and it has not expired."""
     authenticator: Authenticator = request.app.state.authenticator
     claims = authenticator.validate(body.token)
     if claims is None:

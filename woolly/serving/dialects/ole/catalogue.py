@@ -1,4 +1,4 @@
-"""GET /catalogue: models that can be pulled by name, and whether they fit this machine."""
+"""GET /catalogue: models that can be downloaded, and whether they fit into memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from woolly.store import models_folder, read_catalogue
 router = APIRouter()
 
 
-@router.get("/catalogue", summary="List the models that can be fetched")
+@router.get("/catalogue", summary="List the models that can be downloaded")
 async def list_catalogue(request: Request) -> dict[str, Any]:
-    """Names for /api/pull with their sizes. `allowed` is true if this key may pull them."""
+    """List the names for /api/pull with their sizes. `allowed` is true if the key may download them."""
     models: ModelManager = request.app.state.models
     settings: Settings = request.app.state.settings
     here = {name for info in await models.list() for name in (info.name, *info.aliases)}
@@ -38,7 +38,7 @@ async def list_catalogue(request: Request) -> dict[str, Any]:
 
 
 def _rows(here: set[str], capacity: Capacity | None) -> list[dict[str, Any]]:
-    """Return a row for each size of each family; `fits` is null if a GPU may take a part of a model."""
+    """Return a row for each size of each family. `fits` is null if a GPU may hold part of a model."""
     can_run = set(architectures())
     rows = []
     for name, family in read_catalogue().families.items():
@@ -65,7 +65,7 @@ def _rows(here: set[str], capacity: Capacity | None) -> list[dict[str, Any]]:
 
 
 def _free_disk(folder: Path) -> int:
-    """Return the free bytes on the disk of the models folder, which need not exist."""
+    """Return the free bytes on the disk of the models folder, which may not exist yet."""
     try:
         existing = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
         return shutil.disk_usage(existing).free

@@ -1,4 +1,4 @@
-"""Client detection: Ole gets lists wrapped in an object, others the bare value."""
+"""Detection of Ole, which expects lists in an object; other clients get plain lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection
 
 
 def is_ole(connection: HTTPConnection) -> bool:
-    """Return True if the request comes from Ole, by a header or its user agent."""
+    """Return True if the request comes from Ole, by header or user agent."""
     return "x-ole-client" in connection.headers or "Ole" in connection.headers.get("user-agent", "")
 
 

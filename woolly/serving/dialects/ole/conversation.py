@@ -1,4 +1,4 @@
-"""Conversation: chat that continues a session, and is stored there after its answer."""
+"""A chat that continues a stored session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.serving.gate.request_id import owner_of
 
 
 class Conversation:
-    """Messages to answer: the session's, if one is named, and the new ones."""
+    """Messages of a session, if one is named, followed by the new messages."""
 
     def __init__(
         self, store: SessionStore, owner: str, session: Session | None, kept: Sequence[Message], sent: Sequence[Message]
@@ -33,7 +33,7 @@ class Conversation:
         self._sent = sent
 
     async def keep(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[ChatChunk]:
-        """Yield the chunks; before the last one, the session gets the new messages and the answer, both or neither."""
+        """Yield the chunks. Before the last chunk, the new messages and the answer are stored together."""
         events: list[Event] = []
         async for chunk in chunks:
             events += chunk.events
@@ -60,7 +60,7 @@ def _plain(message: Message) -> dict[str, Any]:
 async def conversation(
     connection: HTTPConnection, session_id: str | None, sent: Sequence[Message]
 ) -> AsyncIterator[Conversation]:
-    """Read a session and lock it until the block ends: another message meanwhile gets 409."""
+    """Read a session and lock it until the block ends; other messages to it get 409 meanwhile."""
     state = connection.app.state
     store: SessionStore = state.sessions
     owner = owner_of(connection)
@@ -72,7 +72,7 @@ async def conversation(
         raise ApiError(
             409,
             "session_busy",
-            "the session is answering another message; wait for its end",
+            "the session is busy with another message; wait for it",
             param="session_id",
             retry_after=1.0,
         )

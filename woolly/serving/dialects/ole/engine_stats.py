@@ -1,4 +1,4 @@
-"""Engine statistics: cache, weights and memory."""
+"""Statistics of the engine: cache, weights and memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from woolly.runtime import PAGE_SIZE
 from woolly.serving.settings.checks import is_reference
 from woolly.serving.settings.table import Settings
 
-# Well beyond the caches of a small machine; measuring takes some tenths of a second, once.
+# Larger than the caches of a small machine; the measurement takes several 100 ms, once.
 _MEGABYTES = 256
 
 
 class Bandwidth:
-    """Memory bandwidth of the machine, measured once, between two steps of the engine. Thread-safe."""
+    """Memory bandwidth of the machine, measured once between two engine steps. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gb_per_second: float | None = None
 
     def measured(self, llm: LLM) -> float | None:
-        """10^9 bytes per second, on a GPU computed from clock and bus width; None without memory to measure."""
+        """Return 10^9 bytes per second, on a GPU computed from clock and bus width, or None without free memory."""
         about = llm.engine.program.about
         if about.device:
             return None if about.device_bandwidth is None else about.device_bandwidth / 1e9
@@ -56,7 +56,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
             "pages_used": pool.n_pages - pool.n_free,
             "tokens_per_page": PAGE_SIZE,
             "tokens": pool.n_pages * PAGE_SIZE,
-            "contexts": pool.n_pages * PAGE_SIZE / engine.ctx,  # of one request, at its longest
+            "contexts": pool.n_pages * PAGE_SIZE / engine.ctx,  # maximum context of one request
             "bytes": engine.state.n_bytes,
         },
         "prefix_cache": {
@@ -83,11 +83,11 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
             "driver": about.device_driver,
         }
     if about.level is not None:
-        # Decoding a token reads these once, at any batch size.
+        # Decoding a token reads these bytes once, for any batch size.
         read = sum(step.row_bytes() for step in program.running_plan.steps if step.matrices)
         achieved = read * tokens_per_second / 1e9
         figures["kernels"] = {"level": about.level, "threads": about.threads}
-        # Preallocated for all values: no step allocates.
+        # Preallocated; no step allocates memory.
         figures["arena"] = {"bytes": about.arena_bytes}
         figures["bandwidth"] = {
             "measured_gb_per_second": bandwidth,
@@ -98,7 +98,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
 
 
 def optimizations(llm: LLM | None, settings: Settings) -> list[str]:
-    """Return the names of the optimizations that the loaded model uses."""
+    """Return the optimizations that the loaded model uses."""
     if is_reference(settings):
         return ["continuous_batching", "prefix_cache"]
     names = ["continuous_batching", "prefix_cache", "fused_plan", "packed_weights", "static_arena"]
@@ -110,7 +110,7 @@ def optimizations(llm: LLM | None, settings: Settings) -> list[str]:
 
 
 def memory_mb() -> float:
-    """Return the resident memory of the process, mapped files included, in 10^6 bytes."""
+    """Return the resident memory of the process, including mapped files, in 10^6 bytes."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():

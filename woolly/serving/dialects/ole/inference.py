@@ -1,4 +1,4 @@
-"""POST /inference/complete, /inference/chat and /inference/stream: Ole's fields, OpenAI's replies."""
+"""POST /inference/complete, /inference/chat and /inference/stream, with replies in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -27,30 +27,28 @@ router = APIRouter()
 _EITHER: dict[int | str, dict[str, Any]] = {200: {"model": ChatReply | CompletionReply}}
 
 
-@router.post("/inference/complete", summary="Continue a prompt", responses=_EITHER, response_model=None)
+@router.post("/inference/complete", summary="Complete a prompt", responses=_EITHER, response_model=None)
 async def answer_prompt(body: InferenceBody, request: Request) -> Response:
-    """Complete a prompt, or answer messages as a conversation."""
+    """Complete a prompt, or answer messages as a chat."""
     return await _answer(body, request, body.sent(chat=False))
 
 
-@router.post(
-    "/inference/chat", summary="Answer a conversation", responses={200: {"model": ChatReply}}, response_model=None
-)
+@router.post("/inference/chat", summary="Answer a chat", responses={200: {"model": ChatReply}}, response_model=None)
 async def answer_chat(body: InferenceBody, request: Request) -> Response:
-    """Answer a conversation. With `session_id`, the server stores it, and only new messages are sent."""
+    """Answer a chat. With `session_id`, the server stores it, and clients send only new messages."""
     return await _answer(body, request, body.sent(chat=True))
 
 
-@router.post("/inference/stream", summary="Answer by server-sent events", response_model=None)
+@router.post("/inference/stream", summary="Answer as a stream", response_model=None)
 async def answer_stream(body: InferenceBody, request: Request) -> Response:
-    """Complete a prompt or answer messages, as a stream."""
+    """Complete a prompt or answer messages as a stream."""
     if body.stream is False:
-        raise invalid_param("stream", "it is false, but this route always streams")
+        raise invalid_param("stream", "this route always streams; remove it or send true")
     body = body.model_copy(update={"stream": True})
     return await _answer(body, request, body.sent(chat=False))
 
 
-# The routes of earlier clients: the same engine, OpenAI's fields.
+# Routes of earlier clients, with OpenAI's fields.
 router.post("/optimized/chat/completions", responses={200: {"model": ChatReply}}, response_model=None)(chat_completions)
 router.post("/optimized/completions", responses={200: {"model": CompletionReply}}, response_model=None)(
     text_completions
@@ -61,9 +59,9 @@ router.post("/optimized/completions", responses={200: {"model": CompletionReply}
 async def open_reply(
     connection: HTTPConnection, body: InferenceBody, sent: list[Message]
 ) -> AsyncIterator[tuple[ReplyContext, AsyncIterator[ChatChunk]]]:
-    """Yield the head and the chunks of a running answer, which ends with the block."""
+    """Yield the context and the chunks of a running answer, which ends with the block."""
     if body.session_id is not None and (body.n or 1) > 1:
-        raise invalid_param("n", "a session goes on with one answer")
+        raise invalid_param("n", "a session supports only one answer")
     body.check()
     generator = connection.app.state.generator
     async with AsyncExitStack() as stack:

@@ -19,38 +19,38 @@ from woolly.serving.model_manager.modalities import input_modalities, supports_v
 from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.router import APIRouter
 
-_MODALITIES = (("image", "vision"), ("audio", "audio"))  # modalities of a model, and their names here
+_MODALITIES = (("image", "vision"), ("audio", "audio"))  # modality and its name in this API
 
 router = APIRouter(prefix="/models")
 
 
 class LoadBody(BaseModel):
-    """Options of loading a model."""
+    """Options for loading a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    path: str | None = Field(default=None, description="A file of the model folder, relative to it.")
+    path: str | None = Field(default=None, description="File path relative to the models folder.")
     config: dict[str, Any] | None = Field(default=None, description="Settings for this model, such as ctx_size")
 
 
 @router.get("", summary="List the models")
 async def list_models(request: Request) -> Any:
-    """List models by their files' headers; loads none. Ole gets `{"success": true, "data": [...]}`."""
+    """List models without loading them. Ole gets `{"success": true, "data": [...]}`."""
     models: ModelManager = request.app.state.models
     capacity = await asyncio.to_thread(server_capacity, models)
     return wrapped(request, [await _shape(info, request, capacity) for info in await models.list()])
 
 
-@router.get("/{name:path}", summary="Tell of one model")
+@router.get("/{name:path}", summary="Describe a model")
 async def get_model(name: str, request: Request) -> dict[str, Any]:
-    """Describe a model; `loaded` and `current` mean the loaded one."""
+    """Describe a model; `loaded` and `current` select the loaded model."""
     models: ModelManager = request.app.state.models
     return await _shape(await models.get(name), request)
 
 
 @router.post("/{name:path}/load", summary="Load a model")
 async def load_model(name: str, request: Request, body: LoadBody | None = None) -> dict[str, Any]:
-    """Load a model; replies when it is ready. A path outside the model folder is rejected."""
+    """Load a model, and reply when it is ready. Paths outside of the models folder are rejected."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     body = body or LoadBody()
@@ -60,7 +60,7 @@ async def load_model(name: str, request: Request, body: LoadBody | None = None) 
 
 @router.post("/{name:path}/unload", summary="Unload a model")
 async def unload_model(name: str, request: Request) -> dict[str, Any]:
-    """Unload a model; replies when its running requests have ended and its memory is free."""
+    """Unload a model, and reply when its requests have ended and its memory is free."""
     check_admin(request)
     models: ModelManager = request.app.state.models
     info = await models.unload(name)
@@ -73,7 +73,7 @@ def _has_gpu() -> bool:
 
 
 def server_capacity(models: ModelManager) -> Capacity | None:
-    """Return the memory available for a model, loaded models included; None if a GPU may take a part of it."""
+    """Return the memory available for a model, including loaded models, or None if a GPU may hold part of it."""
     if _has_gpu():
         return None
     loaded = sum(slot.n_bytes for slot in models.loaded_models)
@@ -91,7 +91,7 @@ async def _shape(info: ModelInfo, request: Request, capacity: Capacity | None = 
         "name": info.name,
         "aliases": list(info.aliases),
         "description": info.description,
-        "path": info.path.name,  # within the model folder, whose path is private
+        "path": info.path.name,  # relative to the models folder, whose path is private
         "loaded": info.loaded,
         "unsupported": info.unsupported,
         "state": info.state,

@@ -1,4 +1,4 @@
-"""GET /performance/stats and POST /performance/benchmark: measurements."""
+"""GET /performance/stats and POST /performance/benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 
-Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, its optimizations, its engine statistics
+Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # (loaded model, optimizations, engine statistics)
 
 router = APIRouter(prefix="/performance")
 
@@ -33,12 +33,14 @@ class BenchmarkBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     test_type: TestType
-    iterations: int = Field(5, ge=1, le=100, description="At most; fewer where they take longer than half a minute.")
+    iterations: int = Field(
+        5, ge=1, le=100, description="Maximum iterations; fewer if they take longer than half a minute."
+    )
 
 
-@router.get("/stats", summary="Figures since the start")
+@router.get("/stats", summary="Statistics since startup")
 async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
-    """Figures of a loaded model: the one named, or the one used last. Loads no model.
+    """Return statistics of the named or last used loaded model, without loading a model.
 
     Rates and latencies cover its answers among the last 1024.
     """
@@ -66,15 +68,15 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
     }
 
 
-@router.post("/benchmark", summary="Measure the served model beside the portable kernels")
+@router.post("/benchmark", summary="Compare the loaded model with the portable kernels")
 async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
-    """Run a benchmark. Requests continue meanwhile, each step waits for one run at most. One benchmark at a time."""
+    """Run a benchmark. Requests continue, but each step may wait for one run. Only one benchmark runs at a time."""
     state = request.app.state
     models: ModelManager = state.models
     lock: asyncio.Lock = state.benchmarking
     if lock.locked():
         raise ApiError(
-            429, "rate_limit_exceeded", "a benchmark is running; only one runs at a time", retry_after=_SECONDS
+            429, "rate_limit_exceeded", "a benchmark is already running; try again later", retry_after=_SECONDS
         )
     stop = threading.Event()
     async with lock, models.use(None) as slot:
@@ -84,10 +86,10 @@ async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
         try:
             measured = await asyncio.shield(work)
         finally:
-            # The model must stay until the thread has finished.
+            # The model must stay loaded until the thread ends.
             stop.set()
             await asyncio.wait([work])
-            work.exception()  # marks the exception as retrieved: the waiter got it, or left
+            work.exception()  # mark the exception as retrieved; the caller has it or is gone
     return _shape(measured)
 
 

@@ -1,4 +1,4 @@
-"""GET /requests: the last requests, for an administrator, with --keep-requests."""
+"""GET /requests: recent requests for administrators (--keep-requests)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from woolly.serving.router import APIRouter
 router = APIRouter(prefix="/requests")
 
 
-@router.get("", summary="The last requests, with --keep-requests")
+@router.get("", summary="List recent requests (needs --keep-requests)")
 async def list_requests(request: Request) -> dict[str, Any]:
-    """List requests, newest first, without their bodies; for administrators."""
+    """List recent requests without bodies, newest first. Needs an admin key."""
     return {"requests": _kept(request).all()}
 
 
-@router.get("/{id}", summary="One of the last requests, with --keep-requests")
+@router.get("/{id}", summary="Show a recent request (needs --keep-requests)")
 async def show_request(id: str, request: Request) -> dict[str, Any]:
-    """Return a request by its x-request-id, with its body; texts are replaced by lengths unless --keep-texts is set."""
+    """Return a request with its body by its x-request-id. Texts are replaced by lengths without --keep-texts."""
     found = _kept(request).get(id)
     if found is None:
-        raise ApiError(404, "not_found", f"no request {id[:64]!r} is kept; the header x-request-id of a reply names it")
+        raise ApiError(404, "not_found", f"unknown request {id[:64]!r}; use the x-request-id header of a recent reply")
     return found
 
 
 def _kept(request: Request) -> RequestHistory:
     if not request.state.is_admin:
-        message = "requests of all clients are shown to administrators alone"
-        raise ApiError(403, "access_denied", message, suggestion="use an administrator's key")
+        message = "only administrators may list requests"
+        raise ApiError(403, "access_denied", message, suggestion="use an admin key")
     history: RequestHistory = request.app.state.request_history
     if not history.is_on:
         raise feature_disabled(f"GET {request.url.path[:60]}", "--keep-requests N")

@@ -1,4 +1,4 @@
-"""The ReservedSpace: a file whose space is given up on a full disk, so that sessions can still be deleted."""
+"""File that reserves disk space, which is released on a full disk so that sessions can be deleted."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-_N_BYTES = 1 << 20  # as much as the log of SQLite may hold
+_N_BYTES = 1 << 20  # maximum size of SQLite's log
 
 
 class ReservedSpace:
-    """File of zeros next to the session file: at most half of the free space."""
+    """File of zeros next to the sessions file; uses at most half of the free space."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` is the session file; None has no reserve."""
+        """`path` is the sessions file; None disables the reserve."""
         self._path = None if path is None else path.with_name(f"{path.name}-reserve")
         self._fill()
 
     @contextlib.contextmanager
     def released(self) -> Iterator[None]:
-        """Frees the space while the block runs."""
+        """Release the space while the block runs."""
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -1,4 +1,4 @@
-"""GET and POST /sessions, GET and DELETE /sessions/{id}: conversations that the server keeps."""
+"""GET and POST /sessions, GET and DELETE /sessions/{id}: stored chats."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class SessionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model_name: str | None = Field(default=None, description="The model that it begins with.")
-    system_prompt: str | None = Field(default=None, description="The first message, from the system.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Whatever the client wants to find again.")
+    model_name: str | None = Field(default=None, description="Initial model.")
+    system_prompt: str | None = Field(default=None, description="System prompt, stored as the first message.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Arbitrary data of the client.")
 
 
 @router.get("", summary="List the sessions")
 async def list_sessions(request: Request) -> Any:
-    """List the sessions of this client, the last used first."""
+    """List the client's sessions, last used first."""
     store: SessionStore = request.app.state.sessions
     sessions = await store.ask(store.all, owner_of(request))
     return wrapped(request, [_shape(session) for session in sessions])
 
 
-@router.post("", summary="Begin a session", status_code=201)
+@router.post("", summary="Create a session", status_code=201)
 async def create_session(request: Request, body: SessionBody | None = None) -> dict[str, Any]:
-    """Create a session; it is on disk when the reply is sent."""
+    """Create a session, and reply when it is on disk."""
     models: ModelManager = request.app.state.models
     store: SessionStore = request.app.state.sessions
     body = body or SessionBody()
@@ -51,10 +51,10 @@ async def create_session(request: Request, body: SessionBody | None = None) -> d
         metadata=body.metadata,
         messages=first,
     )
-    return {"session_id": session.id, "message": "the session is kept", "session_info": _shape(session)}
+    return {"session_id": session.id, "message": "the session is stored", "session_info": _shape(session)}
 
 
-@router.get("/{session_id}", summary="Tell of one session")
+@router.get("/{session_id}", summary="Show a session")
 async def get_session(session_id: str, request: Request) -> dict[str, Any]:
     """Return a session with its messages."""
     store: SessionStore = request.app.state.sessions
@@ -63,9 +63,9 @@ async def get_session(session_id: str, request: Request) -> dict[str, Any]:
     return {**_shape(session), "messages": await store.ask(store.messages, owner, session_id)}
 
 
-@router.delete("/{session_id}", summary="Forget a session")
+@router.delete("/{session_id}", summary="Delete a session")
 async def delete_session(session_id: str, request: Request) -> dict[str, Any]:
-    """Delete a session with its messages."""
+    """Delete a session and its messages."""
     store: SessionStore = request.app.state.sessions
     await store.ask(store.delete, owner_of(request), session_id)
     return {"success": True, "message": "the session is deleted"}
@@ -86,5 +86,5 @@ def _shape(session: Session) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time as RFC 3339, in UTC."""
+    """Format a time as RFC 3339 in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

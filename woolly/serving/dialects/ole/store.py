@@ -1,4 +1,4 @@
-"""The SessionStore: conversations in one SQLite file. Completed answers are on disk, even after a crash."""
+"""Chats in a SQLite file. Completed answers are on disk, even after a crash."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ _COLUMNS = (
     " (SELECT count(*) FROM messages WHERE session = sessions.id)"
 )
 
-# Clients that create sessions in a loop must not fill the disk, under any name.
+# Clients that create sessions in a loop must not fill the disk, whatever keys they use.
 _MAX_SESSIONS = 10_000
 _MAX_METADATA_BYTES = 16 * 1024
 
-_MAX_INTEGER = 2**63 - 1  # maximum that SQLite stores; a file may claim a longer context
+_MAX_INTEGER = 2**63 - 1  # maximum in SQLite; a model file may declare a longer context
 
-# A session that was not used for this long counts as inactive; it is kept.
+# A session that was not used for this long is shown as inactive, but not deleted.
 _ACTIVE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Session:
-    """Record of a conversation, without its messages."""
+    """A stored chat without its messages."""
 
     id: str
     created_at: float  # seconds since 1970
     last_accessed: float
     model_name: str
-    context_length: int  # tokens of the conversation as it was last computed
+    context_length: int  # tokens of the chat after the last answer
     max_context_length: int
     metadata: Mapping[str, Any]
     message_count: int
@@ -81,16 +81,16 @@ class Session:
 
 
 class SessionStore:
-    """Thread-safe. Each owner sees and changes only sessions of its own.
+    """Thread-safe store of sessions. Each owner sees and changes only their own sessions.
 
-    The event loop uses `ask`: one thread runs the calls in order (a lock serializes them anyway), so that a slow disk
-    does not occupy threads of others.
+    The event loop calls `ask`, which uses a single thread. A lock serializes the calls anyway, and a slow disk must not
+    occupy the threads of other requests.
     """
 
     def __init__(self, path: Path | None, *, max_sessions: int = 1000, max_bytes: int = 1 << 20) -> None:
-        """Opens or makes the file; None keeps the sessions in memory.
+        """Open or create the file; None stores the sessions in memory.
 
-        An owner keeps at most `max_sessions`; the messages of a session take at most `max_bytes`.
+        An owner can have `max_sessions` sessions, each with messages of at most `max_bytes`.
         """
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
@@ -101,9 +101,9 @@ class SessionStore:
         try:
             self._open(path)
         except sqlite3.DatabaseError as error:
-            # A file that is locked or cannot be written is not a damaged one.
+            # A locked or read-only file is not damaged.
             if path is None or isinstance(error, sqlite3.OperationalError):
-                raise RequestError(f"the sessions file {path} cannot be opened: {error}") from error
+                raise RequestError(f"cannot open the sessions file {path}: {error}") from error
             _set_aside(path, str(error))
             _create_private(path)
             self._open(path)
@@ -114,11 +114,11 @@ class SessionStore:
         )
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
-            # A message is written once per answer: waiting for the disk is short compared with computing it, and a
-            # message that was confirmed survives a power cut too, not only the end of the process.
+            # One write per answer is fast compared with the answer, and FULL also protects confirmed messages from a
+            # power failure.
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
-            # Pages of the log: a short one leaves a full disk the room that deleting needs.
+            # In pages. A short log leaves space for deletions on a full disk.
             self._db.execute("PRAGMA wal_autocheckpoint = 32")
             self._make_tables()
             self._reserve = ReservedSpace(path)
@@ -127,7 +127,7 @@ class SessionStore:
             raise
 
     async def ask(self, method: Callable[..., Result], *args: Any, **named: Any) -> Result:
-        """Run one of the methods below on the store's thread, off the event loop."""
+        """Run a method on the store's thread, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(method, *args, **named))
 
     def create(
@@ -141,7 +141,7 @@ class SessionStore:
     ) -> Session:
         """Create a session with these messages.
 
-        ApiError 409 if the owner or the server has reached the maximum; 413 if the messages are too long.
+        Raises ApiError 409 if the owner or the server has too many sessions, 413 if the messages are too long.
         """
         text = _metadata(metadata or {})
         self._check_size(0, messages, "system_prompt")
@@ -152,7 +152,7 @@ class SessionStore:
                 raise ApiError(
                     409,
                     "session_limit_reached",
-                    f"this client keeps {n} sessions, and {self._max_sessions} are the most that it may",
+                    f"this client has {n} sessions; the limit is {self._max_sessions}",
                     suggestion="Delete sessions that are no longer needed.",
                 )
             (n,) = db.execute("SELECT count(*) FROM sessions").fetchone()
@@ -160,7 +160,7 @@ class SessionStore:
                 raise ApiError(
                     409,
                     "session_limit_reached",
-                    f"the server keeps {_MAX_SESSIONS} sessions and cannot take another",
+                    f"the server has reached its limit of {_MAX_SESSIONS} sessions",
                     suggestion="Delete sessions that are no longer needed.",
                 )
             db.execute(
@@ -171,7 +171,7 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def get(self, owner: str, id: str) -> Session:
-        """Return a session; ApiError 404 if it does not exist or has another owner."""
+        """Return a session. ApiError 404 if it does not exist or has another owner."""
         with self._transaction() as db:
             return self._find(db, owner, id)
 
@@ -191,7 +191,7 @@ class SessionStore:
             return [json.loads(body) for (body,) in rows]
 
     def check_room(self, owner: str, id: str, messages: Sequence[Message]) -> None:
-        """Raise ApiError 413 if a session has no room for these messages. The answer to them is always stored."""
+        """Raise ApiError 413 if the messages would exceed the session's limit. Answers are always stored."""
         with self._transaction() as db:
             self._find(db, owner, id)
             (n,) = db.execute("SELECT total(length(body)) FROM messages WHERE session = ?", (id,)).fetchone()
@@ -200,13 +200,13 @@ class SessionStore:
     def append(
         self, owner: str, id: str, messages: Sequence[Message], *, after: int, context_length: int, model_name: str
     ) -> Session:
-        """Adds a question and its answer, both or neither, behind the first `after` messages."""
+        """Append a message and its answer, both or neither, after the first `after` messages."""
         with self._transaction() as db:
             if self._find(db, owner, id).message_count != after:
                 raise ApiError(
                     409,
                     "session_conflict",
-                    f"the session {id!r} went on while this answer was made, which was not added to it",
+                    f"the session {id!r} changed during this answer, so the answer was not stored",
                     suggestion="Send one message of a session at a time.",
                 )
             self._write(db, id, after, messages)
@@ -217,7 +217,7 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def delete(self, owner: str, id: str) -> None:
-        """Forgets a session and its messages. Works on a full disk, so that room can be made."""
+        """Delete a session and its messages. This works even on a full disk."""
         try:
             self._delete(owner, id)
         except ApiError as error:
@@ -229,13 +229,13 @@ class SessionStore:
                 self._shrink_log()
 
     def close(self) -> None:
-        """Closes the file; further calls raise."""
+        """Close the file; later calls raise."""
         self._thread.shutdown()
         with self._lock:
             self._db.close()
 
     def _shrink_log(self) -> None:
-        """Checkpoint SQLite's log into the file, as far as there is room."""
+        """Checkpoint SQLite's log into the file, as far as space permits."""
         with self._lock, suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -247,13 +247,13 @@ class SessionStore:
     def _check_size(self, n_kept: int, messages: Sequence[Message], param: str) -> None:
         n_bytes = sum(len(_body(message)) for message in messages)
         if n_kept + n_bytes > self._max_bytes:
-            kept = f" beside the {n_kept} that the session holds" if n_kept else ""
+            kept = f" in addition to {n_kept} in the session" if n_kept else ""
             raise ApiError(
                 413,
                 "session_too_large",
-                f"{param} takes {n_bytes} bytes{kept}; a session keeps at most {self._max_bytes}",
+                f"{param} needs {n_bytes} bytes{kept}; the limit is {self._max_bytes}",
                 param=param,
-                suggestion="Begin another session, or send less.",
+                suggestion="Create another session, or send less.",
             )
 
     @contextmanager
@@ -272,7 +272,7 @@ class SessionStore:
                 raise
 
     def _make_tables(self) -> None:
-        # In one transaction: a process that is killed here leaves an empty file, not half of the tables.
+        # In one transaction, so that a killed process leaves an empty file instead of some tables.
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
@@ -284,7 +284,7 @@ class SessionStore:
 
     @staticmethod
     def _find(db: sqlite3.Connection, owner: str, id: str) -> Session:
-        # A name that SQLite cannot store names no session.
+        # SQLite cannot store such an id.
         row = None
         if id.isascii() and id.isprintable():
             row = db.execute(f"SELECT {_COLUMNS} FROM sessions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
@@ -292,8 +292,8 @@ class SessionStore:
             raise ApiError(
                 404,
                 "session_not_found",
-                f"there is no session {id[:64]!r}",
-                suggestion="GET /api/v1/sessions lists the sessions; POST /api/v1/sessions makes one.",
+                f"unknown session {id[:64]!r}",
+                suggestion="List sessions with GET /api/v1/sessions, or create one with POST /api/v1/sessions.",
             )
         return _session(row)
 
@@ -306,13 +306,13 @@ class SessionStore:
 
 
 def _storage_error(error: sqlite3.OperationalError) -> ApiError:
-    """Return the error for a file that cannot be written, which is neither a client's nor a code error."""
+    """Return the error for a file that cannot be written."""
     log.error("sessions cannot be stored", extra={"reason": str(error)})
     if "full" in str(error):
         return ApiError(
             507,
             _FULL,
-            "the disk that stores the sessions is full",
+            "the disk of the sessions file is full",
             suggestion="Delete sessions that are no longer needed, or chat without a session.",
         )
     return ApiError(503, "storage_failed", f"the sessions cannot be stored: {error}", retry_after=5.0)
@@ -324,18 +324,18 @@ def _body(message: Message) -> str:
 
 
 def _metadata(metadata: Mapping[str, Any]) -> str:
-    """Return its JSON in ASCII, because SQLite cannot store half a surrogate pair."""
+    """Serialize metadata as ASCII JSON, because SQLite cannot store unpaired surrogates."""
     try:
         text = json.dumps(dict(metadata), allow_nan=False)
     except ValueError:
         raise ApiError(
-            400, "invalid_request", "metadata holds a number that JSON has no word for", param="metadata"
+            400, "invalid_request", "metadata has a number that JSON cannot represent", param="metadata"
         ) from None
     if len(text) > _MAX_METADATA_BYTES:
         raise ApiError(
             400,
             "invalid_request",
-            f"metadata has {len(text)} bytes; at most {_MAX_METADATA_BYTES} are kept",
+            f"metadata has {len(text)} bytes; the limit is {_MAX_METADATA_BYTES}",
             param="metadata",
         )
     return text
@@ -347,20 +347,20 @@ def _session(row: tuple[Any, ...]) -> Session:
 
 
 def _create_private(path: Path) -> None:
-    """Create the file if it is missing. Conversations are private; SQLite gives its side files the same mode."""
+    """Create a missing file with private permissions, which SQLite also applies to its side files."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
     except OSError as error:
-        raise RequestError(f"the sessions file {path} cannot be opened: {error.strerror or error}") from error
+        raise RequestError(f"cannot open the sessions file {path}: {error.strerror or error}") from error
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged database and its side files, so that the server starts with an empty one."""
+    """Rename a damaged database and its side files, so that the server starts with a new one."""
     damaged = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     for suffix in ("", "-wal", "-shm"):
         side = path.with_name(path.name + suffix)
         if side.exists():
             side.replace(damaged.with_name(damaged.name + suffix))
-    log.warning(f"sessions file damaged ({reason}); renamed to {damaged}, starting with an empty one")
+    log.warning(f"sessions file damaged ({reason}); renamed to {damaged}; starting with an empty file")

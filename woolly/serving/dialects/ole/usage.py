@@ -1,4 +1,4 @@
-"""GET /usage: usage by key; an administrator sees all keys, another key sees itself."""
+"""GET /usage: usage by key. Administrators see all keys, other clients only their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 
-@router.get("/usage", summary="What keys have used")
+@router.get("/usage", summary="Show the usage of keys")
 async def show_usage(
     request: Request, by: str = "key,model", since: str | None = None, until: str | None = None, key: str | None = None
 ) -> dict[str, Any]:
-    """Return usage summed by some of key, model and day (UTC); `since` and `until` are inclusive days."""
+    """Return usage grouped by key, model and day (UTC); `since` and `until` are inclusive days."""
     ledger: UsageLedger | None = request.app.state.meter.ledger
     if ledger is None:
         raise feature_disabled("GET /api/v1/usage", "--keys-file or --usage-file")

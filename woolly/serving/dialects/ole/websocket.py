@@ -41,14 +41,14 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_MAX_CHATS = 16  # of one connection, at once
-_POLICY = 1008  # RFC 6455: a message that the server's rules invalid_param
+_MAX_CHATS = 16  # concurrent chats per connection
+_POLICY = 1008  # RFC 6455: policy violation
 _NO_KEY = "the key or token of this connection is no longer valid; connect again with a valid one"
 
 
 @router.websocket("/ws")
 async def talk(socket: WebSocket) -> None:
-    """Serves one connection until its end."""
+    """Serve a connection until it ends."""
     await socket.accept()
     connection = _Connection(socket)
     seconds = socket.app.state.settings.socket_idle
@@ -58,13 +58,13 @@ async def talk(socket: WebSocket) -> None:
             done, _ = await asyncio.wait([receiving], timeout=seconds - connection.idle_seconds if seconds else None)
             if not done and connection.idle_seconds >= seconds:
                 log.info("socket idle", extra={"seconds": seconds})
-                await connection.end(f"no message came within {seconds:g} seconds")
+                await connection.end(f"no message within {seconds:g} seconds")
                 return
             if done:
                 message = receiving.result()
                 if message["type"] == "websocket.disconnect":
                     return
-                await connection.take(message.get("text") or "")  # binary messages have no readable content
+                await connection.take(message.get("text") or "")  # binary messages are treated as empty
                 if connection.is_ended:
                     return
                 receiving = asyncio.ensure_future(socket.receive())
@@ -74,7 +74,7 @@ async def talk(socket: WebSocket) -> None:
 
 
 class _Connection:
-    """Chats of one client. A lock for sending keeps messages apart."""
+    """Chats of one connection. A lock serializes sent messages."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -82,22 +82,22 @@ class _Connection:
         self._ids = itertools.count(1)
         self._sending = asyncio.Lock()
         self._last_active = time.monotonic()
-        self.is_ended = False  # from this side
+        self.is_ended = False  # True if the server has closed the socket
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last message arrived or the last chat ended; 0 while a chat runs."""
+        """Seconds since the last message or the end of the last chat; 0 while a chat runs."""
         return 0.0 if self._chats else time.monotonic() - self._last_active
 
     async def end(self, reason: str, code: int = 1001) -> None:
-        """Closes the socket from this side."""
+        """Close the socket from the server's side."""
         self.is_ended = True
         with suppress(WebSocketDisconnect, RuntimeError):
             async with self._sending:
                 await self._socket.close(code, reason)
 
     async def take(self, text: str) -> None:
-        """Handles one message; an error is sent to the client, and the connection stays open."""
+        """Handle a message. Errors are sent to the client, and the connection stays open."""
         self._last_active = time.monotonic()
         id: str | None = None
         try:
@@ -105,9 +105,9 @@ class _Connection:
             kind, id = message.pop("type", None), message.pop("id", None)
             if id is not None and (not isinstance(id, str) or len(id) > 128):
                 id = None
-                raise ApiError(400, "invalid_request", "id is not a text of at most 128 characters", param="id")
+                raise ApiError(400, "invalid_request", "id must be a string of at most 128 characters", param="id")
             if kind == "chat":
-                # A key may be removed, and a token may expire, while a connection is open.
+                # A key may be removed or a token may expire while the connection is open.
                 if not revalidate(self._socket.app.state.authenticator, self._socket.scope["state"]):
                     log.info("socket without a valid key", extra={"client": self._socket.state.client})
                     await self.end(_NO_KEY, _POLICY)
@@ -123,7 +123,7 @@ class _Connection:
             await self._tell(id, _told(error))
 
     async def close(self) -> None:
-        """Cancels all chats and waits for their end."""
+        """Cancel all chats and wait until they end."""
         tasks = list(self._chats.values())
         for task in tasks:
             task.cancel()
@@ -131,18 +131,22 @@ class _Connection:
 
     def _start(self, message: dict[str, Any], id: str | None, size: int) -> str:
         ignored.set([])  # of this chat; its task inherits the list
-        # Each chat of a connection counts as a request.
+        # Each chat counts as a request.
         self._socket.app.state.rates.count(self._socket.state.bucket)
         number = next(self._ids)
         id = id or f"chat-{number}"
         if id in self._chats:
-            raise ApiError(409, "chat_exists", f"the chat {id!r} is still being answered", param="id")
+            raise ApiError(409, "chat_exists", f"the chat {id!r} is still running", param="id")
         if len(self._chats) >= _MAX_CHATS:
-            raise ApiError(429, "rate_limit_exceeded", f"{_MAX_CHATS} chats are being answered; wait for one to end")
+            raise ApiError(
+                429,
+                "rate_limit_exceeded",
+                f"the limit of {_MAX_CHATS} concurrent chats is reached; wait for one to end",
+            )
         body = validated(InferenceBody, message)
         if body.stream is False:
-            raise ApiError(400, "invalid_request", "stream is false, but a socket always streams", param="stream")
-        # Usage and timings are requested as in a stream.
+            raise ApiError(400, "invalid_request", "a socket always streams; remove stream", param="stream")
+        # Usage and timings are as in a stream.
         body = body.model_copy(update={"stream": True})
         task = asyncio.create_task(self._run(id, f"{self._socket.state.id}.{number}", body, size))
         self._chats[id] = task
@@ -152,11 +156,11 @@ class _Connection:
     def _cancel(self, id: str | None) -> None:
         task = self._chats.get(id or "")
         if task is None:
-            raise ApiError(404, "chat_not_found", "no chat with this id is being answered", param="id")
+            raise ApiError(404, "chat_not_found", "no chat with this id is running", param="id")
         task.cancel()
 
     async def _run(self, id: str, name: str, body: InferenceBody, size: int) -> None:
-        """One chat as one request: an id and a separate log line, and its bytes counted."""
+        """Run a chat like a request, with its own id, log line and memory limit."""
         request_id.set(name)
         state = self._socket.app.state
         started, status, reason = time.monotonic(), 499, None
@@ -211,7 +215,7 @@ class _Connection:
 
 
 async def _messages(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[dict[str, Any]]:
-    """Yield a message for each event of the answers; the last one of an answer has all of it."""
+    """Yield a message for each event. The last message of an answer has the complete answer."""
     answers: list[list[Event]] = [[] for _ in head.running.requests]
     async for chunk in chunks:
         answers[chunk.index] += chunk.events
@@ -228,12 +232,12 @@ async def _messages(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Asy
 async def _parse(text: str) -> dict[str, Any]:
     message = await parse_json(text.encode("utf-8", "surrogatepass"))
     if not isinstance(message, dict):
-        raise ApiError(400, "invalid_request", "the message is not valid JSON object")
+        raise ApiError(400, "invalid_request", "the message must be a JSON object")
     return message
 
 
 def _told(error: Exception) -> ApiError:
-    """Return the ApiError for an exception; internal errors are logged."""
+    """Return the ApiError for an exception, and log internal errors."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])

@@ -1,4 +1,4 @@
-"""OLLAMA: /api/chat, /api/generate and the routes that clients call before them, in Ollama's format."""
+"""Ollama's API: /api/chat, /api/generate and the routes for models."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -27,22 +27,22 @@ class Ollama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Ollama's error, a text. Agents detect a prompt that is too long by its first words."""
+        """Return Ollama's error, which is a string. Agents detect a prompt that is too long by its first words."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded":
             message = f"input length exceeds the context length: {message}"
         return {"error": message}
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Return the line that ends a stream with an error."""
+        """Return the last line of a failed stream."""
         return replies.line(dict(self.error(error)))
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yield lines of JSON."""
+        """Yield JSON lines."""
         return replies.frames(chunks, head)
 
     async def full_reply(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Return one object."""
+        """Return a single JSON object."""
         return await replies.full_reply(chunks, head)
 
 

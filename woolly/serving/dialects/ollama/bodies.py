@@ -1,4 +1,4 @@
-"""Bodies as Ollama's clients send them."""
+"""Request bodies of Ollama's API."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _MAX_TOP_LOGPROBS = 20  # Ollama's limit
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # Go's duration format: 1h30m
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Function(BaseModel):
-    """The function of a call that was made before."""
+    """The function of an earlier tool call."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -35,7 +35,7 @@ class Function(BaseModel):
 
 
 class MessageCall(BaseModel):
-    """A call that was made before."""
+    """An earlier tool call."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class MessageCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One message of a conversation."""
+    """A message of a chat."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -64,22 +64,22 @@ class AnswerBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
-    stream: bool | None = Field(None, description="Without it, the answer is streamed.")
+    stream: bool | None = Field(None, description="Stream the answer; default true.")
     format: str | dict[str, Any] | None = Field(None, description="json, or a JSON schema.")
-    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
-    think: bool | str | None = Field(None, description="Whether the model thinks, or how much.")
+    tell_schema: bool | None = Field(None, description="Also add the schema to the system message.")
+    think: bool | str | None = Field(None, description="Reasoning switch or effort.")
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = Field(
-        None, description="How long the model stays loaded after its last use; 0 without a prompt unloads it at once."
+        None, description="How long the model stays loaded after its last use; 0 without a prompt unloads it."
     )
     truncate: bool | None = Field(None, description="Accepted; prompts are not truncated.")
-    shift: bool | None = Field(None, description="Accepted; an answer ends where the context does.")
+    shift: bool | None = Field(None, description="Accepted; an answer ends when the context is full.")
     logprobs: bool | None = Field(None, description="Log-probabilities of the answer's tokens.")
-    top_logprobs: int | None = Field(None, description="How many of the likeliest tokens come with each, 0 to 20.")
+    top_logprobs: int | None = Field(None, description="Number of top alternatives for each token, 0 to 20.")
 
     @property
     def kept(self) -> float | None:
-        """Return the seconds that the model stays loaded after its last use; inf for ever, None if not requested."""
+        """Return the requested keep-alive in seconds; inf for no limit, None if not requested."""
         given = self.keep_alive
         if isinstance(given, str):
             parts = _DURATION.findall(given)
@@ -107,13 +107,13 @@ class AnswerBody(BaseModel):
 
     @property
     def schema_wanted(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer must follow; None: any text."""
+        """JSON schema of the answer; None for plain text."""
         if isinstance(self.format, str):
             return {"type": "object"} if self.format else None
         return self.format
 
     def asked(self, talk: Sequence[chat.Message], params: SamplingParams, **more: Any) -> ChatRequest:
-        """Return the neutral conversation."""
+        """Return the neutral chat."""
         effort = "medium" if self.think is True else {"max": "high"}.get(self.think, self.think) if self.think else None
         return ChatRequest(
             tuple(talk),
@@ -127,14 +127,14 @@ class AnswerBody(BaseModel):
 
 
 class ChatBody(AnswerBody):
-    """The body of /api/chat."""
+    """Body of /api/chat."""
 
     messages: Items[Message] = Field(default_factory=list)
     tools: Items[ToolSpec] | None = None
-    tool_choice: str | ChoiceSpec | None = Field(None, description="As OpenAI has it.")
+    tool_choice: str | ChoiceSpec | None = Field(None, description="Same as in OpenAI's API.")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Return the neutral conversation; ApiError names an unsupported field."""
+        """Return the neutral chat. ApiError names an unsupported field."""
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)
@@ -144,32 +144,34 @@ class ChatBody(AnswerBody):
 
 
 class GenerateBody(AnswerBody):
-    """The body of /api/generate."""
+    """Body of /api/generate."""
 
     prompt: str = ""
-    suffix: str | None = Field(None, description="The text behind the answer, for models that can fill in.")
+    suffix: str | None = Field(None, description="Text after the answer, for models with FIM tokens.")
     system: str | None = None
     template: str | None = None
-    raw: bool | None = Field(None, description="The prompt is not laid out by the model's template.")
+    raw: bool | None = Field(None, description="Do not apply the chat template to the prompt.")
     images: list[Any] | None = None
-    context: Items[int] | None = Field(None, description="Earlier turns, as the last line of a reply gives them.")
+    context: Items[int] | None = Field(None, description="Token ids of earlier turns, from the last line of a reply.")
 
     def check(self) -> None:
         """Raise ApiError for unsupported values, by field name."""
         super().check()
         for name in ("raw", "suffix", "context"):
             if self.images and getattr(self, name):
-                raise invalid_param("images", f"it is given together with {name}; leave one out")
+                raise invalid_param("images", f"cannot be combined with {name}; remove one of them")
             if self.tell_schema and getattr(self, name):
-                raise invalid_param("tell_schema", f"it is given together with {name}, which has no system message")
+                raise invalid_param("tell_schema", f"cannot be combined with {name}, which has no system message")
         if self.template:
-            raise invalid_param("template", "the model's own template is used; leave it out, or set raw")
+            raise invalid_param("template", "the model's own template is used; remove it, or set raw")
         for name in ("system", "context"):
             if (self.raw or (self.suffix and name == "context")) and getattr(self, name):
-                raise invalid_param(name, f"it is given together with {'raw' if self.raw else 'suffix'}; leave one out")
+                raise invalid_param(
+                    name, f"cannot be combined with {'raw' if self.raw else 'suffix'}; remove one of them"
+                )
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Return the prompt as a conversation."""
+        """Return the prompt as a chat."""
         system = [chat.Message("system", self.system)] if self.system else []
         return self.asked([*system, chat.Message("user", _content(self.prompt, self.images, "images"))], params)
 
@@ -179,7 +181,7 @@ def _message(message: Message, i: int) -> chat.Message:
     if role not in ("system", "user", "assistant", "tool"):
         raise invalid_param(f"{where}.role", f"expected system, user, assistant or tool, but got {message.role[:40]!r}")
     if message.images and role != "user":
-        raise invalid_param(f"{where}.images", "images belong into messages of the user")
+        raise invalid_param(f"{where}.images", "images are only supported in user messages")
     return chat.Message(
         role,
         _content(message.content or "", message.images, f"{where}.images"),
@@ -191,7 +193,7 @@ def _message(message: Message, i: int) -> chat.Message:
 
 
 def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[chat.Part, ...]:
-    """Return the text, after its images, PDF files and videos if there are any."""
+    """Return the text, after its images, PDF files and videos."""
     if not images:
         return text
     parts: list[chat.Part] = []

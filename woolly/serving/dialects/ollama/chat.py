@@ -33,9 +33,9 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 
-@router.post("/api/chat", response_model=None, summary="Answer a conversation, as Ollama does")
+@router.post("/api/chat", response_model=None, summary="Answer a chat (Ollama)")
 async def chat(body: ChatBody, request: Request) -> Response:
-    """Answer a conversation in JSON lines; without messages, loads or unloads the model."""
+    """Answer a chat in JSON lines. Without messages, load or unload the model."""
     info = await find_model(request, body.model)
     form = Form(body.model, "chat")
     if not body.messages:
@@ -48,9 +48,9 @@ async def chat(body: ChatBody, request: Request) -> Response:
     )
 
 
-@router.post("/api/generate", response_model=None, summary="Answer a prompt, as Ollama does")
+@router.post("/api/generate", response_model=None, summary="Answer a prompt (Ollama)")
 async def generate(body: GenerateBody, request: Request) -> Response:
-    """Answers a prompt as a user's message, or continues it if `raw` is true; without one, as /api/chat."""
+    """Answer a prompt as a user message, or complete it with `raw`. Without a prompt, load or unload the model."""
     info = await find_model(request, body.model)
     form = Form(body.model, "generate", has_context=not body.raw and not body.suffix)
     if not body.prompt and not body.suffix:
@@ -69,7 +69,7 @@ async def generate(body: GenerateBody, request: Request) -> Response:
 async def _continue(
     request: Request, body: GenerateBody, params: SamplingParams, info: ModelInfo, form: Form
 ) -> Response:
-    """Answer a request that is not a new conversation: plain text, a gap before a suffix, a later turn."""
+    """Answer a raw prompt, a prompt with a suffix, or a later turn."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     dialect = dialect_of(request)
@@ -122,13 +122,13 @@ async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Fo
 
 
 async def _check_thinking(request: Request, body: AnswerBody, info: ModelInfo) -> None:
-    """Raise Ollama's error if reasoning is requested of a model without it."""
+    """Raise Ollama's error if reasoning is requested for a model that does not support it."""
     if body.think and not await can_think(request, info):
         raise ApiError(400, "invalid_request", f"{body.model[:200]!r} does not support thinking", param="think")
 
 
 def _keep(request: Request, body: AnswerBody, info: ModelInfo) -> None:
-    """Sets how long the model stays loaded, if the client may unload models."""
+    """Set the model's keep-alive if the client may unload models."""
     if body.kept is None:
         return
     if request.state.is_admin:

@@ -1,4 +1,4 @@
-"""/api/create, /api/copy and /api/delete: names for a model with its own system prompt and options."""
+"""/api/create, /api/copy and /api/delete: models derived with a system prompt and options."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ router = APIRouter()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")
 _MAX_SYSTEM_CHARS = 64 * 1024  # characters
 _REJECTED = {
-    "template": "the model's own template is used; leave it out",
-    "messages": "the name of a model begins no conversation; send them to /api/chat",
-    "files": "requests bring no files; the operator puts a GGUF file into the models folder",
-    "adapters": "the operator gives adapters by --lora",
-    "quantize": "the operator runs `woolly quantize`",
+    "template": "the model's own template is used; remove it",
+    "messages": "derived models cannot have messages; send them to /api/chat",
+    "files": "uploads are not supported; put a GGUF file into the models folder",
+    "adapters": "adapters are set with --lora",
+    "quantize": "run `woolly quantize` on the server",
     "modelfile": "send its lines as the fields from, system and parameters",
 }
 
 
 class CreateBody(BaseModel):
-    """New name and its model, system prompt and options."""
+    """Derived model with its base, system prompt and options."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     model: str | None = None
-    name: str | None = Field(None, description="As model, for older clients.")
-    base: str | None = Field(None, alias="from", description="The model that the name stands for.")
-    system: str | None = Field(None, description="The system prompt of conversations that have none.")
-    parameters: dict[str, Any] | None = Field(None, description="Options of requests that set none.")
-    license: str | list[str] | None = Field(None, description="Accepted; nothing depends on it.")
+    name: str | None = Field(None, description="Same as model, for older clients.")
+    base: str | None = Field(None, alias="from", description="Base model.")
+    system: str | None = Field(None, description="Default system prompt.")
+    parameters: dict[str, Any] | None = Field(None, description="Default options.")
+    license: str | list[str] | None = Field(None, description="Accepted without effect.")
     stream: bool | None = None
     template: str | None = None
     messages: list[Any] | None = None
@@ -62,7 +62,7 @@ class CreateBody(BaseModel):
 
 
 class CopyBody(BaseModel):
-    """Two names."""
+    """Existing and new name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -71,17 +71,17 @@ class CopyBody(BaseModel):
 
 
 class DeleteBody(BaseModel):
-    """A name."""
+    """Name to delete."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    name: str | None = Field(None, description="As model, for older clients.")
+    name: str | None = Field(None, description="Same as model, for older clients.")
 
 
-@router.post("/api/create", response_model=None, summary="Name a model with a system prompt, with --allow-changes")
+@router.post("/api/create", response_model=None, summary="Create a derived model (needs --allow-changes)")
 async def create(body: CreateBody, request: Request) -> Response:
-    """Makes a name for a model with a system prompt and options, available to requests immediately."""
+    """Create a derived model with a system prompt and options, which is available immediately."""
     _check_allowed(request)
     for field, why in _REJECTED.items():
         if getattr(body, field):
@@ -92,7 +92,7 @@ async def create(body: CreateBody, request: Request) -> Response:
         raise invalid_param("from", "missing; expected the name of an installed model")
     if len(body.system or "") > _MAX_SYSTEM_CHARS:
         raise invalid_param(
-            "system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are allowed"
+            "system", f"expected at most {_MAX_SYSTEM_CHARS} characters, but got {len(body.system or '')}"
         )
     options = body.parameters or {}
     await _make(request, body.model or body.name, body.base, body.system, options)
@@ -101,31 +101,33 @@ async def create(body: CreateBody, request: Request) -> Response:
     return stream_reply(dialect_of(request), _lines(), AsyncExitStack())
 
 
-@router.post("/api/copy", response_model=None, summary="Give a model a second name, with --allow-changes")
+@router.post("/api/copy", response_model=None, summary="Copy a model name (needs --allow-changes)")
 async def copy(body: CopyBody, request: Request) -> Response:
-    """Makes a second name of a model, or of a name that /api/create has derived."""
+    """Create another name for a model or a derived model."""
     _check_allowed(request)
     await _make(request, body.destination, body.source, None, {})
     return Response()
 
 
-@router.delete("/api/delete", response_model=None, summary="Remove a derived model, with --allow-changes")
+@router.delete("/api/delete", response_model=None, summary="Delete a derived model (needs --allow-changes)")
 async def delete(body: DeleteBody, request: Request) -> Response:
-    """Removes a name that /api/create or /api/copy has made; files of models stay."""
+    """Delete a name created by /api/create or /api/copy. Model files are never deleted."""
     _check_allowed(request)
     name = body.model or body.name
     info = await find_model(request, name)
     folder = request.app.state.settings.folder
     if not await _stored(remove_derived, folder, (name or "").removesuffix(":latest")):
         raise ApiError(
-            403, "access_denied", f"{info.name} is a file, and requests remove none; the operator runs `woolly rm`"
+            403,
+            "access_denied",
+            f"{info.name} is a model file, which requests cannot delete; run `woolly rm` on the server",
         )
     log.info("model name removed", extra={"model": name})
     return Response()
 
 
 async def _make(request: Request, given: str | None, base: str, system: str | None, options: dict[str, Any]) -> None:
-    """Writes a name. The base may be a derived model, whose prompt and parameters it inherits."""
+    """Store a derived model. A base that is derived too passes on its prompt and parameters."""
     models: ModelManager = request.app.state.models
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):
@@ -138,16 +140,16 @@ async def _make(request: Request, given: str | None, base: str, system: str | No
     defaults = await request.app.state.generator.defaults_for(base)
     sampling |= read_derived_options(options, defaults, info.context_length)
     if any(one.has_name(name) for one in await models.list() if one.base is None):
-        raise invalid_param("model", f"{name!r} is the name of a file; take another one")
+        raise invalid_param("model", f"{name!r} is the name of a model file; choose another name")
     if system is None and inherited is not None:
         system = inherited.system
-    model = info.base or info.name  # not a name with loading settings, which may be changed or removed later
+    model = info.base or info.name  # the base of a derived model, which may change or be removed later
     await _stored(write_derived, request.app.state.settings.folder, name, model, system, sampling)
     log.info("model name made", extra={"model": name, "base": model})
 
 
 def _settings_of(derived: Preset) -> dict[str, Any]:
-    """Return the load and sampling settings of a name as a table; files of adapters with absolute paths."""
+    """Return the loading and sampling settings of a derived model, with absolute adapter paths."""
     load = load_of(derived)
     ctx = {} if derived.ctx is None else {"ctx": derived.ctx}
     return {**derived.sampling, **ctx, **({"lora": list(load["adapters"])} if "adapters" in load else {})}
@@ -157,9 +159,7 @@ def _check_allowed(request: Request) -> None:
     settings: Settings = request.app.state.settings
     if not settings.allow_changes:
         path = f"{request.method} {request.url.path}"
-        raise ApiError(
-            403, "access_denied", f"{path}: requests name and remove no models; start the server with --allow-changes"
-        )
+        raise ApiError(403, "access_denied", f"{path} is disabled; start the server with --allow-changes")
     check_admin(request)
 
 
@@ -169,7 +169,7 @@ async def _stored(change: Any, *given: Any) -> Any:
     except StoreError as error:
         raise ApiError(400, "invalid_request", str(error), param="model") from None
     except OSError as error:
-        raise ApiError(500, "not_written", f"the models folder cannot be written: {error.strerror}") from None
+        raise ApiError(500, "not_written", f"cannot write to the models folder: {error.strerror}") from None
 
 
 async def _lines() -> AsyncIterator[bytes]:

@@ -18,20 +18,20 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_LATER = "the operator sets it by --keep-alive"
+_LATER = "set with --keep-alive"
 
 
 class ModelBody(BaseModel):
-    """Fields of both bodies."""
+    """Fields shared by both bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     keep_alive: float | str | None = Field(None, description=f"Accepted; {_LATER}.")
-    options: dict[str, Any] | None = Field(None, description="Accepted; no option changes a vector.")
+    options: dict[str, Any] | None = Field(None, description="Accepted; options do not affect embeddings.")
 
     def note(self) -> None:
-        """Note fields without effect."""
+        """Record ignored fields."""
         if self.keep_alive is not None:
             ignore(f"keep_alive ({_LATER})")
         for name, value in (self.options or {}).items():
@@ -40,21 +40,21 @@ class ModelBody(BaseModel):
 
 
 class EmbedBody(ModelBody):
-    """The body of /api/embed."""
+    """Body of /api/embed."""
 
     input: str | Items[str]
-    truncate: bool | None = Field(None, description="Cut texts that are too long; by default they are refused.")
+    truncate: bool | None = Field(None, description="Truncate texts that are too long, instead of rejecting them.")
     dimensions: int | None = None
 
 
 class EmbeddingBody(ModelBody):
-    """The body of /api/embeddings."""
+    """Body of /api/embeddings."""
 
     prompt: str
 
 
 class EmbedReply(BaseModel):
-    """Normalized embeddings; times are in nanoseconds."""
+    """Normalized embeddings. Durations are in nanoseconds."""
 
     model: str
     embeddings: list[list[float]]
@@ -65,7 +65,7 @@ class EmbedReply(BaseModel):
 
 
 class EmbeddingReply(BaseModel):
-    """Unnormalized vector."""
+    """Embedding that is not normalized."""
 
     embedding: list[float]
 
@@ -74,7 +74,7 @@ class EmbeddingReply(BaseModel):
     "/api/embed", responses={200: {"model": EmbedReply}}, response_model=None, summary="Compute embeddings of texts"
 )
 async def embed(body: EmbedBody, request: Request) -> Response:
-    """Embeddings of texts."""
+    """Embed texts."""
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.input] if isinstance(body.input, str) else body.input
@@ -98,10 +98,10 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     "/api/embeddings",
     responses={200: {"model": EmbeddingReply}},
     response_model=None,
-    summary="Make a vector of a text",
+    summary="Compute the embedding of a text",
 )
 async def embed_prompt(body: EmbeddingBody, request: Request) -> Response:
-    """Embed a text, not normalized; for older clients."""
+    """Embed a text without normalization, for older clients."""
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.prompt] if body.prompt else []

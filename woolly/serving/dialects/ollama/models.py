@@ -1,4 +1,4 @@
-"""/api/version, /api/tags, /api/ps and /api/show: the server and its models."""
+"""/api/version, /api/tags, /api/ps and /api/show: version and models."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from woolly.store import Preset, quant_of
 
 router = APIRouter()
 
-_SPOKEN = "0.35.0"  # the version of Ollama's API; clients reject lower ones
+_SPOKEN = "0.35.0"  # version of Ollama's API; clients reject lower versions
 _NEVER = 253_370_764_800  # the year 9999
-_SHORT = 5  # maximum items of a list in a description
+_SHORT = 5  # longer lists in a description are omitted
 
 
 class ShowBody(BaseModel):
-    """Name of the model to describe."""
+    """Body of /api/show."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    name: str | None = Field(None, description="As model, for older clients.")
-    verbose: bool | None = Field(None, description="Long lists of the file too.")
+    name: str | None = Field(None, description="Same as model, for older clients.")
+    verbose: bool | None = Field(None, description="Include long lists of the model file.")
 
 
 @router.head("/api/version", include_in_schema=False)
-@router.get("/api/version", summary="Tell the version")
+@router.get("/api/version", summary="Show the version")
 async def version() -> dict[str, str]:
-    """Return the supported version of Ollama's API, and Woolly's version."""
+    """Return the supported version of Ollama's API and the version of Woolly."""
     return {"version": _SPOKEN, "woolly": __version__}
 
 
@@ -60,7 +60,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/api/ps", summary="List the loaded models")
 async def list_loaded(request: Request) -> dict[str, Any]:
-    """List loaded models that the key may use."""
+    """List the loaded models that the key may use."""
     models: ModelManager = request.app.state.models
     found = []
     for slot in models.loaded_models:
@@ -82,7 +82,7 @@ async def list_loaded(request: Request) -> dict[str, Any]:
 
 @router.post("/api/show", response_model=None, summary="Describe a model")
 async def show(body: ShowBody, request: Request) -> Response:
-    """Describe the model: facts of its file, and its capabilities."""
+    """Describe a model: metadata, template and capabilities."""
     name = body.model or body.name
     info = await find_model(request, name)
     metadata = await asyncio.to_thread(_metadata, info)
@@ -115,7 +115,7 @@ async def show(body: ShowBody, request: Request) -> Response:
             "details": _details(info),
             "model_info": {
                 **{key: _plain(value, is_full=bool(body.verbose)) for key, value in metadata.items()},
-                # Clients use it as the available context, which is the server's, not the model's.
+                # Clients use this as the available context, so it is the server's value.
                 f"{info.architecture}.context_length": info.context_length,
             },
             "capabilities": capabilities,
@@ -125,7 +125,7 @@ async def show(body: ShowBody, request: Request) -> Response:
 
 
 def _parameters(derived: Preset | None) -> list[str]:
-    """Return the options of a derived model, as lines of a Modelfile."""
+    """Return the options of a derived model as lines of a Modelfile."""
     given = {} if derived is None else derived.sampling
     names = {"max_tokens": "num_predict"}
     return [
@@ -136,7 +136,7 @@ def _parameters(derived: Preset | None) -> list[str]:
 
 
 async def can_think(request: Request, info: ModelInfo) -> bool:
-    """Return True if the model's template has reasoning marks, or a switch for reasoning."""
+    """Return True if the model's template supports reasoning."""
     slot = request.app.state.models.ready(info.name)
     if slot is not None and slot.llm is not None:
         source = slot.llm.template.source
@@ -150,20 +150,20 @@ def _thinks(template: str) -> bool:
 
 
 def _template(request: Request, info: ModelInfo, metadata: Mapping[str, Any]) -> str:
-    """Return the template of conversations: the operator's, or the file's; empty if there is none."""
+    """Return the chat template of the settings or the model file, or "" if there is none."""
     template = request.app.state.settings.template_source or metadata.get("tokenizer.chat_template")
     return template if isinstance(template, str) else ""
 
 
 def _license(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the licence that the file names, and the address of its text."""
+    """Return the license in the metadata, with the URL of its text."""
     found = [metadata.get(f"general.license{part}") for part in ("", ".name", ".link")]
     text = "\n".join(line for line in found if isinstance(line, str) and line)
     return {"license": text} if text else {}
 
 
 def _listed(info: ModelInfo) -> dict[str, Any]:
-    # Not the file's checksum, which requires reading it: stable while the file is unchanged.
+    # Not the file's checksum, which would require reading it, but also stable while the file is unchanged.
     identity = f"{info.path.name} {info.size_bytes} {info.created}".encode("utf-8", "surrogatepass")
     return {
         "name": tagged(info.name),
@@ -172,7 +172,7 @@ def _listed(info: ModelInfo) -> dict[str, Any]:
         "size": info.size_bytes,
         "digest": hashlib.sha256(identity).hexdigest(),
         "details": _details(info),
-        "capabilities": [word for word in info.capabilities if word != "chat"],  # Ollama has no such word
+        "capabilities": [word for word in info.capabilities if word != "chat"],  # Ollama does not have this capability
     }
 
 
@@ -195,7 +195,7 @@ def _metadata(info: ModelInfo) -> dict[str, Any]:
 
 
 def _plain(value: Any, *, is_full: bool) -> Any:
-    """Return a value of the file as JSON can hold it; a long list is empty unless requested in full."""
+    """Convert a metadata value to JSON; long lists are empty unless requested in full."""
     if isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

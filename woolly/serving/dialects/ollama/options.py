@@ -1,4 +1,4 @@
-"""Options of Ollama's requests, as parameters of the engine."""
+"""Conversion of Ollama's options to sampling parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME = (
 
 
 def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
-    """Return the options of a derived model as fields of SamplingParams, checked as in a request."""
+    """Return the options of a derived model as fields of SamplingParams, validated as in a request."""
     params = read_options(options, defaults, n_ctx)
     sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
     found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}
@@ -28,15 +28,15 @@ def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n
 
 
 def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:
-    """Return the engine's parameters. Null has no effect; options without effect are noted.
+    """Return the engine's parameters. Nulls are skipped, and unsupported options are recorded as ignored.
 
-    `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is rejected.
+    `n_ctx` is the context size of the loaded model, which a request cannot change.
     """
     sent = {name: value for name, value in (options or {}).items() if value is not None}
     limit = _as_int("num_predict", sent.pop("num_predict", -1))
     context = _as_int("num_ctx", sent.pop("num_ctx", 0))
     if context > n_ctx:
-        ignore(f"options.num_ctx (the context is {n_ctx})")
+        ignore(f"options.num_ctx (the context size is {n_ctx})")
     fields = {name: _as_int(name, sent[name]) if name in _WHOLE else sent[name] for name in _SAME if name in sent}
     for name in sent.keys() - fields.keys():
         ignore(f"options.{name}")
@@ -49,7 +49,7 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
 
 
 def _as_int(name: str, value: Any) -> int:
-    """Return an integer, which some clients send as 40.0."""
+    """Return an integer; some clients send 40.0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         raise invalid_param(f"options.{name}", f"expected an integer, but got {str(value)[:40]!r}")
     return int(value)

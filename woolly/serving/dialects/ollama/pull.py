@@ -1,4 +1,4 @@
-"""POST /api/pull: reports success for available models, and downloads others if the operator allows it."""
+"""POST /api/pull: reports success for installed models, and downloads others with --allow-pull."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _SUCCESS = {"status": "success"}
 
 
 class PullBody(BaseModel):
-    """Name of the model to download."""
+    """Body of /api/pull."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    name: str | None = Field(None, description="As model, for older clients.")
-    stream: bool | None = Field(None, description="Without it, progress is streamed.")
-    insecure: bool | None = Field(None, description="Accepted; nothing depends on it.")
+    name: str | None = Field(None, description="Same as model, for older clients.")
+    stream: bool | None = Field(None, description="Stream the progress; default true.")
+    insecure: bool | None = Field(None, description="Accepted without effect.")
 
 
-@router.post("/api/pull", response_model=None, summary="Fetch a model, with --allow-pull")
+@router.post("/api/pull", response_model=None, summary="Download a model (needs --allow-pull)")
 async def pull(body: PullBody, request: Request) -> Response:
-    """Report success for an available model. Download another only if --allow-pull is set."""
+    """Report success for an installed model. Other models are downloaded only with --allow-pull."""
     name = body.model or body.name
     if not name:
-        raise ApiError(400, "invalid_request", "model: it is missing", param="model")
+        raise ApiError(400, "invalid_request", "model: missing", param="model")
     steps = _nothing() if await _is_here(request, name) else _download(_allowed(request, name))
     if body.stream is False:
         async for _ in steps:
@@ -69,20 +69,22 @@ def _allowed(request: Request, name: str) -> str:
         raise ApiError(
             403,
             "access_denied",
-            f"{name[:200]} is not here, and requests download nothing; run `woolly pull {name[:200]}`, or start the"
+            f"{name[:200]} is not installed, and downloads are disabled; run `woolly pull {name[:200]}`, or start the"
             " server with --allow-pull",
         )
     check_admin(request)
     name = name.removesuffix(":latest")
     if not _is_public(name):
-        raise invalid_param("model", f"expected a name of the catalogue or of the hub, but got {name[:200]!r}")
+        raise invalid_param("model", f"expected a name from the catalogue or the hub, but got {name[:200]!r}")
     if settings.folder != models_folder():
-        raise ApiError(400, "invalid_request", "downloads go to the default folder, but the server has --models-dir")
+        raise ApiError(
+            400, "invalid_request", "downloads are not supported with --models-dir; run `woolly pull` on the server"
+        )
     return name
 
 
 def _is_public(name: str) -> bool:
-    """Return True if a name is in the catalogue or on the hub: not a local path or an address."""
+    """Return True if the name is in the catalogue or on the hub, not a local path or URL."""
     try:
         return is_in_catalogue(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
     except StoreError:
@@ -95,7 +97,7 @@ async def _nothing() -> AsyncIterator[dict[str, Any]]:
 
 
 async def _download(name: str) -> AsyncIterator[dict[str, Any]]:
-    """Yield the progress of a download, which continues if the client leaves."""
+    """Yield the progress of a download, which continues if the client disconnects."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""Replies in Ollama's format: JSON lines, and the complete object."""
+"""Replies in Ollama's format: JSON lines, or a single object."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """Fields that the reply repeats from the request, and its form: chat or generate."""
+    """Fields that the reply copies from the request, and its format."""
 
     model: str  # name from the request
     kind: Literal["chat", "generate"]
-    has_context: bool = False  # the last line has the ids of the conversation so far
+    has_context: bool = False  # the last line includes the token ids of the chat
 
 
 class Lines:
-    """Converter from events of an answer to lines; a call is sent when it is complete."""
+    """Converts events of an answer to lines. A tool call is sent when it is complete."""
 
     def __init__(self, head: ReplyContext) -> None:
         self._head = head
@@ -41,7 +41,7 @@ class Lines:
         self._arguments: list[str] = []
 
     def read(self, chunk: ChatChunk) -> list[Data]:
-        """Return the lines of a chunk; the first one has the log-probabilities of its tokens."""
+        """Return the lines of a chunk; the first line has the log-probabilities."""
         lines = [data for event in chunk.events for data in self._push(event)]
         if self._track is not None and (placed := self._track.push(chunk.raw, chunk.logprobs)):
             if not lines:
@@ -75,16 +75,16 @@ class Lines:
     def _end(self, event: Finished) -> Data:
         timings = self._head.running.timings()
         waited, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
-        load = min(waited, round(1e9 * self._head.load_seconds))  # the time of the prompt begins before the load
+        load = min(waited, round(1e9 * self._head.load_seconds))  # the prompt time includes loading
         first = self._head.running.requests[0]
-        # The tokens of an image are placeholders: later turns could not use them.
+        # Tokens of an image are placeholders, which later turns could not use.
         context = {"context": list(first.context)} if self._form.has_context and first.multimodal is None else {}
         return {
             **_line(self._form),
             "done": True,
             "done_reason": "length" if event.reason == "length" else "stop",
             **context,
-            "total_duration": waited + answer,  # nanoseconds, as all durations
+            "total_duration": waited + answer,  # all durations are in nanoseconds
             "load_duration": load,
             "prompt_eval_count": event.usage.n_prompt,
             "prompt_eval_cached_count": event.usage.n_cached,
@@ -95,12 +95,12 @@ class Lines:
 
 
 def line(data: Data) -> bytes:
-    """Return a line of JSON."""
+    """Serialize a JSON line."""
     return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yield the lines, and empty ones as heartbeats."""
+    """Yield the lines, and empty lines as heartbeats."""
     return with_heartbeats(_frames(chunks, head), lambda: line(_line(head.form)))
 
 
@@ -112,7 +112,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
-    """Return the last line, merged with all lines."""
+    """Return the last line, merged with the content of all lines."""
     lines = Lines(head)
     texts: list[str] = []
     thoughts: list[str] = []
@@ -136,7 +136,7 @@ def load_reply(form: Form, reason: Literal["load", "unload"], seconds: float) ->
 
 
 def moment(seconds: float | None = None) -> str:
-    """Return a time as RFC 3339 has it; by default now."""
+    """Return a time in RFC 3339 format, by default the current time."""
     now = datetime.now(timezone.utc) if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
     return now.isoformat().replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""Routes of Ollama that this server does not support, with the reason."""
+"""Ollama's routes that are not supported, with the reason."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from woolly.serving.router import APIRouter
 router = APIRouter(include_in_schema=False)
 
 _SENTENCES = {
-    ("POST", "/api/push"): "models are not sent anywhere",
+    ("POST", "/api/push"): "uploading models is not supported",
     (
         "POST",
         "/api/blobs/{digest}",
-    ): "requests bring no files; the operator puts a GGUF file into the models folder",
+    ): "uploads are not supported; put a GGUF file into the models folder",
 }
 
 
@@ -30,4 +30,4 @@ for _method, _path in _SENTENCES:
 
 @router.head("/api/blobs/{digest}")
 async def _no_blob(digest: str) -> None:
-    raise ApiError(404, "not_found", f"there is no blob {digest[:80]}")
+    raise ApiError(404, "not_found", f"unknown blob {digest[:80]}")
