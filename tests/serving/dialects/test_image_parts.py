@@ -30,7 +30,7 @@ def test_openai_image_url():
         image = ImageInput(url=URL, where="messages.0.content.1.image_url")
         read = openai.read_messages([openai.Message(role="user", content=parts)])
         assert said(read) == (chat.TextPart("what?"), chat.ImagePart(image))
-    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.image_url: an object with a url"):
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.image_url: expected an object with a url"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "image_url", "image_url": 3}])])
 
 

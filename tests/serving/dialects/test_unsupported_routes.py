@@ -11,7 +11,7 @@ HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt"
 ABSENT = [
     ("POST", "/v1/audio/speech", "not audio", ""),
     ("POST", "/v2/chat", "only Cohere's embeddings and reranking are supported", "/v1/chat/completions"),
-    ("POST", "/v1/v1/chat/completions", "once", "/v1/chat/completions"),
+    ("POST", "/v1/v1/chat/completions", "single /v1", "/v1/chat/completions"),
     ("GET", "/v1/v1/models", "end with a single /v1", "/v1/models"),
 ]
 

@@ -256,4 +256,4 @@ def test_name_with_an_invalid_setting_is_dropped_and_its_model_answers(folder, o
                 await models.get(name)
 
     tell(models, story)
-    assert next(one.reason for one in caplog.records if one.message == "name left out").endswith("server runs")
+    assert next(one.reason for one in caplog.records if one.message == "name left out").endswith("no limit")

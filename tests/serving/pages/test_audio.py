@@ -116,7 +116,7 @@ def test_text_model_is_not_sent_audio(open_page, audio_server):
     page.get_by_role("button", name="Remove other.wav").click()
     ask(page, "and?")
     assert page.locator(".problem p").inner_text().startswith("text-Q8_0 does not support audio: choose a model")
-    page.get_by_role("button", name="Go on without the audio").click()
+    page.get_by_role("button", name="Continue without the audio").click()
     settled(page)
     assert page.locator(".problem").count() == 0
     first = page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"]

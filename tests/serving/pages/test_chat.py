@@ -151,7 +151,7 @@ def test_file_without_conversations_is_rejected_and_changes_nothing(page, tmp_pa
     for bad in ("[]", "null", "{", json.dumps({"conversations": [{"messages": [{"id": "a", "role": "system"}]}]})):
         file.write_text(bad)
         page.locator("#import-file").set_input_files(file)
-        page.locator(".toast", has_text="bad.json holds no conversations").wait_for()
+        page.locator(".toast", has_text="bad.json has no conversations").wait_for()
         assert page.locator(".conversation").count() == 0
 
 
@@ -260,8 +260,8 @@ def test_structured_output_starts_with_an_example(page):
     box = page.get_by_label("Grammar (GBNF)")
     assert box.input_value() == "[a-z]+"  # what was written stays
     box.fill("")
-    assert "The box is empty" in page.locator("small.wrong").inner_text()
-    page.get_by_role("button", name="Use the example").click()
+    assert "This field is empty" in page.locator("small.wrong").inner_text()
+    page.get_by_role("button", name="Use example").click()
     ask(page, "Go on.")
     assert bodies[-1]["grammar"] == 'root ::= "yes" | "no"'
 

@@ -49,7 +49,7 @@ def test_summary_replaces_older_turns_and_can_be_undone(page):
     ask(page, "One?")
     ask(page, "Two?")
     ask(page, "Three?")
-    page.get_by_role("button", name="Compact and go on").click()
+    page.get_by_role("button", name="Compact and continue").click()
     settled(page)
     asked = bodies[3]
     assert asked["messages"][-1] == {"role": "user", "content": COMPACTION_PROMPT} and asked["max_tokens"] <= 1024
@@ -83,7 +83,7 @@ def test_page_offers_to_compact_a_half_full_context_and_explains_if_it_cannot(pa
     ask(page, "Two?")
     compact.click()
     settled(page)
-    assert page.locator(".problem p").inner_text() == "The model wrote no note of the conversation."
+    assert page.locator(".problem p").inner_text() == "The model did not write a summary."
     page.get_by_role("button", name="Try again").click()
     page.locator(".compacted").wait_for()
     assert not compact.is_visible()
@@ -111,7 +111,7 @@ def test_answer_that_fills_the_context_can_continue_without_the_oldest_turns(pag
     cut = chunk(content="Cut").replace('"fake"', json.dumps(server.name)) + event(full) + DONE
     bodies = reply_with(page, cut, cut, says(" short."))
     ask(page, "One? " * 40)
-    assert page.locator(".figures .cut").inner_text() == "cut: the context is full"
+    assert page.locator(".figures .cut").inner_text() == "truncated: the context is full"
     assert page.locator(".figures button").count() == 0
     ask(page, "Two?")
     page.get_by_role("button", name="Drop the oldest turns and continue").click()

@@ -128,14 +128,14 @@ def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, vision
     toast = page.locator(".toast")
     assert page.evaluate(OVER) == "dashed"
     page.evaluate(DROP, [8_000_000])
-    until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; an image may have 6.29 MB."])
+    until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; the limit for images is 6.29 MB."])
     # Made in the page: twice 6 MB would take seconds to bring there.
     page.evaluate(DROP, [6_000_000])
-    words = "2.png is too much: all images, audio files, videos and PDF files of a message may have 11.5 MB."
+    words = "2.png does not fit: the limit for all images, audio, videos and PDF files of a message is 11.5 MB."
     until(page, lambda: toast.all_inner_texts() == [words])
     page.locator("#attach-file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"\0"})
-    kinds = "nor an image in PNG, JPEG, WebP, GIF or BMP, nor audio, nor a video, nor a PDF file."
-    words = f"a.heic is neither UTF-8 text, {kinds}"
+    kinds = "UTF-8 text, an image (PNG, JPEG, WebP, GIF or BMP), audio, a video or a PDF file."
+    words = f"a.heic is not supported; attach {kinds}"
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
@@ -158,7 +158,7 @@ def test_text_model_is_sent_no_image(open_page, vision_server):
     ask(page, "and?")
     assert page.locator(".problem p").inner_text().startswith("text-Q8_0 does not support images: choose a model")
     assert len(page.watch.asked("/v1/chat/completions")) == n_asked
-    page.get_by_role("button", name="Go on without the images").click()
+    page.get_by_role("button", name="Continue without the images").click()
     settled(page)
     assert page.locator(".problem").count() == 0
     first = page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"]

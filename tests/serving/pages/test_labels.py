@@ -26,7 +26,7 @@ def test_picker_describes_a_model_and_whether_it_fits(open_page, server):
     page.locator("#model").click()
     until(page, lambda: facts.inner_text().endswith("too large for this machine's memory"))
     assert facts.inner_text().startswith("not loaded · 135 M parameters")
-    sentence = "For this conversation. Empty fields use the server's values, which are shown in grey."
+    sentence = "For this conversation. Empty fields use the server's values, shown in gray."
     assert page.locator("#settings-page .hint").text_content() == sentence
     assert "135 M parameters" in page.locator(".start .about").inner_text()
 

@@ -59,7 +59,7 @@ def test_truncated_answer_is_marked_and_continued(page):
         chunk(content=" three.") + ending("stop") + DONE,
     )
     ask(page, "Count.")
-    assert page.locator(".figures .cut").inner_text() == "cut at the token limit"
+    assert page.locator(".figures .cut").inner_text() == "truncated at the token limit"
     page.get_by_role("button", name="Continue").click()
     settled(page)
     assert_shows(answers(page), ["One, two, three."])
@@ -137,7 +137,7 @@ def test_conversation_is_forked_from_a_message(page):
     ask(page, "One?")
     ask(page, "Two?")
     page.locator(".message.assistant").first.hover()
-    page.get_by_label("Fork: a conversation from here").nth(1).click()
+    page.get_by_label("Fork: new conversation from here").nth(1).click()
     assert_shows(questions(page), ["One?"])
     assert_shows(page.locator(".conversation .open"), ["One? (fork)", "One?"])
     ask(page, "Three?")
@@ -154,7 +154,7 @@ def test_text_files_are_sent_with_a_message(page):
         {"name": "c.txt", "mimeType": "text/plain", "buffer": b"hello"},
     ]
     page.locator("#attach-file").set_input_files(files[:2])
-    page.locator(".toast", has_text="b.bin is neither UTF-8 text, nor an image in PNG").wait_for()
+    page.locator(".toast", has_text="b.bin is not supported; attach UTF-8 text, an image (PNG").wait_for()
     page.locator("#attach-file").set_input_files(files[2])
     page.locator(".toast", has_text="big.txt has 300 kB").wait_for()
     page.evaluate(

@@ -47,10 +47,10 @@ def find(page, words):
 def test_search_finds_local_and_catalogue_models(open_page, two):
     page = open_page(two)
     find(page, "smollm2 360")
-    assert page.locator("#model-list").inner_text() == "No model here has these words."
+    assert page.locator("#model-list").inner_text() == "No installed model matches."
     row = page.locator('#catalogue li[data-name="smollm2:360m"]')
     assert " M parameters" in row.inner_text() and row.locator("code").inner_text() == "woolly pull smollm2:360m"
-    assert page.get_by_role("button", name="Fetch smollm2:360m").count() == 0  # the server fetches nothing
+    assert page.get_by_role("button", name="Download smollm2:360m").count() == 0  # the server fetches nothing
     page.locator("#model-search").fill("tw")
     assert page.locator("#model-list .name").all_inner_texts() == ["two"]
 
@@ -76,16 +76,16 @@ def test_model_is_downloaded_with_progress_and_errors_are_shown(open_page, two):
     steps = [{"status": "pulling", "total": 100, "completed": 40}, {"status": "success"}]
     page.route("**/api/pull", lambda route: route.fulfill(body="".join(json.dumps(step) + "\n" for step in steps)))
     find(page, "qwen3")
-    assert page.get_by_role("button", name="Fetch qwen3:90b").count() == 0
-    page.get_by_role("button", name="Fetch qwen3:4b").click()
-    until(page, lambda: page.locator(".toast").all_inner_texts() == ["qwen3:4b is here."])
+    assert page.get_by_role("button", name="Download qwen3:90b").count() == 0
+    page.get_by_role("button", name="Download qwen3:4b").click()
+    until(page, lambda: page.locator(".toast").all_inner_texts() == ["qwen3:4b is installed."])
     assert page.locator('#catalogue li[data-name="qwen3:4b"]').count() == 0
     assert page.watch.asked("/api/pull")[0].post_data_json == {"model": "qwen3:4b"}
     page.unroute("**/api/pull")
     rows[0]["here"] = False
     page.reload()
     find(page, "qwen3")
-    page.get_by_role("button", name="Fetch qwen3:4b").click()
+    page.get_by_role("button", name="Download qwen3:4b").click()
     until(page, lambda: "start the server with --allow-pull" in "".join(page.locator(".toast").all_inner_texts()))
 
 
@@ -104,9 +104,9 @@ def test_two_models_answer_side_by_side_with_one_seed(open_page, two):
     assert [first["model"], second["model"]] == ["one", "two"] and first["seed"] == second["seed"]
     assert first["messages"] == second["messages"]
     # The files are the same, and so are the answers: nothing but the seed chooses.
-    assert page.locator(".agreement").inner_text() == "Both wrote the same text."
+    assert page.locator(".agreement").inner_text() == "Both answers are identical."
     assert page.locator("#model-name").inner_text() == "one" and page.locator(".dropped").count() == 0
-    page.get_by_role("button", name="Go on with this one").click()
+    page.get_by_role("button", name="Continue with this answer").click()
     assert page.locator(".pair .message.kept .by strong").inner_text() == "two"
     reload(page)
     page.locator(".pair").wait_for()

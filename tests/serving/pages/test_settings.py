@@ -14,7 +14,7 @@ def test_invalid_setting_is_not_sent_and_a_button_opens_it(page):
     page.locator("summary", has_text="Answer").click()
     page.keyboard.press("Escape")
     ask(page, "Go.")
-    assert page.locator(".problem p").inner_text() == "Max tokens is -5; at least 1 was expected." and not bodies
+    assert page.locator(".problem p").inner_text() == "Max tokens is -5; expected at least 1." and not bodies
     shown = page.locator(".problem button:visible")
     assert_shows(shown, ["Open settings"])  # to ask again would fail again
     shown.click()
@@ -34,6 +34,6 @@ def test_invalid_setting_is_not_sent_and_a_button_opens_it(page):
     page.get_by_label("JSON schema").fill("")
     page.keyboard.press("Escape")
     ask(page, "Go on.")
-    assert "its box is empty" in page.locator(".problem p").inner_text()
+    assert "structured output is empty" in page.locator(".problem p").inner_text()
     shown.click()
     assert page.evaluate("document.activeElement.dataset.setting") == "pattern" and len(bodies) == 1

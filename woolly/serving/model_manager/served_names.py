@@ -33,7 +33,7 @@ _REASONING = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """How long a model stays loaded after its last use."""
+    """Keep-alive of a model after its last use."""
 
     is_pinned: bool = False
     seconds: float | None = None  # None: the server's setting
@@ -162,7 +162,7 @@ def _resolve_base(preset: Preset, known: Mapping[str, Preset]) -> Preset:
 def _check(preset: Preset) -> None:
     where = f"{preset.file}: [{preset.name}]"
     if preset.base is None:
-        raise StoreError(f'{where} has no model; add a line such as from = "smollm2"')
+        raise StoreError(f'{where} names no model; add a line such as from = "smollm2"')
     load_of(preset)
     _check_keep_alive(preset)
     table = preset.sampling

@@ -1,6 +1,6 @@
-// The reference's try-out: a form below each route that sends a request, and shows the reply as it comes.
+// Try-out of the API reference: a form for each route that sends a request and streams the reply.
 
-const KEY = "woolly.key"; // the chat page keeps it under this name, too
+const KEY = "woolly.key"; // shared with the chat page
 
 const element = (tag, attributes = {}, ...children) => {
   const node = document.createElement(tag);
@@ -16,13 +16,13 @@ const routes = [...document.querySelectorAll("details[data-path]")];
 try {
   key.value = sessionStorage.getItem(KEY) ?? "";
 } catch {
-  // The browser keeps nothing for this page.
+  // Storage is not available.
 }
 key.addEventListener("change", () => {
   try {
     sessionStorage.setItem(KEY, key.value);
   } catch {
-    // It lasts until the page is left.
+    // Without storage, the key lasts until the page is closed.
   }
 });
 
@@ -36,7 +36,7 @@ find.addEventListener("input", () => {
 
 for (const route of routes) route.addEventListener("toggle", () => route.open && !route.querySelector("form") && build(route));
 
-/** Adds the form of a route. */
+/** Add the form of a route. */
 function build(route) {
   const { method, path, example } = route.dataset;
   const names = JSON.parse(route.dataset.params);
@@ -61,12 +61,12 @@ function build(route) {
   });
   curl.addEventListener("click", async () => {
     const told = await navigator.clipboard?.writeText(curlOf(method, addressOf(path, boxes), body?.value)).then(() => true, () => false);
-    curl.textContent = told ? "Copied" : "Copying is not allowed here";
+    curl.textContent = told ? "Copied" : "The browser does not allow copying";
   });
   route.querySelector("p").after(form);
 }
 
-/** The address with the names in its path filled in; other parameters follow as a query. */
+/** Return the URL with path parameters filled in and the other parameters as a query. */
 function addressOf(path, boxes) {
   let filled = path.replace(/^\//, "");
   const query = new URLSearchParams();
@@ -106,7 +106,7 @@ function pretty(text) {
   }
 }
 
-/** The same request for a shell; a key is left for its owner to fill in. */
+/** Return the request as a shell command, with a placeholder for the key. */
 function curlOf(method, address, body) {
   const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
   const parts = ["curl", ...(method === "GET" ? [] : ["-X", method]), quoted(new URL(address, location.href).href)];

@@ -113,4 +113,4 @@ def test_batch_without_capacity_says_so_for_each_request(app):
         counts = batch["request_counts"]
         assert counts["errored"] > 0 and counts["succeeded"] + counts["errored"] == 20
         last = json.loads(client.get(f"{ROUTE}/{id}/results").text.splitlines()[-1])["result"]
-        assert last["type"] == "errored" and "are taken" in last["error"]["error"]["message"]
+        assert last["type"] == "errored" and "are used" in last["error"]["error"]["message"]

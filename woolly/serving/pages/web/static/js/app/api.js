@@ -1,12 +1,12 @@
-// Api: what the page asks the server for. Paths are relative, so that a proxy may put the server below a folder.
+// Requests to the server. Paths are relative, so that a proxy may serve the page below a path prefix.
 
 import { number } from "./format.js";
 
 const KEY = "woolly.key";
 
 /**
- * What went wrong, as one sentence for people; `code` is the server's word for it, `retryAfter` in seconds. `key` is the
- * one that a refused request brought, `size` {has, holds} the tokens of a conversation that is too long.
+ * An error as one sentence for the user. `code` is the server's error code, `retryAfter` is in seconds, `key` is the
+ * key of the rejected request, and `size` is {has, holds} in tokens for a conversation that is too long.
  */
 export class ApiError extends Error {
   constructor(code, message, status = 0, retryAfter = null) {
@@ -17,9 +17,9 @@ export class ApiError extends Error {
   }
 }
 
-let held = ""; // for a browser whose storage is closed
+let held = ""; // for browsers without storage
 
-/** The key of this tab; kept until it is closed. */
+/** API key of this tab, stored until the tab is closed. */
 export const key = {
   get() {
     try {
@@ -34,12 +34,12 @@ export const key = {
       if (value) sessionStorage.setItem(KEY, value);
       else sessionStorage.removeItem(KEY);
     } catch {
-      // It lasts until the page is left.
+      // Without storage, the key lasts until the page is closed.
     }
   },
 };
 
-/** Whether a page may send this key at all: headers carry visible ASCII. */
+/** Return true if the key can be sent: headers allow visible ASCII only. */
 export const isSoundKey = (text) => /^[\x21-\x7e]+$/.test(text);
 
 async function ask(path, { method = "GET", body = null, signal = null } = {}) {
@@ -76,22 +76,22 @@ async function refusal(response) {
   let told = {};
   try {
     const { error } = await response.json();
-    told = typeof error === "string" ? { message: error } : (error ?? {}); // Ollama's errors are texts
+    told = typeof error === "string" ? { message: error } : (error ?? {}); // Ollama's errors are strings
   } catch {
-    // A proxy's page: the status is all there is.
+    // The body is a proxy's page, so only the status is known.
   }
   const seconds = Number.parseFloat(response.headers.get("retry-after") ?? "");
   return toError(told, response.status, Number.isFinite(seconds) ? seconds : null);
 }
 
-// Sentences for people, for errors whose own sentence is for programmers. %s is the server's sentence.
+// User-facing messages for errors whose server message is for developers. %s is the server's message.
 const SENTENCES = {
-  authentication_failed: "This server asks for a key: enter one that it knows.",
+  authentication_failed: "This server requires a valid key.",
   context_length_exceeded: "Too long for this model: %s",
   model_loading: "The model is still being loaded; try again in a moment.",
   queue_full: "The server is busy and its queue is full; try again in a moment.",
   rate_limit_exceeded: "Too many requests in one minute; try again in a moment.",
-  server_stopping: "The server is about to stop; try again when it is back.",
+  server_stopping: "The server is stopping; try again when it is back.",
   too_many_connections: "The server has too many open connections; try again in a moment.",
 };
 
@@ -103,7 +103,7 @@ function toError(told, status, retryAfter) {
   return Object.assign(new ApiError(code, sentence(message), status, retryAfter), { size });
 }
 
-/** The tokens that a conversation has, and those that the context holds, if the server's sentence names both. */
+/** Return the token counts of the conversation and of the context, if the server's message has both. */
 function sizeIn(said) {
   const found = /has ([\d,]+) tokens.*?(?:holds|at most) ([\d,]+)/.exec(said);
   if (!found) return null;
@@ -111,7 +111,7 @@ function sizeIn(said) {
   return { has, holds };
 }
 
-/** With a full stop. The first letter stays: it may be that of a name, such as a file's or a field's. */
+/** Add a full stop. The first letter is not capitalized, because it may belong to a file or field name. */
 function sentence(text) {
   const whole = text.trim();
   return whole + (/[.!?]$/.test(whole) ? "" : ".");
@@ -132,13 +132,13 @@ export const callTool = (name, text, signal) => json("mcp/call", { method: "POST
 
 export const endThought = (id) => json("v1/chat/completions/control", { method: "POST", body: { id, action: "reasoning_end" } });
 
-/** Has the server compute what is settled of a conversation whose last message is being typed. */
+/** Make the server prefill the conversation while the user is typing. */
 export const readAhead = (body, signal) => json("v1/chat/completions/read_ahead", { method: "POST", body, signal });
 
-/** ok, loading, draining or failed; needs no key. */
+/** Return ok, loading, draining or failed; needs no key. */
 export const health = async () => (await json("api/v1/health")).status;
 
-/** Fetches a model; yields {completed, total} in bytes. ApiError if the server refuses, or cannot. */
+/** Download a model; yield {completed, total} in bytes. ApiError if the server rejects the request or fails. */
 export async function* pull(name) {
   const response = await ask("api/pull", { method: "POST", body: { model: name } });
   for await (const line of linesOf(response.body)) {
@@ -160,11 +160,11 @@ async function* linesOf(stream) {
     if (rest.trim()) yield rest;
   } catch (error) {
     if (error instanceof SyntaxError || error instanceof ApiError) throw error;
-    throw new ApiError("cut_off", "The connection broke off; the server goes on with what it fetches.");
+    throw new ApiError("cut_off", "The connection was interrupted; the server continues the download.");
   }
 }
 
-/** Yields the chunks of an answer as the server sends them. ApiError if it refuses, or sends an error in the stream. */
+/** Yield the chunks of an answer. ApiError if the server rejects the request or the stream has an error. */
 export async function* chat(body, signal) {
   const response = await ask("v1/chat/completions", { method: "POST", body, signal });
   let isComplete = false;
@@ -175,10 +175,10 @@ export async function* chat(body, signal) {
     if (chunk.error) throw toError(chunk.error, 0, null);
     yield chunk;
   }
-  if (!isComplete) throw new ApiError("cut_off", "The connection broke off before the answer was complete; what had arrived is kept.");
+  if (!isComplete) throw new ApiError("cut_off", "The connection was interrupted before the answer was complete; the received part is kept.");
 }
 
-/** The data of server-sent events. */
+/** Yield the data of server-sent events. */
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -200,7 +200,7 @@ async function* events(stream) {
     }
   } catch (error) {
     if (error.name === "AbortError" || error instanceof ApiError) throw error;
-    throw new ApiError("cut_off", "The connection broke off before the answer was complete; what had arrived is kept.");
+    throw new ApiError("cut_off", "The connection was interrupted before the answer was complete; the received part is kept.");
   } finally {
     reader.cancel().catch(() => {});
   }

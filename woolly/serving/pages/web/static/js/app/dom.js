@@ -1,24 +1,24 @@
-// Elements: the only way in which the page makes nodes. Text becomes text nodes, so that nothing in it is markup.
+// DOM elements. All nodes are created here; strings become text nodes and are never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 
-/** An element. `on` holds listeners; true and false set and leave out an attribute; null and undefined leave it out. */
+/** Create an HTML element. `on` has listeners; an attribute is set for true and omitted for false, null and undefined. */
 export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same in SVG. */
+/** Create an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** The same in MathML. */
+/** Create a MathML element. */
 export function mathml(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(MATHML, tag), attributes, children);
 }
 
-/** A number with its unit, which no line break parts. */
+/** Join a number and its unit without a line break. */
 export const fact = (text) => el("span", { class: "fact" }, text);
 
 function fill(node, attributes, children) {
@@ -33,10 +33,10 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** The element of the page with this id. */
+/** Return the element with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/** A button with an image; `label` is its accessible name and its tooltip. */
+/** Create an icon button; `label` is its accessible name and tooltip. */
 export function iconButton(name, label, onClick, attributes = {}) {
   const { class: extra, ...rest } = attributes;
   return el(
@@ -46,7 +46,7 @@ export function iconButton(name, label, onClick, attributes = {}) {
   );
 }
 
-// Strokes in a box of 20 by 20.
+// Paths in a 20 by 20 view box.
 const ICONS = {
   menu: "M3 6h14M3 10h14M3 14h14",
   plus: "M10 4v12M4 10h12",
@@ -81,12 +81,12 @@ const ICONS = {
   key: "M7 13a3.5 3.5 0 1 1 2.9-1.5L17 4.5M14 7.5l2 2",
 };
 
-/** One of the images; hidden from assistive technology, because its button has a name. */
+/** Create an icon, hidden from assistive technology because its button has a label. */
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true", focusable: "false" }, svg("path", { d: ICONS[name] }));
 }
 
-/** The mark of the page: a ball of wool. */
+/** Create the logo: a ball of wool. */
 export function mark() {
   return svg(
     "svg",
@@ -98,7 +98,7 @@ export function mark() {
 
 const announcer = byId("announcer");
 
-/** Says something to a screen reader, once. */
+/** Announce a message to screen readers. */
 export function announce(text) {
   announcer.textContent = "";
   requestAnimationFrame(() => {
@@ -106,7 +106,7 @@ export function announce(text) {
   });
 }
 
-/** A line at the foot of the page that goes by itself; `action` is {label, run}. */
+/** Show a toast that disappears after a while; `action` is {label, run}. */
 export function toast(text, action = null, seconds = 6) {
   const host = byId("toasts");
   const line = el("div", { class: "toast", role: "status" }, el("span", {}, text));
@@ -122,7 +122,7 @@ export function toast(text, action = null, seconds = 6) {
   setTimeout(close, seconds * 1000);
 }
 
-/** Copies text to the clipboard, also if the page was not served in a secure context. */
+/** Copy text to the clipboard, even outside of a secure context. */
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -140,7 +140,7 @@ export async function copyText(text) {
   }
 }
 
-/** Saves a text as a file of this name, as a download of the browser. */
+/** Save text as a file through a browser download. */
 export function saveText(text, name, type) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const link = el("a", { href: address, download: name });
@@ -150,12 +150,12 @@ export function saveText(text, name, type) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** A button that copies what `read` gives, and shows that it did. */
+/** Create a button that copies the result of `read` and confirms it. */
 export function copyButton(label, read) {
   const button = iconButton("copy", label, async () => {
     const done = await copyText(read());
     button.replaceChildren(icon(done ? "check" : "close"));
-    announce(done ? "Copied" : "Copying is not allowed here");
+    announce(done ? "Copied" : "The browser does not allow copying");
     setTimeout(() => button.replaceChildren(icon("copy")), 1500);
   });
   return button;

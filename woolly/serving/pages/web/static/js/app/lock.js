@@ -1,4 +1,4 @@
-// The Lock: asks for the server's key, tries it, and says when it is wrong. It is kept for this tab alone.
+// Key dialog: asks for the server's key and verifies it. The key is stored for this tab only.
 
 import * as api from "./api.js";
 import { byId } from "./dom.js";
@@ -8,9 +8,9 @@ const dialog = byId("key-dialog");
 const box = byId("key");
 const button = byId("key-submit");
 
-const WRONG = "This key is not valid here; check that it is complete.";
+const WRONG = "This key is not valid; check that it is complete.";
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpLock() {
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -19,9 +19,9 @@ export function setUpLock() {
   box.addEventListener("input", () => tell(""));
 }
 
-/** The server refused the key that a request brought, or wants one: nothing can be done without. */
+/** Open the dialog after the server has rejected the key of a request. */
 export function lock(error) {
-  if (error.key !== api.key.get()) return; // another one has been entered since
+  if (error.key !== api.key.get()) return; // another key has been entered since
   const isNews = !state.isLocked || error.key !== "";
   api.key.set("");
   state.isLocked = true;
@@ -32,17 +32,17 @@ export function lock(error) {
   showLock();
 }
 
-/** Opens the dialog. */
+/** Open the dialog. */
 export function showLock() {
   if (!dialog.open) dialog.showModal();
   box.focus();
 }
 
-/** Keeps the dialog open until the server accepts the key, so that a wrong one can be corrected in place. */
+/** Keep the dialog open until the server accepts the key, so that the user can correct it. */
 async function tryKey(given) {
   if (button.disabled) return;
   if (!api.isSoundKey(given)) {
-    refuse("A key has letters, digits and signs, but no spaces.");
+    refuse("A key has letters, digits and symbols, but no spaces.");
     return;
   }
   api.key.set(given);

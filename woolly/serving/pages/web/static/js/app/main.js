@@ -1,4 +1,4 @@
-// The page: brings its parts together, and keeps in touch with the server.
+// Entry point of the page: connects its parts and polls the server.
 
 import * as api from "./api.js";
 import * as chat from "../chat/chat.js";
@@ -17,14 +17,14 @@ import { regenerateLast, setUpThread } from "../chat/thread.js";
 import { setUpTools } from "../chat/tools.js";
 import { readConversation } from "../chat/tree.js";
 
-const RETRY = 2000; // milliseconds until an absent server is asked again
-const LOADING = 700; // and one whose model is being loaded
+const RETRY = 2000; // milliseconds between polls of an unreachable server
+const LOADING = 700; // milliseconds between polls while a model is loading
 
 let timer = null;
 let isAsking = false;
-let isStale = false; // something changed while the server was being asked
+let isStale = false; // something changed during the request
 
-/** Asks the server how it is and what it has; asks again until it is there and ready. */
+/** Query the server's health and models; repeat until it is ready. */
 async function refresh() {
   clearTimeout(timer);
   isStale = isAsking;
@@ -52,17 +52,17 @@ async function refresh() {
   emit("models");
   if (isStale) refresh();
   else if (["unreachable", "draining", "failed"].includes(state.health)) timer = setTimeout(refresh, RETRY);
-  else if (state.isLocked) return; // each question would be one more refused guess
+  else if (state.isLocked) return; // each request would count as a wrong key
   else if (state.health === "loading" || isWaiting() || state.models.some((model) => /ing$/.test(model.state ?? "") || model.progress)) timer = setTimeout(refresh, LOADING);
 }
 
-/** Whether an answer waits for a model that is not loaded yet. */
+/** Return true if an answer waits for a model that is not loaded yet. */
 const isWaiting = () => chosenModel()?.state !== "ready" && [...state.runs.values()].some((run) => run.isAsking);
 
 const BANNERS = {
-  unreachable: "The server cannot be reached; check that it is still running. This page tries again by itself.",
-  draining: "The server is about to stop.",
-  failed: "The server cannot answer: its model was not loaded, or its GPU failed; its log says why. This page tries again by itself.",
+  unreachable: "The server cannot be reached; check that it is still running. This page retries automatically.",
+  draining: "The server is stopping.",
+  failed: "The server cannot answer because its model was not loaded or its GPU failed; see its log. This page retries automatically.",
 };
 
 function showBanner() {
@@ -81,10 +81,10 @@ function onProblem(error) {
 }
 
 function onKey(event) {
-  const isControl = isMac ? event.metaKey : event.ctrlKey; // on a Mac, Control edits text
+  const isControl = isMac ? event.metaKey : event.ctrlKey; // on macOS, Control is for text editing
   if (event.key === "Escape") {
     if (document.querySelector("dialog[open]")) return;
-    // The innermost thing that is open; the answer is stopped if there is none.
+    // Close the innermost open element, or else stop the answer.
     if (closePicker() || closeServers() || closePanel() || closeDrawer() || chat.stop()) event.preventDefault();
     else byId("message").focus();
     return;
@@ -114,10 +114,10 @@ async function restore() {
       if (conversation) state.conversations.set(conversation.id, conversation);
     }
   } catch {
-    toast("This browser keeps no conversations for this page: they are lost when it is closed.", null, 12);
+    toast("This browser does not store conversations: they are lost when the page is closed.", null, 12);
   }
   const dead = state.conversations.get(takeUnopened());
-  if (dead) toast(`“${dead.title || "Untitled"}” is not opened again: the page ended while it was shown. It is in the list.`, null, 15);
+  if (dead) toast(`“${dead.title || "Untitled"}” was not reopened, because the page crashed while it was open. It is still in the list.`, null, 15);
   const kept = state.conversations.get(store.small.get("current"));
   const last = kept === dead ? undefined : kept;
   const fresh = chat.create();

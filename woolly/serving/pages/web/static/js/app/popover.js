@@ -1,6 +1,6 @@
-// The Popover: a list that its button opens, and that a click or the focus elsewhere closes.
+// Popover: a list opened by a button, and closed by a click or focus elsewhere.
 
-/** Begins to listen; `onOpen` is called when the list is shown. Returns what opens and closes it. */
+/** Add event listeners; `onOpen` is called when the list opens. Returns the functions to open and close it. */
 export function setUpPopover(button, popover, onOpen) {
   const toggle = (isOpen = popover.hidden) => {
     popover.hidden = !isOpen;
@@ -13,7 +13,7 @@ export function setUpPopover(button, popover, onOpen) {
   popover.addEventListener("focusout", (event) => {
     if (event.relatedTarget && !popover.contains(event.relatedTarget) && event.relatedTarget !== button) toggle(false);
   });
-  /** Closes the list and goes back to its button; returns false if it was closed. */
+  /** Close the list and focus its button; return false if it was already closed. */
   const close = () => {
     if (popover.hidden) return false;
     toggle(false);

@@ -1,49 +1,49 @@
-// State: what the page knows, and listeners for its changes.
+// Shared state of the page, and listeners for changes.
 
 import { small } from "./store.js";
 
 export const state = {
   conversations: new Map(), // by id
-  current: null, // the conversation that is shown
-  runs: new Map(), // answers that are being written, by the conversation's id
-  problems: new Map(), // {error, parent} of answers that did not come, by the conversation's id
+  current: null, // the open conversation
+  runs: new Map(), // running answers by conversation id
+  problems: new Map(), // {error, parent} of failed answers by conversation id
   models: [], // as the server lists them
-  model: small.get("model"), // the name that was chosen; null: whichever the server has loaded
-  pulls: new Map(), // models that are being fetched: name -> {completed, total}
-  busy: new Map(), // models on their way: name -> {verb, since}
-  isLocked: false, // the server asks for a key, and this tab has none that it takes
-  health: "", // ok, loading, draining, failed, unreachable; empty until it is known
+  model: small.get("model"), // chosen model name; null: the loaded model
+  pulls: new Map(), // running downloads: name -> {completed, total}
+  busy: new Map(), // models that are loading or unloading: name -> {verb, since}
+  isLocked: false, // the server requires a key, and this tab has no valid one
+  health: "", // ok, loading, draining, failed or unreachable; empty if unknown
   tools: [], // of MCP servers: {name, server, description, parameters, read_only}
   servers: [], // the MCP servers: {name, state: starting, up or failed, reason}
-  options: [], // the settings of an answer, as the server describes them
-  readsAhead: false, // whether the server computes messages while they are typed
-  template: "", // of the chosen model's chats, or the one that is assumed
-  defaults: {}, // the server's values for fields that a request leaves out
+  options: [], // sampling settings as described by the server
+  readsAhead: false, // true if the server prefills messages while the user types
+  template: "", // chat template of the chosen model, or the default template
+  defaults: {}, // the server's default values of request fields
 };
 
 const listeners = new Map();
 
-/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, setting (a value of one), tools, unkept, unlocked. */
+/** Call `listener` on an event: list, current, run, models, problem, refresh, settings, setting, tools, unkept or unlocked. */
 export function on(kind, listener) {
   listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
 }
 
-/** Calls all listeners. */
+/** Call all listeners of an event. */
 export function emit(kind, detail) {
   for (const listener of listeners.get(kind) ?? []) listener(detail);
 }
 
-/** Returns the model for the next message; null if the server lists none. */
+/** Return the model for the next message, or null if the server lists none. */
 export function chosenModel() {
   const usable = state.models.filter((model) => !model.unsupported);
   const able = usable.filter(answers);
   return usable.find((model) => model.name === state.model) ?? able.find((model) => model.loaded) ?? able[0] ?? usable[0] ?? null;
 }
 
-/** Whether a model writes answers: others make vectors, score or transcribe. */
+/** Return true if the model generates text (not for embedding, reranking and speech-to-text models). */
 export const answers = (model) => model.capabilities?.includes("completion") ?? true;
 
-/** unloaded, loading, ready or unloading. A model whose weights are still on their way to a GPU is loading, too. */
+/** Return unloaded, loading, ready or unloading. A model counts as loading until all weights are on the GPU. */
 export function modelState(model) {
   const own = state.busy.get(model.name);
   if (own) return own.verb;
@@ -53,18 +53,18 @@ export function modelState(model) {
   return model.state ?? (model.loaded ? "ready" : "unloaded");
 }
 
-/** Whether a model takes images. */
+/** Return true if the model supports images. */
 export const takesImages = (model) => model.capabilities?.includes("vision") ?? false;
 
-/** Whether a model takes audio. */
+/** Return true if the model supports audio. */
 export const takesAudio = (model) => model.capabilities?.includes("audio") ?? false;
 
-/** Whether a model takes videos. */
+/** Return true if the model supports videos. */
 export const takesVideos = (model) => model.capabilities?.includes("video") ?? false;
 
-const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "making room", opening: "opening" };
+const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "freeing memory", opening: "loading" };
 
-/** How far a model that loads is: a share if the server knows it, else what it does. */
+/** Return the loading progress as a share if known, or else the stage. */
 export function loadWords(model) {
   if (model.progress) return `${Math.floor(100 * model.progress)} %`;
   return STAGES[model.stage] ?? "";

@@ -1,4 +1,4 @@
-// The Store: conversations in the browser's database, small things in its local storage.
+// Storage: conversations in IndexedDB, small values in localStorage.
 
 const DATABASE = "woolly";
 const TABLE = "conversations";
@@ -24,19 +24,19 @@ async function transact(mode, work) {
   });
 }
 
-/** All conversations. */
+/** Return all conversations. */
 export const readAll = () => transact("readonly", (table) => table.getAll());
 
-/** Returns one stored conversation; undefined if there is none. */
+/** Return a stored conversation, or undefined. */
 export const readOne = (id) => transact("readonly", (table) => table.get(id));
 
-/** Stores one, and notifies other tabs. */
+/** Store a conversation and notify other tabs. */
 export async function write(conversation) {
   await transact("readwrite", (table) => table.put(structuredClone(conversation)));
   channel?.postMessage(conversation.id);
 }
 
-/** Deletes one, and notifies other tabs. */
+/** Delete a conversation and notify other tabs. */
 export async function remove(id) {
   await transact("readwrite", (table) => table.delete(id));
   channel?.postMessage(id);
@@ -44,12 +44,12 @@ export async function remove(id) {
 
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel(DATABASE);
 
-/** Calls with the id of a conversation that another tab changed. */
+/** Call `listener` with the id of a conversation that another tab changed. */
 export function onChange(listener) {
   channel?.addEventListener("message", (event) => listener(event.data));
 }
 
-/** Small things by name; what cannot be kept (a full or closed storage) is done without. */
+/** Small values by name. Errors of a full or disabled storage are ignored. */
 export const small = {
   get(name, fallback = null) {
     try {
@@ -63,7 +63,7 @@ export const small = {
       if (value === null || value === "") localStorage.removeItem(`woolly.${name}`);
       else localStorage.setItem(`woolly.${name}`, JSON.stringify(value));
     } catch {
-      // The page works without.
+      // The page works without storage.
     }
   },
 };

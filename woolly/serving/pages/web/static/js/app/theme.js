@@ -1,11 +1,11 @@
-// Theme: light, dark, or the system's. Not a module: it runs before the page is painted.
+// Theme: light, dark or system. Not a module, so that it runs before the first paint.
 
 (() => {
   let kept = null;
   try {
     kept = JSON.parse(localStorage.getItem("woolly.theme"));
   } catch {
-    // The system's, then.
+    // Use the system theme.
   }
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
 })();

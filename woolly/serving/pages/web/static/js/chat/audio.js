@@ -1,16 +1,16 @@
-// Audio: files, and recordings of the microphone, as WAV. A WAV file stays as it is; what else the browser can play becomes
-// 16 kHz and one channel here, so that the server needs no decoder for it.
+// Audio files and microphone recordings. WAV files are sent unchanged; other formats are converted in the browser to
+// 16 kHz mono WAV, so that the server needs no decoder for them.
 
 import { announce, byId, toast } from "../app/dom.js";
 
 const RATE = 16000;
-const MAX_SECONDS = 300; // of a recording: 10 MB
+const MAX_SECONDS = 300; // maximum length of a recording (10 MB)
 const NAMES = /\.(wav|mp3|flac|ogg|oga|opus|m4a|aac|webm)$/i;
 
-/** Whether a file is audio, by its type; by its name if the browser knows none. */
+/** Return true for an audio file, by media type or else by file name. */
 export const isAudio = (file) => (file.type ? file.type.startsWith("audio/") : NAMES.test(file.name));
 
-/** Returns an audio file as a Blob of WAV. */
+/** Convert an audio file to a WAV Blob. */
 export async function readAudio(file) {
   const buffer = await file.arrayBuffer();
   const letters = (from) => String.fromCharCode(...new Uint8Array(buffer.slice(from, from + 4)));
@@ -24,7 +24,7 @@ export async function readAudio(file) {
   return toWav(audio);
 }
 
-/** The mean of all channels, in 16 bits. */
+/** Mix all channels to 16-bit mono. */
 function toWav(audio) {
   const view = new DataView(new ArrayBuffer(44 + 2 * audio.length));
   const write = (at, letters) => [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
@@ -50,15 +50,15 @@ function toWav(audio) {
 
 const button = byId("record");
 let recorder = null;
-let isAsking = false; // the browser asks whether the microphone may be used
+let isAsking = false; // the browser's permission prompt is open
 let recorded = 0;
 
-/** Begins to listen to the button of the microphone; `add` is called with a list of one file. */
+/** Add event listeners to the microphone button; `add` is called with a list of one file. */
 export function setUpRecording(add) {
   button.addEventListener("click", () => (recorder ? recorder.stop() : record(add)));
 }
 
-/** Shows the button of the microphone if the model takes audio, as long as the browser lets the page use one. */
+/** Show the microphone button if the model supports audio and the browser allows recording. */
 export function showRecording(takesAudio) {
   button.hidden = !recorder && !(takesAudio && navigator.mediaDevices && window.MediaRecorder);
   const label = recorder ? "Stop recording" : "Record audio";
@@ -74,7 +74,7 @@ async function record(add) {
     const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
     start(stream, add);
   } catch {
-    toast("The microphone cannot be used: allow it to this page in the browser, or attach a file.", null, 10);
+    toast("The microphone is not available: allow this page to use it, or attach a file.", null, 10);
   }
   isAsking = false;
 }
@@ -95,5 +95,5 @@ function start(stream, add) {
   });
   recorder.start();
   showRecording(true);
-  announce("The microphone records");
+  announce("Recording");
 }

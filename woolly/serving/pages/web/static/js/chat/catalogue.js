@@ -1,18 +1,18 @@
-// The Catalogue: models that are not here yet, found by their names, with what fetches them.
+// Catalogue search: models that are not installed, with download buttons.
 
 import * as api from "../app/api.js";
 import { announce, byId, copyButton, el, toast } from "../app/dom.js";
 import { bytes, parameters, percent } from "../app/format.js";
 import { emit, on, state } from "../app/state.js";
 
-const MAX_ROWS = 30; // rows that are shown; more words find fewer
+const MAX_ROWS = 30; // maximum rows shown
 
 const list = byId("catalogue");
 const box = byId("model-search");
-let known = null; // {allowed, models}, when it was asked for
+let known = null; // {allowed, models}, once loaded
 let isAsked = false;
 
-/** Begins to listen; `onSearch` is called with the words, which find models that are here, too. */
+/** Add event listeners; `onSearch` is called with the words, which also filter installed models. */
 export function setUpCatalogue(onSearch) {
   box.addEventListener("input", () => {
     onSearch();
@@ -22,13 +22,13 @@ export function setUpCatalogue(onSearch) {
   on("pulls", render);
 }
 
-/** The words of the search box. */
+/** Return the words of the search box. */
 export const searched = () => box.value.toLowerCase().split(/\s+/).filter(Boolean);
 
-/** Whether a text holds all the words. */
+/** Return true if the text contains all words. */
 export const holds = (text, words) => words.every((word) => text.toLowerCase().includes(word));
 
-/** Asks the server, once. */
+/** Load the catalogue from the server, once. */
 async function ask() {
   if (isAsked) return;
   isAsked = true;
@@ -48,14 +48,14 @@ function render() {
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
   list.hidden = !words.length || !known;
   list.replaceChildren(
-    el("li", { class: "heading" }, shown.length ? (known?.allowed ? "To fetch" : "To fetch at a terminal of the server") : "The catalogue has nothing else with these words."),
+    el("li", { class: "heading" }, shown.length ? (known?.allowed ? "Download" : "Download in a terminal on the server") : "No other matches in the catalogue."),
     ...shown.map(row),
-    ...(found.length > MAX_ROWS ? [el("li", { class: "heading" }, `${found.length - MAX_ROWS} more: add a word`)] : []),
+    ...(found.length > MAX_ROWS ? [el("li", { class: "heading" }, `${found.length - MAX_ROWS} more; refine your search`)] : []),
   );
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
 }
 
-const FITS = { yes: "fits", tight: "tight: little memory would be left", "too large": "too large for this machine", "not yet": "cannot be run yet" };
+const FITS = { yes: "fits", tight: "tight: little memory would be left", "too large": "too large for this machine", "not yet": "not supported yet" };
 const rank = (one) => Object.keys(FITS).indexOf(one.fits ?? "yes");
 
 function row(one) {
@@ -72,17 +72,17 @@ function row(one) {
 }
 
 function progress({ completed, total }) {
-  if (!total) return "asking for it …";
+  if (!total) return "requesting …";
   const bar = el("span", { class: "fill" });
   bar.style.width = `${Math.floor((100 * completed) / total)}%`;
   return [el("span", { class: "track" }, bar), ` ${percent(completed / total)} of ${bytes(total)}`];
 }
 
-/** A button that can succeed, or the command that does. */
+/** Render a download button, or the command to run on the server. */
 function action(one, going) {
   if (going || one.fits === "not yet" || one.fits === "too large") return null;
   if (!known.allowed) return el("span", { class: "command" }, el("code", {}, `woolly pull ${one.name}`), copyButton("Copy the command", () => `woolly pull ${one.name}`));
-  return el("button", { type: "button", class: "button small", "aria-label": `Fetch ${one.name}`, "data-action": `fetch ${one.name}`, on: { click: () => fetchModel(one) } }, "Fetch");
+  return el("button", { type: "button", class: "button small", "aria-label": `Download ${one.name}`, "data-action": `fetch ${one.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => fetchModel(one) } }, "Fetch");
 }
 
 async function fetchModel(one) {
@@ -91,11 +91,11 @@ async function fetchModel(one) {
     emit("pulls");
   };
   show({ completed: 0, total: 0 });
-  announce(`${one.name} is being fetched`);
+  announce(`${one.name} is being downloaded`);
   try {
     for await (const step of api.pull(one.name)) show(step);
     one.here = true;
-    toast(`${one.name} is here.`);
+    toast(`${one.name} is installed.`);
   } catch (error) {
     toast(error.message, null, 12);
     emit("problem", error);

@@ -1,4 +1,4 @@
-// Chat: from what a person writes to an answer in the conversation.
+// Chat: sends messages and adds the answers to the conversation.
 
 import * as api from "../app/api.js";
 import { toast } from "../app/dom.js";
@@ -14,40 +14,40 @@ import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
 import { canDrop, contextFill, dropTurns, isBare, isFull, sentPath } from "./window.js";
 
-const noted = new Set(); // conversations whose next request begins with a note: that they are full is known
-const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
+const noted = new Set(); // conversations to compact before the next request, because the context is known to be full
+const SAVE_EVERY = 1000; // milliseconds between saves of a running answer
 export const FULL = "context_length_exceeded";
 export const NO_IMAGES = "no-images"; // the conversation has images, but the model does not support them
-export const NO_AUDIO = "no_audio"; // it has audio files, and the model does not support audio
-// A structure would begin anew in the middle of an answer; it is left out.
+export const NO_AUDIO = "no_audio"; // the conversation has audio, but the model does not support it
+// Omitted, because a structure would start again in the middle of an answer.
 const CONTINUED = { continue_final_message: true, response_format: undefined, grammar: undefined, regex: undefined };
 
-/** An answer that is being written; `onDelta(name, text)` is called with what comes. */
+/** A running answer; `onDelta(name, text)` is called for each piece. */
 class Run {
   constructor(conversation, node, leaf) {
     this.conversation = conversation;
     this.node = node;
-    this.model = null; // the one that was asked for, if it is not the chosen one
-    this.leaf = leaf; // shown before, and again if no answer comes; null if a text is continued
+    this.model = null; // the requested model, if it is not the chosen one
+    this.leaf = leaf; // shown again if the answer fails; null if an answer is continued
     this.controller = new AbortController();
     this.started = performance.now();
     this.firstAt = null;
-    this.isAsking = false; // the server has the request, and nothing came of it: its model may be loading
+    this.isAsking = false; // the server has not replied yet; its model may be loading
     this.reading = null; // {processed, total} tokens of the prompt
-    this.n = 0; // chunks, which are tokens but for those that are part of a character
+    this.n = 0; // number of chunks, roughly tokens
     this.savedAt = 0;
     this.onDelta = null;
-    this.before = leaf === null ? node.figures : undefined; // of the text that is continued
+    this.before = leaf === null ? node.figures : undefined; // figures of the continued text
   }
 
-  /** Tokens per second up to this moment. */
+  /** Return the tokens per second so far. */
   get rate() {
     return this.n > 1 ? ((this.n - 1) * 1000) / (performance.now() - this.firstAt) : 0;
   }
 
   take(chunk) {
     this.node.model ??= chunk.model;
-    this.id = chunk.id; // by which the server knows the answer
+    this.id = chunk.id; // the server's id of the answer
     this.reading = chunk.prompt_progress ?? this.reading;
     const choice = chunk.choices[0];
     for (const [from, to] of [["reasoning_content", "reasoning"], ["content", "content"]]) {
@@ -80,7 +80,7 @@ function figuresOf(timings) {
   };
 }
 
-/** Adds a message to the conversation that is shown, and has it answered. */
+/** Add a message to the open conversation and request an answer. */
 export function send(text, files = []) {
   const conversation = state.current;
   store.small.set("fresh-settings", null);
@@ -88,7 +88,7 @@ export function send(text, files = []) {
   return answer(conversation, conversation.leaf);
 }
 
-/** Gives the results of the tools that an answer called, and has them answered. */
+/** Add the results of an answer's tool calls and request an answer. */
 export function sendResults(conversation, node, results) {
   if (state.runs.has(conversation.id)) return undefined;
   conversation.leaf = node.id;
@@ -96,12 +96,12 @@ export function sendResults(conversation, node, results) {
   return answer(conversation, conversation.leaf);
 }
 
-/** Has the question before this answer answered once more, beside it. */
+/** Request another answer to the same question. */
 export function regenerate(node) {
   return answer(state.current, node.parent);
 }
 
-/** Puts another text beside a message; one that was asked is then answered. */
+/** Add an edited version of a message; for a question, request an answer. */
 export function edit(node, text) {
   const conversation = state.current;
   addMessage(conversation, node.parent, { role: node.role, content: text, model: node.model, ...(node.files ? { files: node.files } : {}) });
@@ -110,12 +110,12 @@ export function edit(node, text) {
   return keep(conversation);
 }
 
-/** Asks again if the answer did not come. */
+/** Retry a failed answer. */
 export function retry() {
   return state.problems.get(state.current?.id)?.again();
 }
 
-/** Sends no more of the oldest turns of this conversation whenever its context is full, and asks again. */
+/** Drop the oldest turns whenever the context is full, and retry. */
 export function dropAndRetry() {
   state.current.settings.overflow = "drop";
   state.problems.get(state.current.id).drop();
@@ -123,7 +123,7 @@ export function dropAndRetry() {
   return retry();
 }
 
-/** Lets a note stand for older turns of this conversation whenever its context is full, and asks again. */
+/** Compact older turns whenever the context is full, and retry. */
 export function compactAndRetry() {
   state.current.settings.overflow = "compact";
   noted.add(state.current.id);
@@ -131,7 +131,7 @@ export function compactAndRetry() {
   return retry();
 }
 
-/** Has a note written of all turns before the last question, which the model then gets in their place. */
+/** Replace all turns before the last question with a summary by the model. */
 export async function compact() {
   const conversation = state.current;
   const path = shownPath(conversation);
@@ -151,7 +151,7 @@ export async function compact() {
   await keep(conversation);
 }
 
-/** Sends the turns again that the latest note stands for. */
+/** Undo the latest compaction. */
 export function undoCompaction() {
   if (state.runs.has(state.current.id)) return undefined;
   undoNote(state.current);
@@ -159,14 +159,14 @@ export function undoCompaction() {
   return keep(state.current);
 }
 
-/** Sends no more of this conversation's "images", or "audio", and asks again. */
+/** Omit the conversation's "images" or "audio", and retry. */
 export function leaveOut(which) {
   state.current.settings[which] = "off";
   emit("settings");
   return retry();
 }
 
-/** Has an answer that was cut off continued where it ends. */
+/** Continue a truncated answer. */
 export function continueAnswer(node) {
   const conversation = state.current;
   if (state.runs.has(conversation.id)) return undefined;
@@ -175,10 +175,10 @@ export function continueAnswer(node) {
   return perform(run, pathTo(conversation, node.id), CONTINUED, () => continueAnswer(node));
 }
 
-/** Whether an answer that filled the context can be continued: without the oldest turns. */
+/** Return true if an answer that filled the context can continue without the oldest turns. */
 export const canMakeRoom = (conversation, node) => canDrop(conversation, pathTo(conversation, node.id));
 
-/** Has such an answer continued, without the oldest turns. */
+/** Continue an answer that filled the context, without the oldest turns. */
 export function makeRoomAndContinue(node) {
   const conversation = state.current;
   const fill = contextFill(conversation);
@@ -188,7 +188,7 @@ export function makeRoomAndContinue(node) {
   return continueAnswer(node);
 }
 
-/** Deletes one message; what follows it stays. */
+/** Delete one message, but not the messages after it. */
 export function forget(node) {
   const conversation = state.current;
   if (state.runs.has(conversation.id)) return;
@@ -206,29 +206,29 @@ export function forget(node) {
     Object.assign(conversation, { messages, leaf, from });
     changed();
   };
-  toast("The message is deleted.", { label: "Undo", run: undo }, 10);
+  toast("Message deleted.", { label: "Undo", run: undo }, 10);
 }
 
-/** Begins another conversation with the messages up to this one. */
+/** Start a new conversation with the messages up to this one. */
 export function fork(node) {
   const copy = copyPath(state.current, node);
   keep(copy);
   show(copy);
 }
 
-/** Stops the answer in the shown conversation; returns false if none is being written. */
+/** Stop the answer in the open conversation; return false if none is running. */
 export function stop() {
   const run = state.runs.get(state.current?.id);
   run?.controller.abort();
   return run !== undefined;
 }
 
-/** A conversation with the settings that were kept for new ones. */
+/** Create a conversation with the default settings. */
 export function create() {
   return createConversation(store.small.get("settings", {}));
 }
 
-/** Shows a conversation; one without messages is not kept yet. */
+/** Open a conversation; it is stored when it has messages. */
 export function show(conversation) {
   if (conversation.messages.length) markOpening(conversation.id);
   state.current = conversation;
@@ -238,9 +238,9 @@ export function show(conversation) {
   emit("settings");
 }
 
-/** Keeps a conversation in the browser, and lists it. */
+/** Store a conversation in the browser and list it. */
 export async function keep(conversation) {
-  if (conversation.isDeleted) return; // the end of an answer that was cut off by it
+  if (conversation.isDeleted) return; // the deletion ended its answer
   state.conversations.set(conversation.id, conversation);
   if (conversation === state.current) store.small.set("current", conversation.id);
   emit("list");
@@ -256,7 +256,7 @@ async function answer(conversation, parent) {
   const { leaf } = conversation;
   const asked = pathTo(conversation, parent);
   const second = besideOf(conversation);
-  // After a message was deleted, an answer may follow an answer; it is one of its own.
+  // After a deletion, an answer may follow another answer; it is a separate message.
   const more = asked.at(-1)?.role === "assistant" ? { continue_final_message: false } : {};
   if (second) more.seed = seedOf(conversation.settings);
   const begin = (extra) => {
@@ -269,7 +269,7 @@ async function answer(conversation, parent) {
     await perform(begin({}), asked, more, again);
     return;
   }
-  // One after the other: a server that holds one model swaps them, and neither slows the other down.
+  // Sequentially, because a server with one loaded model must swap, and to keep each answer fast.
   const pair = crypto.getRandomValues(new Uint32Array(2)).join("-");
   const first = begin({ pair, seed: more.seed, model: chosenModel().name });
   await perform(first, asked, more, again);
@@ -280,12 +280,12 @@ async function answer(conversation, parent) {
   await perform(other, asked, { ...more, model: second.name }, again);
 }
 
-/** Runs until the answer is complete, or fails; `again` tries the same once more. */
+/** Run until the answer is complete or fails; `again` retries. */
 async function perform(run, path, more, again) {
   const { conversation, node } = run;
   state.problems.delete(conversation.id);
   state.runs.set(conversation.id, run);
-  node.ending = "cut"; // what a reload finds
+  node.ending = "cut"; // if the page is reloaded
   emit("current");
   emit("run", run);
   let error = null;
@@ -301,16 +301,16 @@ async function perform(run, path, more, again) {
   finish(run, error, { again, drop });
 }
 
-/** ApiError if the model does not take images or audio that it would get; the server's sentence is for programmers. */
+/** Throw an ApiError if the model does not support the conversation's images or audio. */
 function checkModalities({ conversation, model: asked }, path) {
   const model = asked ?? chosenModel();
   if (!model) return;
   const has = (which, kind) => conversation.settings[which] !== "off" && sentPath(conversation, path).some((node) => node.files?.some((file) => file[kind]));
-  if (!takesImages(model) && has("images", "image")) throw new api.ApiError(NO_IMAGES, `${model.name} does not support images: choose a model that does, or go on without them.`);
-  if (!takesAudio(model) && has("audio", "audio")) throw new api.ApiError(NO_AUDIO, `${model.name} does not support audio: choose a model that does, or go on without it.`);
+  if (!takesImages(model) && has("images", "image")) throw new api.ApiError(NO_IMAGES, `${model.name} does not support images: choose a model that does, or continue without them.`);
+  if (!takesAudio(model) && has("audio", "audio")) throw new api.ApiError(NO_AUDIO, `${model.name} does not support audio: choose a model that does, or continue without it.`);
 }
 
-/** Asks with fewer turns as long as the context is full, if the conversation is set so. */
+/** Retry with fewer turns while the context is full, if the settings allow it. */
 async function receive(run, path, more) {
   const { conversation, controller } = run;
   let canNote = conversation.settings.overflow === "compact";
@@ -326,7 +326,7 @@ async function receive(run, path, more) {
     } catch (error) {
       if (error.code !== FULL || !["drop", "compact"].includes(conversation.settings.overflow)) throw error;
       if (canNote && canCompact(conversation, path)) {
-        canNote = false; // turns that do not fit beside their note are dropped
+        canNote = false; // drop the turns that do not fit together with the summary
         await writeNote(conversation, path, controller.signal);
       } else if (!dropTurns(conversation, path, error.size)) throw error;
       emit("current");
@@ -336,7 +336,7 @@ async function receive(run, path, more) {
 
 async function stream(run, body) {
   run.isAsking = true;
-  emit("refresh"); // until something comes, the page looks how far the model is
+  emit("refresh"); // poll the loading progress until the answer begins
   for await (const chunk of api.chat(body, run.controller.signal)) {
     if (run.isAsking) {
       run.isAsking = false;
@@ -374,7 +374,7 @@ function finish(run, error, problem) {
   return keep(conversation);
 }
 
-/** Removes an answer that is still empty. */
+/** Remove an empty answer. */
 function drop(conversation, run) {
   conversation.messages = conversation.messages.filter((node) => node !== run.node);
   if (conversation.leaf === run.node.id) conversation.leaf = run.leaf;

@@ -1,25 +1,25 @@
-// Compaction: a note that the model writes stands for older turns of a conversation, which stay in it.
+// Compaction: a summary by the model replaces older turns in requests; the turns stay in the conversation.
 
 import * as api from "../app/api.js";
 import { chosenModel, state } from "../app/state.js";
 import { requestOf } from "./request.js";
 import { canDrop, dropTurns } from "./window.js";
 
-// The words of woolly/chat/compaction.py.
+// Same text as in woolly/chat/compaction.py.
 const ASK = "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool.";
-const MAX_NOTE_TOKENS = 1024; // tokens of a note, at most a quarter of the context
+const MAX_NOTE_TOKENS = 1024; // and at most a quarter of the context
 const FULL = "context_length_exceeded";
-// Nothing binds the form of a note.
+// A summary has no structured output.
 const FREE = { response_format: undefined, grammar: undefined, regex: undefined, stop: undefined, logprobs: undefined, top_logprobs: undefined };
 
-/** Whether a note can stand for anything: there is a turn before the last question. */
+/** Return true if there is a turn before the last question to compact. */
 export const canCompact = canDrop;
 
-/** Has a note written of all turns before the last question of a path, and lets it stand for them. */
+/** Replace all turns before the last question of a path with a summary. */
 export async function writeNote(conversation, path, signal) {
   const at = path.findLastIndex((node) => node.role === "user");
   const turns = path.slice(0, at);
-  const asked = { ...conversation }; // what the note is of: fewer turns, if all of them leave no room for it
+  const asked = { ...conversation }; // with fewer turns if the summary would not fit
   for (;;) {
     try {
       const text = await read(asked, turns, signal);
@@ -39,14 +39,14 @@ async function read(conversation, turns, signal) {
   body.messages.push({ role: "user", content: ASK });
   let note = "";
   for await (const chunk of api.chat(body, signal)) note += chunk.choices[0]?.delta?.content ?? "";
-  if (!note.trim()) throw new api.ApiError("compaction_failed", "The model wrote no note of the conversation.");
+  if (!note.trim()) throw new api.ApiError("compaction_failed", "The model did not write a summary.");
   return note.trim();
 }
 
-/** The tokens that thoughts may take: half of the room, else they could leave none for the note. */
+/** Limit reasoning to half of the available tokens, to leave space for the summary. */
 const budgetOf = (given, most) => (given >= 0 ? Math.min(given, Math.floor(most / 2)) : Math.floor(most / 2));
 
-/** Sends the turns again that the latest note stands for. */
+/** Undo the latest compaction. */
 export function undoNote(conversation) {
   const note = conversation.notes?.at(-1);
   if (!note) return;

@@ -1,4 +1,4 @@
-// The Composer: the field for messages. Its text stays until it is sent, also over a reload.
+// Composer: the message box. Its text survives a reload.
 
 import * as chat from "./chat.js";
 import { byId, el, icon } from "../app/dom.js";
@@ -21,13 +21,13 @@ const meter = byId("context");
 const shorten = byId("compact");
 const skip = byId("skip-tools");
 const bar = byId("progress");
-const ROOMY = 0.5; // of the context, from which on the page offers to compact the conversation
-const NEARLY = 0.85; // of the context, from which on the meter warns
+const ROOMY = 0.5; // share of the context from which the page offers compaction
+const NEARLY = 0.85; // share of the context from which the meter warns
 
 const draftName = () => `draft.${state.current.messages.length ? state.current.id : "new"}`;
-let held = null; // the name of the draft that is in the box
+let held = null; // name of the draft in the box
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpComposer() {
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -55,7 +55,7 @@ export function setUpComposer() {
   setInterval(showRate, 500);
 }
 
-/** Has the server read what is in the box, unless the message waits for another model, or an answer is being written. */
+/** Read the typed message ahead, unless it waits for another model or an answer is running. */
 function typed() {
   if (box.value.trim() && !isUnsent() && !state.runs.has(state.current?.id)) readAhead(box.value, heldFiles());
 }
@@ -72,7 +72,7 @@ function submit() {
 
 function onKey(event) {
   if (event.isComposing) return;
-  // On a phone's keyboard Enter is the only way to a line break; sending has its button.
+  // On a phone, Enter inserts a line break; there is a send button.
   const isTouch = matchMedia("(hover: none) and (pointer: coarse)").matches;
   if (event.key === "Enter" && !event.shiftKey && !isTouch) {
     event.preventDefault();
@@ -108,7 +108,7 @@ function showButton() {
   showRate();
 }
 
-/** How full the context is after the last answer. */
+/** Show the context usage after the last answer. */
 function showContext() {
   const fill = state.current && contextFill(state.current);
   meter.hidden = !fill;
@@ -126,22 +126,22 @@ function showContext() {
 
 const isTyped = matchMedia("(hover: hover)").matches;
 
-/** Returns the text of the line if nothing runs: how to send, until the first message. */
+/** Return the hint shown before the first message. */
 const idle = () => (isTyped && !state.current?.messages.length ? `Enter sends, Shift+Enter breaks the line, ${CONTROL}+/ lists all keys` : "");
 
-/** Returns which servers start; an answer waits for them, and the next one would. */
+/** Return a note about starting MCP servers, for which answers wait. */
 const starting = () => (startingServers().length ? `Starting tools (${startingServers().join(", ")}) …` : "");
 
-/** What happens before the first token. */
+/** Return what happens before the first token. */
 function waiting(run) {
   if (isHeld(run)) return `${starting()} Your message waits for them.`;
   const model = run.model ?? chosenModel();
   if (run.reading) return `Reading the prompt: ${number(run.reading.processed)} / ${number(run.reading.total)} tokens`;
   if (model && modelState(model) === "loading") return `Loading ${model.name} … ${loadWords(model)}`.trim();
-  return run.isAsking ? "Waiting for the server …" : "Reading the prompt …"; // the first chunk comes before it is read
+  return run.isAsking ? "Waiting for the server …" : "Reading the prompt …"; // the first chunk arrives before the prompt is computed
 }
 
-/** How far what happens before the first token is, from 0 to 1; null if nothing says so, undefined if nothing happens. */
+/** Return the progress before the first token from 0 to 1; null if unknown, undefined if idle. */
 function shareOf(run) {
   if (!run || run.n || isHeld(run)) return undefined;
   if (run.reading?.total) return run.reading.processed / run.reading.total;

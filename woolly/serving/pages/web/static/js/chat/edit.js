@@ -1,4 +1,4 @@
-// EditBox: a message as a box; what was written in it stays when the box is closed.
+// EditBox: edits a message; the draft is kept when the box is closed.
 
 import * as chat from "./chat.js";
 import { el } from "../app/dom.js";
@@ -7,10 +7,10 @@ import { small } from "../app/store.js";
 
 const draftName = (node) => `edit.${node.id}`;
 
-/** Whether the message was being edited when the page was left. */
+/** Return true if the message was being edited when the page was closed. */
 export const hasDraft = (node) => small.get(draftName(node)) !== null;
 
-/** Opens the box in the view of a message. */
+/** Open the box in the view of a message. */
 export function openEditBox({ node, conversation, article, body, foot }) {
   if (state.runs.has(conversation.id) || article.classList.contains("editing")) return;
   const isUser = node.role === "user";
@@ -49,7 +49,7 @@ export function openEditBox({ node, conversation, article, body, foot }) {
     el(
       "div",
       { class: "row" },
-      el("span", { class: "hint" }, isUser ? "The conversation goes on from here; the old branch is kept." : "The old answer is kept beside this one."),
+      el("span", { class: "hint" }, isUser ? "The conversation continues from here; the old branch is kept." : "The old answer is kept as another version."),
       el("button", { type: "button", class: "button quiet", on: { click: cancel } }, "Cancel"),
       el("button", { type: "submit", class: "button primary" }, isUser ? "Send" : "Keep"),
     ),

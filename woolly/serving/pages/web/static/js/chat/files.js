@@ -1,5 +1,5 @@
-// Files: texts, images, audio, videos and PDF files that go with the next message. They are read in the browser; texts are sent
-// fenced, with their names, the others in base64.
+// Attachments of the next message: text, images, audio, videos and PDF files. They are read in the browser. Text files are
+// sent as fenced blocks with their names, the others in base64.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
@@ -8,8 +8,8 @@ import { isAudio, readAudio, setUpRecording, showRecording } from "./audio.js";
 
 const MAX_FILE_BYTES = 256 * 1024; // bytes
 const MAX_TEXT_BYTES = 1024 * 1024;
-const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // of a file
-const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all images, audio files, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
+const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // per file
+const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all media; in base64 they fit the server's default limit of 16 MiB per body
 const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const PDF = "application/pdf";
 const VIDEOS = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
@@ -20,7 +20,7 @@ const input = byId("attach-file");
 let held = []; // {name, text}, an image also {image}, an audio file {audio}, a video {video} and a PDF file {pdf}: its data: URL, with an empty text
 let onChange = () => {};
 
-/** Begins to listen; `changed` is called when files come or go. */
+/** Add event listeners; `changed` is called when files are added or removed. */
 export function setUpFiles(changed) {
   onChange = changed;
   on("models", showKinds);
@@ -31,7 +31,7 @@ export function setUpFiles(changed) {
     input.value = "";
   });
   byId("message").addEventListener("paste", (event) => {
-    // Spreadsheets and word processors copy an image of their text beside the text.
+    // Spreadsheets and word processors copy an image in addition to the text.
     if (!event.clipboardData?.files.length || event.clipboardData.types.includes("text/plain")) return;
     event.preventDefault();
     add([...event.clipboardData.files]);
@@ -47,7 +47,7 @@ export function setUpFiles(changed) {
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
 
-/** Names what the chosen model takes, and warns of attached images, videos and audio that it does not support. */
+/** Show the file types that the chosen model supports, and warn about unsupported attachments. */
 function showKinds() {
   const more = [lacksImages() ? [] : ["images"], lacksAudio() ? [] : ["audio"], lacksVideos() ? [] : ["videos"]].flat().join(" or ");
   byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
@@ -70,16 +70,16 @@ const hasUnsupportedImage = () => lacksImages() && held.some((file) => file.imag
 const lacksVideos = () => chosenModel() !== null && !takesVideos(chosenModel());
 const hasUnsupportedVideo = () => lacksVideos() && held.some((file) => file.video);
 
-/** True if a waiting file is of a modality that the chosen model does not support. */
+/** Return true if an attached file has a modality that the chosen model does not support. */
 export const isUnsent = () => hasUnsupportedImage() || hasUnsupportedVideo() || (lacksAudio() && held.some((file) => file.audio));
 
-/** Whether files wait for a message. */
+/** Return true if files are attached. */
 export const hasFiles = () => held.length > 0;
 
-/** Returns the files that wait. */
+/** Return the attached files. */
 export const heldFiles = () => [...held];
 
-/** Returns the files, and holds them no more. */
+/** Return and clear the attached files. */
 export function takeFiles() {
   const files = held;
   held = [];
@@ -116,7 +116,7 @@ async function attachAudio(file) {
 
 async function readImage(file) {
   if (lacksImages()) throw new Error(`${chosenModel().name} does not support images; text files can be attached.`);
-  if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; an image may have ${bytes(MAX_IMAGE_BYTES)}.`);
+  if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; the limit for images is ${bytes(MAX_IMAGE_BYTES)}.`);
   checkSum(file.name, file);
   return { name: file.name || "image", text: "", image: await dataUrl(file.name, file) };
 }
@@ -127,16 +127,16 @@ async function readVideo(file) {
   return { name: file.name, text: "", video: await dataUrl(file.name, file) };
 }
 
-/** Any model takes one: the server gives its text to those that see nothing. */
+/** Attach a PDF file; text-only models get its text. */
 async function readPdf(file) {
   checkSum(file.name, file);
   return { name: file.name, text: "", pdf: await dataUrl(file.name, file) };
 }
 
 function checkSum(name, blob) {
-  // Three bytes are four characters of base64.
+  // Base64 encodes three bytes as four characters.
   const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? one.video ?? one.pdf ?? "").length * 0.75, blob.size);
-  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all images, audio files, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
+  if (sum > MAX_SENT_BYTES) throw new Error(`${name} does not fit: the limit for all images, audio, videos and PDF files of a message is ${bytes(MAX_SENT_BYTES)}.`);
 }
 
 const dataUrl = (name, blob) =>
@@ -148,15 +148,15 @@ const dataUrl = (name, blob) =>
   });
 
 async function read(file) {
-  if (file.size > MAX_FILE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; a file may have ${bytes(MAX_FILE_BYTES)}.`);
-  if (file.size + held.reduce((sum, one) => sum + one.text.length, 0) > MAX_TEXT_BYTES) throw new Error(`${file.name} is too much: all files of a message may have ${bytes(MAX_TEXT_BYTES)}.`);
+  if (file.size > MAX_FILE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; the limit for text files is ${bytes(MAX_FILE_BYTES)}.`);
+  if (file.size + held.reduce((sum, one) => sum + one.text.length, 0) > MAX_TEXT_BYTES) throw new Error(`${file.name} does not fit: the limit for all text files of a message is ${bytes(MAX_TEXT_BYTES)}.`);
   let text = "";
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor an image in ${KINDS}, nor audio, nor a video, nor a PDF file.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is not supported; attach UTF-8 text, an image (${KINDS}), audio, a video or a PDF file.`);
   return text;
 }
 
@@ -171,7 +171,7 @@ function render() {
   showKinds();
 }
 
-/** The name and the size of a file; of an image, itself in small; of audio or a video, a player. */
+/** Render a file: name and size, a thumbnail for images, a player for audio and videos. */
 export const fileLabel = (file) => (file.image ? imageLabel(file) : file.audio ? audioLabel(file) : file.video ? videoLabel(file) : textLabel(file));
 
 const videoLabel = (file) => el("span", { class: "file" }, el("video", { class: "preview", controls: true, muted: true, preload: "metadata", src: file.video, "aria-label": file.name }), file.name);

@@ -1,4 +1,4 @@
-// MessageView: one message of the thread, with what can be done to it.
+// MessageView: a message with its actions.
 
 import * as api from "../app/api.js";
 import * as chat from "./chat.js";
@@ -13,24 +13,24 @@ import { fileLabel } from "./files.js";
 import { probabilitiesView } from "./probabilities.js";
 import { showBranch, shownPath, siblingsOf } from "./tree.js";
 
-// The machine that shows the answer often computes it, too: between two frames the page rests for some times as long
-// as the last one took, and never shows more of them than reading needs.
+// The machine that shows the answer often computes it, too. Between two frames, the page pauses for a multiple of the
+// last frame's duration, and never renders faster than needed for reading.
 const SHARE = 4;
 const MIN_PAUSE = 60; // milliseconds
 const MAX_PAUSE = 500;
 
-const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
-// How an answer ended, if not as it should.
+const NAMES = { user: "You", assistant: "Answer", tool: "Tool result" };
+// Abnormal endings of an answer.
 export const NOTES = {
-  length: "cut at the token limit",
+  length: "truncated at the token limit",
   stopped: "stopped",
   broken: "broke off",
   cut: "not finished",
-  full: "cut: the context is full",
-  bare: "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model; “woolly run --raw” continues a text",
+  full: "truncated: the context is full",
+  bare: "empty answer: the model has no chat template and is probably a base model; use “woolly run --raw” to complete text",
 };
 
-/** A JSON answer that grows: its text is code, which Markdown would change. */
+/** View of a JSON answer, which is not parsed as Markdown. */
 class JsonView {
   constructor(host) {
     this.text = "";
@@ -85,7 +85,7 @@ export class MessageView {
     this.reasoning.lastChild.firstChild.appendData(text);
   }
 
-  /** Shows what a run brings, as it comes. `onShown` is called after each time. */
+  /** Render a running answer. `onShown` is called after each update. */
   follow(run, onShown) {
     this.article.classList.add("running");
     this.article.setAttribute("aria-busy", "true");
@@ -111,7 +111,7 @@ export class MessageView {
     };
   }
 
-  /** Shows a button that ends the thought, as long as there is one to end. */
+  /** Show a button to end the reasoning while the model is reasoning. */
   offerEnd(run) {
     if (this.ending || !run.id) return;
     this.ending = el("button", { class: "button small", type: "button" }, "Answer now");
@@ -130,7 +130,7 @@ export class MessageView {
     this.ending = null;
   }
 
-  /** Names the tool while its call is being written. */
+  /** Show the tool names while calls are generated. */
   showCalling() {
     this.calling ??= this.body.appendChild(el("p", { class: "calling", role: "status" }));
     const text = `Calling ${this.node.calls.filter(Boolean).map((call) => call.name).join(", ")} …`;
@@ -151,7 +151,7 @@ export class MessageView {
     this.pause = Math.min(MAX_PAUSE, Math.max(MIN_PAUSE, SHARE * (performance.now() - started)));
   }
 
-  /** The run is over: shows the rest at once. */
+  /** Show the rest of a finished answer. */
   finish() {
     clearTimeout(this.waiting);
     this.waiting = null;
@@ -181,7 +181,7 @@ export class MessageView {
         copyButton(isUser ? "Copy message" : "Copy answer", () => node.content),
         node.role === "tool" ? null : iconButton("edit", isUser ? "Edit message" : "Edit answer", () => this.edit()),
         isAnswer ? iconButton("redo", "Answer again", () => chat.regenerate(node)) : null,
-        iconButton("fork", "Fork: a conversation from here", () => chat.fork(node)),
+        iconButton("fork", "Fork: new conversation from here", () => chat.fork(node)),
         iconButton("trash", isUser ? "Delete message" : "Delete answer", () => chat.forget(node)),
         this.branches(),
       ),
@@ -190,7 +190,7 @@ export class MessageView {
     );
   }
 
-  /** Of two answers side by side, the one that the next message does not follow can become the one that it does. */
+  /** Render the button that selects which of two answers the next message follows. */
   preferButton() {
     if (shownPath(this.conversation).includes(this.node) || state.runs.has(this.conversation.id)) return "";
     const prefer = () => {
@@ -198,10 +198,10 @@ export class MessageView {
       emit("current");
       chat.keep(this.conversation);
     };
-    return el("button", { type: "button", class: "button small", on: { click: prefer } }, "Go on with this one");
+    return el("button", { type: "button", class: "button small", on: { click: prefer } }, "Continue with this answer");
   }
 
-  /** What stands below the text of a complete answer: calls of tools, probabilities. */
+  /** Render the content below a complete answer: tool calls and probabilities. */
   showExtras() {
     const { node } = this;
     this.extras?.remove();
@@ -234,7 +234,7 @@ export class MessageView {
     );
   }
 
-  /** The model, how the answer ended, and how fast it was; an answer that was cut off can be continued. */
+  /** Render the model, ending and speed, with a button to continue a truncated answer. */
   figures() {
     const { figures, ending, model, content, reasoning, form, calls } = this.node;
     const isCut = ending in NOTES && content + reasoning !== "" && ending !== "bare" && !form && !calls;
@@ -244,16 +244,16 @@ export class MessageView {
     if (figures?.tokens) parts.push(fact(`${number(figures.tokens)} tokens`));
     if (figures?.first) parts.push(fact(`first after ${duration(figures.first)}`));
     const line = parts.flatMap((part, i) => (i ? [" · ", part] : [part]));
-    const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", on: { click: () => chat.continueAnswer(this.node) } }, "Continue");
+    const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.continueAnswer(this.node) } }, "Continue");
     this.foot.classList.toggle("shown", ending in NOTES);
     const prompt = figures?.prompt ? `; a prompt of ${number(figures.prompt)} tokens, ${number(figures.cached)} of them from the cache` : "";
     const title = `${model ?? ""}${prompt}`;
     return el("span", { class: "figures", title }, ending in NOTES ? el("strong", { class: "cut" }, NOTES[ending]) : null, el("span", {}, ...line), isCut ? more : null);
   }
 
-  /** An answer that filled the context goes on only without the oldest turns, if there are any. */
+  /** Render the button to continue an answer that filled the context, if turns can be dropped. */
   roomButton() {
     if (this.conversation.leaf !== this.node.id || !chat.canMakeRoom(this.conversation, this.node)) return null;
-    return el("button", { type: "button", class: "button small", title: "The oldest turns stay in this conversation; the model gets them no more.", on: { click: () => chat.makeRoomAndContinue(this.node) } }, "Drop the oldest turns and continue");
+    return el("button", { type: "button", class: "button small", title: "The oldest turns stay in this conversation, but are no longer sent to the model.", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.makeRoomAndContinue(this.node) } }, "Drop the oldest turns and continue");
   }
 }

@@ -1,4 +1,4 @@
-// The Picker: which model answers, and which are loaded.
+// Model picker: choose, load and unload models.
 
 import * as api from "../app/api.js";
 import { announce, byId, el, icon, iconButton, toast } from "../app/dom.js";
@@ -18,7 +18,7 @@ const WORDS = { ready: "loaded", loading: "loading…", unloading: "unloading…
 const popover = setUpPopover(button, byId("models"), () => {
   emit("refresh");
   const box = byId("model-search");
-  // Where a finger chooses, the box would bring up the keyboard over the list.
+  // On touch devices, focusing the box would open the keyboard over the list.
   if (!matchMedia("(hover: hover)").matches) (list.querySelector('[aria-pressed="true"]') ?? list.querySelector("button"))?.focus();
   else {
     box.focus();
@@ -26,14 +26,14 @@ const popover = setUpPopover(button, byId("models"), () => {
   }
 });
 
-/** Closes the picker; returns false if it was closed. */
+/** Close the picker; return false if it was already closed. */
 export const closePicker = popover.close;
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpPicker() {
   button.addEventListener("click", () => (state.isLocked ? showLock() : popover.toggle()));
   on("models", render);
-  on("settings", () => state.models.length && render()); // before, nothing is known of any model
+  on("settings", () => state.models.length && render()); // no model is known before
   setUpCatalogue(render);
   setInterval(() => state.busy.size && render(), 1000);
 }
@@ -50,21 +50,21 @@ function render() {
   const words = searched();
   const found = state.models.filter((model) => holds([model.name, ...(model.aliases ?? [])].join(" "), words));
   list.replaceChildren(...found.map((model) => row(model, model === chosen)));
-  if (chosen && !found.length) list.append(el("li", { class: "empty" }, "No model here has these words."));
+  if (chosen && !found.length) list.append(el("li", { class: "empty" }, "No installed model matches."));
   if (!chosen) list.append(el("li", { class: "empty" }, EMPTY[condition]));
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
 }
 
-/** The state of a list without a model, and what stands in a model's place. */
+/** Return the state of an empty list and its message. */
 function absent() {
   if (state.health === "unreachable") return ["unreachable", "No connection"];
   return state.isLocked ? ["locked", "Key needed"] : ["unloaded", "No model"];
 }
 
 const EMPTY = {
-  unreachable: "The server does not answer.",
-  locked: "The server shows its models to those who have its key.",
-  unloaded: "There is no model in the server's folder.",
+  unreachable: "The server cannot be reached.",
+  locked: "The server requires a key.",
+  unloaded: "No model is installed on the server.",
 };
 
 const shortName = (name) => name.replace(/\.gguf$/, "");
@@ -77,7 +77,7 @@ function stateWords(model) {
   return [WORDS[condition], how, seconds > 1 ? `${seconds} s` : ""].filter(Boolean).join(" ");
 }
 
-/** A file that cannot be run is grey, with the reason. */
+/** Render an unsupported model in gray, with the reason. */
 function refusedRow(model) {
   return el(
     "li",
@@ -87,7 +87,7 @@ function refusedRow(model) {
       { type: "button", class: "choose", "aria-disabled": "true", "data-action": `choose ${model.name}`, title: model.unsupported },
       el("span", { class: "dot", "aria-hidden": "true" }),
       el("span", { class: "name" }, shortName(model.name)),
-      el("span", { class: "facts" }, `cannot be run: ${model.unsupported}`),
+      el("span", { class: "facts" }, `not supported: ${model.unsupported}`),
     ),
   );
 }
@@ -115,26 +115,26 @@ function row(model, isChosen) {
       el("span", { class: "facts" }, facts(model).join(" · "), fitWords(model)),
     ),
     isChosen || !answers(model) ? null : compareButton(model),
-    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
+    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => move(model, model.loaded ? "unloading" : "loading") } }, verb),
   );
 }
 
 function compareButton(model) {
   const isOn = isBeside(model.name);
-  const label = isOn ? `Answer without ${model.name}` : `Answer beside ${model.name}, with one seed`;
+  const label = isOn ? `Do not answer with ${model.name}` : `Also answer with ${model.name}, using the same seed`;
   return iconButton("columns", label, () => toggleBeside(model.name), { "aria-pressed": String(isOn), "data-action": `beside ${model.name}` });
 }
 
 const facts = (model) => [stateWords(model), model.capabilities?.includes("transcription") ? "transcribes, no chat" : null, `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
 
-/** Whether the machine's memory holds a model that is not loaded. */
+/** Return whether an unloaded model fits into memory, as text. */
 function fitWords(model) {
   if (model.loaded || !model.fits) return null;
   const words = { yes: "fits", tight: "tight: little memory would be left", "too large": "too large for this machine's memory" }[model.fits];
   return el("span", { class: "fit", "data-fit": model.fits }, ` · ${words}`);
 }
 
-/** Loads or unloads; the server answers when it is done. */
+/** Load or unload a model; the server replies when it is done. */
 async function move(model, verb) {
   state.busy.set(model.name, { verb, since: Date.now() });
   emit("models");

@@ -1,4 +1,4 @@
-// Probabilities: the tokens of an answer, each with how likely it was and what else might have come.
+// Token probabilities of an answer, with alternatives.
 
 import { el } from "../app/dom.js";
 import { percent } from "../app/format.js";
@@ -6,14 +6,14 @@ import { percent } from "../app/format.js";
 const share = (logprob) => percent(Math.exp(logprob));
 const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
 
-/** Adds what a chunk says of its tokens: [text, logprob, [[text, logprob], ...]]. */
+/** Add the log-probabilities of a chunk: [text, logprob, [[text, logprob], ...]]. */
 export function takeTokens(tokens, given) {
   for (const one of given ?? []) tokens.push([one.token, one.logprob, (one.top_logprobs ?? []).map((other) => [other.token, other.logprob])]);
 }
 
-/** The tokens of an answer, the less likely the stronger marked. A tooltip, or a click, shows what else might have come. */
+/** Render the tokens, with unlikely tokens highlighted. A tooltip or a click shows the alternatives. */
 export function probabilitiesView(tokens) {
-  const chosen = el("p", { class: "alternatives", role: "status" }, "Choose a token to see what else might have come.");
+  const chosen = el("p", { class: "alternatives", role: "status" }, "Choose a token to see its alternatives.");
   const choose = ([text, logprob, others], node) => {
     node.parentNode.querySelector(".chosen")?.classList.remove("chosen");
     node.classList.add("chosen");

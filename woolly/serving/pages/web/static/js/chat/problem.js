@@ -1,4 +1,4 @@
-// Problem: why an answer did not come, with what can be done about it.
+// Errors of an answer, with actions.
 
 import * as chat from "./chat.js";
 import { el, icon } from "../app/dom.js";
@@ -7,10 +7,10 @@ import { openSetting } from "../panels/panels.js";
 import { toRequest } from "../panels/samplers.js";
 import { editLast } from "./thread.js";
 
-let update = () => {}; // of the buttons below a wrong setting, when settings change
+{}; // of the buttons below a wrong setting, when settings change => let update = () => {}; // updates the buttons of an invalid setting when settings change => {}; // of the buttons below a wrong setting, when settings change
 on("setting", () => update());
 
-/** The box of a problem. `isOver` says whether it is still the conversation's. */
+/** Render an error. `isOver` returns true if it no longer belongs to the conversation. */
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
@@ -18,35 +18,35 @@ export function problemView(problem, isOver) {
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, ...withCommands(error.message))), actions);
 }
 
-/** A sentence, with what stands between backticks, such as a command, as code. */
+/** Render a sentence, with text in backticks as code. */
 const withCommands = (text) => text.split(/`([^`]+)`/).map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
 const button = (text, run) => el("button", { type: "button", class: "button", on: { click: run } }, text);
 
-/** A full context stays full: asking again would fail again. */
+/** Render the actions for a full context, where a retry would fail again. */
 function fullButtons({ drop }) {
   return el("div", { class: "row" }, drop ? compactButton() : null, drop ? dropButton() : null, button("Edit message", () => editLast()));
 }
 
 function withoutButtons(which) {
-  const without = button(`Go on without the ${which}`, () => chat.leaveOut(which));
-  without.title = `This conversation keeps the ${which}; the model gets the file names.`;
+  const without = button(`Continue without the ${which}`, () => chat.leaveOut(which));
+  without.title = `The ${which} stay in this conversation, but the model only gets the file names.`;
   return el("div", { class: "row" }, without, button("Try again", () => chat.retry()));
 }
 
 function compactButton() {
-  const one = button("Compact and go on", () => chat.compactAndRetry());
-  one.title = "The model writes a note of the turns before your last message, and gets it in their place; they stay in this conversation.";
+  const one = button("Compact and continue", () => chat.compactAndRetry());
+  one.title = "Replace the turns before your last message with a summary by the model; they stay in this conversation.";
   return one;
 }
 
 function dropButton() {
-  const one = button("Drop the oldest turns and go on", () => chat.dropAndRetry());
-  one.title = "The system prompt and the last messages are sent; the oldest stay in this conversation, but the model gets them no more.";
+  const one = button("Drop the oldest turns and continue", () => chat.dropAndRetry());
+  one.title = "Send only the system prompt and the last messages; the oldest messages stay in this conversation.";
   return one;
 }
 
-/** Asking again would fail again, until the setting is another. */
+/** Render the actions for an invalid setting, where a retry would fail until the setting is changed. */
 function settingButtons({ setting }) {
   const open = button("Open settings", () => openSetting(setting));
   const again = button("Try again", () => chat.retry());

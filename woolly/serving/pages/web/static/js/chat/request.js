@@ -1,14 +1,14 @@
-// Request: what the server gets of a conversation.
+// Request bodies for the server.
 
 import { chosenModel, state } from "../app/state.js";
 import { toRequest } from "../panels/samplers.js";
 import { offeredTools } from "./tools.js";
 import { noteOf, sentPath } from "./window.js";
 
-// The words of woolly/chat/compaction.py.
+// Same text as in woolly/chat/compaction.py.
 const NOTE = "What was said before is removed. This is the note that you wrote of it:\n\n";
 
-/** Returns the body of a request for the answer to a path of messages. SettingError if a setting cannot be read. */
+/** Return the request body for a path of messages. SettingError for an invalid setting. */
 export function requestOf(conversation, path, more = {}) {
   const { settings } = conversation;
   const note = noteOf(conversation, path);
@@ -17,7 +17,7 @@ export function requestOf(conversation, path, more = {}) {
   for (const node of sentPath(conversation, path)) {
     const message = messageOf(node, settings);
     const last = messages.at(-1);
-    // A question without an answer and the one after it are one: many templates want roles to take turns.
+    // Merge consecutive questions, because many templates require alternating roles.
     if (last?.role === node.role && node.role !== "tool" && !last.tool_calls) last.content = joined(last.content, message.content);
     else messages.push(message);
   }
@@ -29,7 +29,7 @@ export function requestOf(conversation, path, more = {}) {
   return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
-/** A message as OpenAI's API has it; of images, videos and audio files that are left out, the names stand in the text. */
+/** Convert a message to OpenAI's format; omitted media are replaced by their names in the text. */
 export function messageOf(node, { images, audio } = {}) {
   const isLeft = (file) => !file.pdf && (file.audio ? audio : images) === "off";
   const media = (node.files ?? []).filter(isSent);
@@ -42,7 +42,7 @@ export function messageOf(node, { images, audio } = {}) {
   return message;
 }
 
-/** Whether a file is sent as it is, not as text of the message. */
+/** Return true for files that are not sent as text. */
 export const isSent = (file) => Boolean(file.image || file.audio || file.video || file.pdf);
 
 const partOf = ({ name, image, audio, video, pdf }) =>
@@ -50,10 +50,10 @@ const partOf = ({ name, image, audio, video, pdf }) =>
 
 const partsOf = (content) => (typeof content !== "string" ? content : content ? [{ type: "text", text: content }] : []);
 
-/** Returns the contents of two messages as one; parts stay parts. */
+/** Merge the contents of two messages. */
 const joined = (one, other) => (typeof one === "string" && typeof other === "string" ? `${one}\n\n${other}` : [...partsOf(one), ...partsOf(other)]);
 
-/** The text of a message with the files that were attached to it. */
+/** Return the text of a message with its attached text files. */
 export function fullText(node) {
   const files = (node.files ?? []).filter((file) => !isSent(file)).map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
@@ -63,7 +63,7 @@ export function fullText(node) {
   return [...files, ...(node.content ? [node.content] : [])].join("\n\n");
 }
 
-/** Returns the chosen model as a field; none if the server has one loaded; else the model that the page shows. */
+/** Return the model field: the chosen model, nothing if a model is loaded, or else the displayed model. */
 function modelField() {
   const isFree = !state.models.some((one) => one.name === state.model) && state.models.some((one) => one.loaded);
   const model = isFree ? null : chosenModel();

@@ -1,4 +1,4 @@
-// Servers: the MCP servers behind this server: a list with a switch for each tool, and why one of them failed.
+// MCP servers: a list with a switch per tool, and errors of failed servers.
 
 import * as chat from "./chat.js";
 import { byId, el, iconButton } from "../app/dom.js";
@@ -10,7 +10,7 @@ import { isOffered, offerTools, startAgain } from "./tools.js";
 const button = byId("tools");
 const popover = byId("tool-list");
 const problems = byId("server-problems");
-const seen = new Map(); // the reasons that a person has put away, by server
+const seen = new Map(); // dismissed errors by server
 const unfolded = new Set(); // servers whose tools are listed
 
 const { toggle, close } = setUpPopover(button, popover, () => {
@@ -18,10 +18,10 @@ const { toggle, close } = setUpPopover(button, popover, () => {
   popover.querySelector("input, button")?.focus();
 });
 
-/** Closes the list of tools; returns false if it was closed. */
+/** Close the list of tools; return false if it was already closed. */
 export const closeServers = close;
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpServers() {
   button.addEventListener("click", () => toggle());
   for (const kind of ["tools", "settings", "current"]) on(kind, render);
@@ -53,7 +53,7 @@ function serverView(server) {
     { class: "server", "data-state": server.state },
     tools.length ? toggleSwitch(`server ${server.name}`, server.name, nOn > 0, tools) : el("strong", {}, server.name),
     el("span", { class: "state" }, words),
-    server.state === "failed" ? el("button", { type: "button", class: "button small", "data-name": `again ${server.name}`, on: { click: () => startAgain(server.name) } }, "Try again") : null,
+    server.state === "failed" ? el("button", { type: "button", class: "button small", "data-name": `again ${server.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => startAgain(server.name) } }, "Try again") : null,
   );
   if (server.state === "failed") return el("section", {}, head, el("p", { class: "reason" }, capital(server.reason)));
   if (!tools.length) return el("section", {}, head);
@@ -75,11 +75,11 @@ function toggleSwitch(id, label, isOn, tools) {
   return el("label", {}, box, el("span", {}, label));
 }
 
-/** One line for each server that failed, until it is put away. */
+/** Render a dismissible line for each failed server. */
 function showProblems() {
   const failed = state.servers.filter(({ name, state: condition, reason }) => condition === "failed" && seen.get(name) !== reason);
   const shown = failed.map(({ name, reason }) => `${name} ${reason}`).join("\n");
-  if (problems.dataset.shown === shown) return; // a click must find the button that it was begun on
+  if (problems.dataset.shown === shown) return; // keep the button between mouse down and click
   problems.dataset.shown = shown;
   problems.replaceChildren(...failed.map(problemLine));
   problems.hidden = !failed.length;
@@ -94,7 +94,7 @@ function problemLine({ name, reason }) {
     "div",
     { class: "server-problem", role: "alert" },
     el("span", {}, capital(reason)),
-    el("button", { type: "button", class: "text-button", on: { click: () => startAgain(name) } }, "Try again"),
+    el("button", { type: "button", class: "text-button", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => startAgain(name) } }, "Try again"),
     iconButton("close", "Put away", putAway),
   );
 }

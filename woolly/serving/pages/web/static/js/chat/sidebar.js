@@ -1,4 +1,4 @@
-// The Sidebar: conversations to find, open, rename, delete, save and bring back.
+// Sidebar: search, open, rename, delete, export and import conversations.
 
 import * as chat from "./chat.js";
 import { announce, byId, el, icon, iconButton, toast } from "../app/dom.js";
@@ -13,12 +13,12 @@ const sidebar = byId("sidebar");
 const list = byId("conversations");
 const search = byId("search");
 const isNarrow = matchMedia("(max-width: 800px)");
-const isTight = matchMedia("(min-width: 801px) and (max-width: 1100px)"); // room for it or for a panel
+const isTight = matchMedia("(min-width: 801px) and (max-width: 1100px)"); // space for the sidebar or a panel, not both
 
-let renaming = null; // the id of the conversation whose title or folder is being written
+let renaming = null; // id of the conversation whose title or folder is being edited
 let scheduled = false;
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpSidebar() {
   byId("new-chat").addEventListener("click", newChat);
   byId("menu").addEventListener("click", () => toggleSidebar());
@@ -30,13 +30,13 @@ export function setUpSidebar() {
   search.addEventListener("input", render);
   on("list", schedule);
   on("run", schedule);
-  on("unkept", () => toast("The browser does not keep this conversation: its storage is full or closed."));
+  on("unkept", () => toast("The browser could not store this conversation: its storage is full or disabled."));
   store.onChange(takeChange);
   toggleSidebar(isNarrow.matches ? false : store.small.get("sidebar", true));
   isNarrow.addEventListener("change", () => toggleSidebar(!isNarrow.matches));
 }
 
-/** Begins an empty conversation. */
+/** Start an empty conversation. */
 export function newChat() {
   store.small.set("fresh-settings", null);
   chat.show(chat.create());
@@ -44,7 +44,7 @@ export function newChat() {
   byId("message").focus();
 }
 
-/** Opens or closes it; without an argument, the other way round. */
+/** Open or close the sidebar; without an argument, toggle it. */
 export function toggleSidebar(isOpen = !isShown()) {
   if (isOpen && isTight.matches) closePanel();
   document.body.classList.toggle("with-sidebar", isOpen);
@@ -55,7 +55,7 @@ export function toggleSidebar(isOpen = !isShown()) {
   else if (sidebar.contains(document.activeElement)) byId("menu").focus();
 }
 
-/** Closes the conversations if they lie over the page, as on a phone; returns false if they do not. */
+/** Close the sidebar if it overlays the page, as on a phone; return false otherwise. */
 export function closeDrawer() {
   if (!isNarrow.matches || !isShown()) return false;
   toggleSidebar(false);
@@ -67,14 +67,14 @@ function isShown() {
   return classList.contains("with-sidebar") && !(isTight.matches && classList.contains("with-panel"));
 }
 
-/** Puts the cursor into the search box. */
+/** Focus the search box. */
 export function focusSearch() {
   toggleSidebar(true);
   search.focus();
   search.select();
 }
 
-/** Once per frame: while an answer is written, it is asked for often. */
+/** Render at most once per frame, because a running answer triggers many updates. */
 function schedule() {
   if (scheduled) return;
   scheduled = true;
@@ -95,13 +95,13 @@ function render() {
     nodes.push(isFolder ? folderHeading(heading, members.length, isFolded) : el("li", { class: "day", "aria-hidden": "true" }, heading));
     if (!isFolded) nodes.push(...members.map(row));
   }
-  if (!found.length) nodes.push(el("li", { class: "empty" }, words.length ? "Nothing holds these words." : "Conversations appear here. They stay in this browser."));
+  if (!found.length) nodes.push(el("li", { class: "empty" }, words.length ? "No conversation matches." : "Conversations appear here. They are stored in this browser."));
   list.replaceChildren(...nodes);
   byId("export-all").disabled = !state.conversations.size;
   if (focused) list.querySelector(`[data-conversation="${CSS.escape(focused)}"] .open`)?.focus();
 }
 
-/** Returns [heading, whether it is a folder, conversations]: pinned ones, folders by name, the rest by day. */
+/** Return groups as [heading, isFolder, conversations]: pinned, folders by name, then by day. */
 function groupsOf(found) {
   const groups = new Map();
   const add = (key, heading, isFolder, one) => groups.set(key, [heading, isFolder, [...(groups.get(key)?.[2] ?? []), one]]);
@@ -113,7 +113,7 @@ function groupsOf(found) {
   return [...groups.values()];
 }
 
-/** The folders that are closed. */
+/** Return the collapsed folders. */
 const folded = () => store.small.get("folded", []);
 
 function folderHeading(name, n, isFolded) {
@@ -171,7 +171,7 @@ function rename(conversation) {
   write(conversation, box, (text) => text && (conversation.title = text));
 }
 
-/** Asks for the folder of a conversation; an empty name takes it out of its folder. */
+/** Ask for the folder of a conversation; an empty name removes it from its folder. */
 function file(conversation) {
   const names = [...new Set([...state.conversations.values()].map(({ folder }) => folder).filter(Boolean))].sort((a, b) => a.localeCompare(b));
   const box = el("input", { type: "text", "aria-label": "Folder", placeholder: "Folder", maxlength: 60, list: "folder-names", autocomplete: "off", value: conversation.folder ?? "" });
@@ -179,7 +179,7 @@ function file(conversation) {
   write(conversation, box, (text) => (text ? (conversation.folder = text) : delete conversation.folder), known);
 }
 
-/** Puts a box in the place of a row; `take` gets what was written, unless Escape ends it. */
+/** Replace a row with an input; `take` gets its value unless Escape is pressed. */
 function write(conversation, box, take, ...more) {
   const item = list.querySelector(`[data-conversation="${CSS.escape(conversation.id)}"]`);
   renaming = conversation.id;
@@ -221,7 +221,7 @@ async function forget(conversation) {
   await store.remove(conversation.id);
 }
 
-/** Another tab changed one: the list follows; what is shown or written here stays as it is. */
+/** Update the list after a change in another tab, but not the open conversation. */
 async function takeChange(id) {
   if (state.runs.has(id)) return;
   const kept = await store.readOne(id);

@@ -1,4 +1,4 @@
-// The Thread: the messages of the conversation that is shown, or what an empty one begins with.
+// Thread: the messages of the open conversation, or the start screen.
 
 import * as chat from "./chat.js";
 import { announce, byId, el, fact, iconButton, mark } from "../app/dom.js";
@@ -11,8 +11,8 @@ import { chosenModel, modelState, on, state } from "../app/state.js";
 import { shownPath } from "./tree.js";
 import { noteOf, sentFrom } from "./window.js";
 
-const NEAR = 80; // pixels from the end that still count as being there
-const MAX_SPOKEN_CHARACTERS = 1500; // characters of an answer that are read out
+const NEAR = 80; // pixels from the end that count as the end
+const MAX_SPOKEN_CHARACTERS = 1500; // of an answer announced to screen readers
 
 const STARTS = [
   ["Explain", "Explain how a hash table works, with a small example in Python."],
@@ -26,11 +26,11 @@ const scroller = byId("scroller");
 const jump = iconButton("down", "Go to the end", () => scrollToEnd("smooth"), { class: "jump", hidden: true });
 
 let views = new Map();
-let shown = null; // the conversation whose messages stand in the thread
+let shown = null; // the rendered conversation
 let isAtEnd = true;
-let isWaiting = false; // whether the last thing that was said of an answer is that it is awaited
+let isWaiting = false; // true if "Waiting for the answer" was announced last
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpThread() {
   byId("composer").prepend(jump);
   scroller.addEventListener("scroll", () => {
@@ -51,7 +51,7 @@ function followEnd() {
   if (isAtEnd) scrollToEnd();
 }
 
-/** Shows the path of the conversation; views of messages that stay are kept. */
+/** Render the path of the conversation, reusing message views. */
 function render(finished = null) {
   const conversation = state.current;
   if (!conversation) return;
@@ -91,32 +91,32 @@ function render(finished = null) {
   if (isAtEnd) scrollToEnd();
 }
 
-/** Says that an answer is awaited; once none is, a screen reader finds it said no more. */
+/** Announce that an answer is awaited, and clear the announcement afterwards. */
 function sayWaiting(awaits) {
   if (awaits) announce("Waiting for the answer");
   else if (isWaiting) announce("");
   isWaiting = awaits;
 }
 
-/** The row of answers that stand side by side; it stays while its answers are written. */
+/** Return the row of side-by-side answers, which is reused while they are generated. */
 function pairRow(node, nodes, articles, run) {
   const row = thread.querySelector(`.pair[data-pair="${CSS.escape(node.pair)}"]`) ?? el("div", { class: "pair", "data-pair": node.pair });
   return fillPair(row, nodes, articles, nodes.includes(run?.node));
 }
 
-/** A line before the first message that the model gets, if turns before it were dropped. */
+/** Render a divider before the first message that is sent, if earlier turns were dropped. */
 function withDivider(conversation, articles) {
   const path = shownPath(conversation);
   const at = sentFrom(conversation, path);
   if (at <= 0) return articles;
   const note = noteOf(conversation, path);
-  if (note === null) return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: the model gets the messages from here on."));
-  const undo = el("button", { type: "button", class: "text-button", on: { click: () => chat.undoCompaction() } }, "Undo");
-  const about = el("summary", {}, "The model gets a note in place of the messages above.");
+  if (note === null) return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: only messages from here on are sent to the model."));
+  const undo = el("button", { type: "button", class: "text-button", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.undoCompaction() } }, "Undo");
+  const about = el("summary", {}, "The model gets a summary instead of the messages above.");
   return articles.toSpliced(at, 0, el("details", { class: "compacted", role: "note" }, about, el("p", {}, note), undo));
 }
 
-/** Puts nodes into the thread, moving none that is in its place: a box that is being edited keeps its focus. */
+/** Update the thread without moving nodes unnecessarily, so that an edit box keeps its focus. */
 function place(articles) {
   const problem = state.problems.get(state.current.id);
   const nodes = [...articles];
@@ -129,14 +129,14 @@ function place(articles) {
 
 const plainText = (view) => view.text?.textContent ?? "";
 
-/** Opens the person's last message for editing; returns false if there is none. */
+/** Edit the user's last message; return false if there is none. */
 export function editLast() {
   const last = [...views.values()].filter((view) => view.node.role === "user").at(-1);
   last?.edit();
   return last !== undefined;
 }
 
-/** Has the last answer written once more. */
+/** Regenerate the last answer. */
 export function regenerateLast() {
   const last = [...views.values()].filter((view) => view.node.role === "assistant").at(-1);
   if (last) chat.regenerate(last.node);
@@ -155,21 +155,21 @@ function start() {
     el("h2", {}, greeting(model)),
     el("p", { class: "about" }, about(model)),
     state.isLocked && el("button", { type: "button", class: "button primary", on: { click: showLock } }, "Enter the key"),
-    model && el("ul", { class: "starts", "aria-label": "To begin with" }, STARTS.map(([name, text]) => el("li", {}, el("button", { type: "button", on: { click: begin(text) } }, el("strong", {}, name), el("span", {}, text))))),
+    model && el("ul", { class: "starts", "aria-label": "Suggestions" }, STARTS.map(([name, text]) => el("li", {}, el("button", { type: "button", on: { click: begin(text) } }, el("strong", {}, name), el("span", {}, text))))),
   );
 }
 
 function greeting(model) {
-  if (state.health === "unreachable") return "The server does not answer";
-  if (state.isLocked) return "This server asks for a key";
+  if (state.health === "unreachable") return "The server cannot be reached";
+  if (state.isLocked) return "This server requires a key";
   if (!model) return state.health ? "No model yet" : "…";
-  return { ready: "What shall we work on?", loading: "One moment, the model is being loaded", unloading: "The model is being unloaded" }[modelState(model)] ?? "What shall we work on?";
+  return { ready: "What would you like to work on?", loading: "The model is being loaded", unloading: "The model is being unloaded" }[modelState(model)] ?? "What would you like to work on?";
 }
 
 function about(model) {
-  if (state.isLocked) return "Who runs the server has it.";
-  if (state.health === "unreachable") return "This page tries again by itself.";
-  if (!model) return state.health ? ["Put a GGUF file into the folder of models, or run ", el("code", {}, "woolly pull smollm2"), "."] : "";
+  if (state.isLocked) return "Ask the server's administrator for it.";
+  if (state.health === "unreachable") return "This page retries automatically.";
+  if (!model) return state.health ? ["Put a GGUF file into the models folder, or run ", el("code", {}, "woolly pull smollm2"), "."] : "";
   const size = [fact(`${parameters(model.parameters)} parameters`), ", ", fact(bytes(model.size_bytes)), `, a context of ${number(model.context_length)} tokens`];
   const verb = { ready: "is loaded", loading: "is being loaded", unloading: "is being unloaded" }[modelState(model)] ?? "will be loaded with your first message";
   return [el("strong", {}, model.name), ` ${verb}: `, ...size, ". It runs on the server's machine; nothing is sent elsewhere."];

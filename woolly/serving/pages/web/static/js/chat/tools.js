@@ -1,4 +1,4 @@
-// Tools: what the MCP servers behind this server offer, which calls a person allows, and calls under way.
+// MCP tools: available tools, permissions and running calls.
 
 import * as api from "../app/api.js";
 import { announce, toast } from "../app/dom.js";
@@ -6,27 +6,27 @@ import { emit, on, state } from "../app/state.js";
 import * as chat from "./chat.js";
 import { shownPath } from "./tree.js";
 
-const MAX_ROUNDS = 16; // that run without a question in one turn: a model may call for ever
+const MAX_ROUNDS = 16; // rounds without approval per turn, because a model may call tools forever
 const REFUSED = "The user refused this call. Do not repeat it; continue without it.";
 const STOPPED = "The user stopped this call.";
 
-// Kept until the page is closed and never stored: a conversation from a file must not bring permissions along.
-const decided = new Map(); // conversation and tool -> whether it may be called
+// Never stored, because an imported conversation must not bring permissions.
+const decided = new Map(); // conversation and tool -> true if calls are allowed
 const underWay = new WeakMap(); // answer -> per call {stage: waiting, running or done, text, controller}
 
-const STARTING = 700; // milliseconds until servers that start are looked at again
+const STARTING = 700; // milliseconds between polls while servers start
 
-const held = new Map(); // run -> what lets it go on
+const held = new Map(); // run -> function that resumes it
 let isAsked = false;
-let asking = null; // the question under way
+let asking = null; // the running request
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpTools() {
   on("models", () => !isAsked && state.health === "ok" && !state.isLocked && look());
   on("run", (run) => !state.runs.has(run.conversation.id) && proceed(run.conversation, run.node));
 }
 
-/** Asks how far the servers are, until none starts any more. */
+/** Poll the servers until none is starting. */
 function look() {
   isAsked = true;
   asking ??= ask().finally(() => (asking = null));
@@ -38,8 +38,8 @@ async function ask() {
     take(await api.tools());
     if (startingServers().length) setTimeout(look, STARTING);
   } catch (error) {
-    if (error.status !== 403) isAsked = false; // asked again when the server is next
-    state.servers = []; // nothing waits for what cannot be known
+    if (error.status !== 403) isAsked = false; // retry at the next refresh
+    state.servers = []; // answers must not wait
     release();
   }
 }
@@ -53,14 +53,14 @@ function take({ tools, servers }) {
   release();
 }
 
-/** The names of the servers that are not up yet. */
+/** Return the names of the starting servers. */
 export const startingServers = () => state.servers.filter((server) => server.state === "starting").map((server) => server.name);
 
 function release() {
   if (!startingServers().length) for (const goOn of [...held.values()]) goOn();
 }
 
-/** Starts a server that failed once more. */
+/** Restart a failed server. */
 export async function startAgain(name) {
   take({ tools: state.tools, servers: state.servers.map((server) => (server.name === name ? { ...server, state: "starting", reason: null } : server)) });
   try {
@@ -71,7 +71,7 @@ export async function startAgain(name) {
   }
 }
 
-/** Waits until every server is up or failed: an answer without the tools would be another one. */
+/** Wait until every server is up or failed, because missing tools would change the answer. */
 export async function whenSettled(run) {
   if (run.conversation.settings.mcp === "off" || state.isLocked) return;
   await (asking ?? (isAsked ? null : look()));
@@ -90,20 +90,20 @@ export async function whenSettled(run) {
   });
 }
 
-/** Whether an answer waits for the servers. */
+/** Return true if an answer waits for the servers. */
 export const isHeld = (run) => held.has(run);
 
-/** Has an answer written with the tools that there are. */
+/** Continue with the available tools. */
 export const skipServers = (run) => held.get(run)?.();
 
 export const findTool = (name) => state.tools.find((tool) => tool.name === name);
 
-/** The names of the tools that a conversation does without. */
+/** Return the names of the disabled tools of a conversation. */
 const withoutOf = (settings) => new Set((settings.without ?? "").split(" ").filter(Boolean));
 
 export const isOffered = (settings, tool) => settings.mcp !== "off" && !withoutOf(settings).has(tool.name);
 
-/** Switches tools of a conversation on or off. */
+/** Enable or disable tools of a conversation. */
 export function offerTools(settings, tools, isOn) {
   const without = settings.mcp === "off" ? new Set(state.tools.map((tool) => tool.name)) : withoutOf(settings);
   for (const { name } of tools) isOn ? without.delete(name) : without.add(name);
@@ -111,39 +111,39 @@ export function offerTools(settings, tools, isOn) {
   settings.mcp = "";
 }
 
-/** The tools of a request, in OpenAI's shape. */
+/** Return the tools of a request in OpenAI's format. */
 export function offeredTools(settings) {
   return state.tools.filter((tool) => isOffered(settings, tool)).map(({ name, description, parameters }) => ({ type: "function", function: { name, description, parameters } }));
 }
 
-/** How far each call of an answer is. */
+/** Return the progress of each call of an answer. */
 export function stagesOf(node) {
   if (!underWay.has(node)) underWay.set(node, node.calls.map(() => ({ stage: "waiting", text: "" })));
   return underWay.get(node);
 }
 
-/** Whether a person is asked about the calls of an answer: it is complete, and the last one. */
+/** Return true if the calls of an answer need approval: it is complete, and the last answer. */
 export const isAsking = (conversation, node) => node.ending === "tool_calls" && conversation.leaf === node.id && !state.runs.has(conversation.id);
 
-/** Takes a person's decision on a call: once, always, no. */
+/** Apply the user's decision on a call: once, always or no. */
 export function decide(conversation, node, i, reply) {
   if (reply === "always") decided.set(keyOf(conversation, node.calls[i]), true);
   settle(conversation, node, i, reply !== "no");
   if (reply === "always") proceed(conversation, node);
 }
 
-/** Ends a call that runs. */
+/** Stop a running call. */
 export const stopCall = (node, i) => stagesOf(node)[i].controller?.abort();
 
 const keyOf = (conversation, call) => `${conversation.id} ${call.name}`;
 
-/** Runs the calls that need no question. */
+/** Run the calls that need no approval. */
 function proceed(conversation, node) {
   if (!node.calls?.length || !isAsking(conversation, node) || countRounds(conversation) > MAX_ROUNDS) return;
   node.calls.forEach((call, i) => decided.get(keyOf(conversation, call)) && findTool(call.name) && settle(conversation, node, i, true));
 }
 
-/** The answers with calls since the person's last message. */
+/** Return the answers with calls since the user's last message. */
 function countRounds(conversation) {
   const path = shownPath(conversation);
   return path.slice(path.findLastIndex((node) => node.role === "user") + 1).filter((node) => node.calls?.length).length;
@@ -159,7 +159,7 @@ async function settle(conversation, node, i, isAllowed) {
     one.text = await run(call, one.controller.signal);
   } else one.text = REFUSED;
   one.stage = "done";
-  // What was asked or edited meanwhile goes another way.
+  // The user has sent or edited a message meanwhile.
   if (conversation.isDeleted || !isAsking(conversation, node)) return;
   const stages = stagesOf(node);
   if (stages.every(({ stage }) => stage === "done")) chat.sendResults(conversation, node, stages.map(({ text }) => text));

@@ -1,4 +1,4 @@
-// Transfer: conversations as files, and back. One conversation alone is a file that `woolly chat` loads, too.
+// Export and import of conversations. `woolly chat` can also load a file with one conversation.
 
 import * as chat from "./chat.js";
 import { saveText, toast } from "../app/dom.js";
@@ -8,14 +8,14 @@ import { messageOf } from "./request.js";
 import { addMessage, createConversation, readConversation, shownPath, titleOf } from "./tree.js";
 import { sentPath } from "./window.js";
 
-/** Saves conversations as a file of this name. */
+/** Save conversations to a file. */
 export function download(conversations, name) {
   const alone = conversations.length === 1 ? forTerminal(conversations[0]) : {};
   const text = JSON.stringify({ format: "woolly-conversations", version: 1, ...alone, conversations }, null, 1);
   saveText(text, `${name.replace(/[^\p{L}\p{N} ._-]/gu, "").slice(0, 60).trim() || "conversation"}.json`, "application/json");
 }
 
-/** The shown path as `woolly chat` saves it (woolly/cli/chat/conversation.py). */
+/** Return the shown path in the format of `woolly chat` (woolly/cli/chat/conversation.py). */
 function forTerminal(conversation) {
   const path = shownPath(conversation);
   const messages = path.map((node) => ({ ...messageOf(node), ...(node.name ? { name: node.name } : {}) }));
@@ -23,7 +23,7 @@ function forTerminal(conversation) {
   return { system: conversation.settings.system || null, messages, forgotten, settings: typedSettings(conversation.settings) };
 }
 
-/** Adds the conversations of the files that an input holds; those that are here already are left out. */
+/** Import the conversations of the selected files, except for duplicates. */
 export async function importFiles(input) {
   const files = [...input.files];
   input.value = "";
@@ -32,7 +32,7 @@ export async function importFiles(input) {
   for (const file of files) {
     const read = readFile(await file.text(), file.name);
     if (!read) {
-      toast(`${file.name} holds no conversations that this page or woolly chat has saved.`);
+      toast(`${file.name} has no conversations of this page or of woolly chat.`);
       return;
     }
     for (const conversation of read) {
@@ -40,7 +40,7 @@ export async function importFiles(input) {
         known += 1;
         continue;
       }
-      // One of the same id may have gone on since; the file's becomes another.
+      // The stored conversation with this id may have changed, so import a copy.
       if (state.conversations.has(conversation.id)) conversation.id = chat.create().id;
       await chat.keep(conversation);
       added += 1;
@@ -51,7 +51,7 @@ export async function importFiles(input) {
 
 const counted = (n, one, many) => (n === 1 ? `One conversation ${one}` : `${n} conversations ${many}`);
 
-/** Returns the conversations of a file; null if it holds none. */
+/** Return the conversations of a file, or null. */
 function readFile(text, name) {
   let given;
   try {
@@ -67,7 +67,7 @@ function readFile(text, name) {
   return one ? [one] : null;
 }
 
-/** A conversation that `woolly chat` saved: {system, messages, forgotten, settings}, or a bare list of messages. */
+/** Read a conversation of `woolly chat`: {system, messages, forgotten, settings}, or a list of messages. */
 function fromTerminal(given, name) {
   const messages = Array.isArray(given) ? [...given] : given?.messages;
   const isMessage = (one) => typeof one === "object" && one !== null && typeof one.content === "string" && ["system", "user", "assistant", "tool"].includes(one.role) && (one.tool_calls === undefined || callsOf(one) !== null);
@@ -91,14 +91,14 @@ function fromTerminal(given, name) {
   return conversation;
 }
 
-/** The calls of a message in OpenAI's shape; null if they have another one. */
+/** Return the calls of a message in OpenAI's format, or null for another format. */
 function callsOf(message) {
   const given = message.tool_calls ?? [];
   const isCall = (call) => [call?.id, call?.function?.name, call?.function?.arguments].every((text) => typeof text === "string");
   return Array.isArray(given) && given.every(isCall) ? given.map(({ id, function: { name, arguments: text } }) => ({ id, name, arguments: text })) : null;
 }
 
-/** Typed settings as the texts that the panel holds; those that it has no box for are left out. */
+/** Convert typed settings to the strings of the panel; unknown settings are dropped. */
 function sampling(given) {
   const known = new Map(state.options.map((field) => [field.name, field]));
   const text = (value, field) => (Array.isArray(value) ? value.join(field.kind === "lines" ? "\n" : ", ") : typeof value === "object" ? JSON.stringify(value) : String(value));
@@ -111,7 +111,7 @@ const shape = (conversation) => {
   return JSON.stringify(conversation.messages.map((node) => [node.role, node.content, places.get(node.parent) ?? null]));
 };
 
-/** Whether a conversation of the same messages is kept already. */
+/** Return true if a conversation with the same messages is already stored. */
 function isHere(conversation) {
   const wanted = shape(conversation);
   return [...state.conversations.values()].some((one) => one.messages.length === conversation.messages.length && shape(one) === wanted);

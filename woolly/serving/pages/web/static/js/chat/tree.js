@@ -1,20 +1,20 @@
-// The Conversation: a tree of messages; the page shows one path. Editing and asking again add branches, so that no
+// Conversation: a tree of messages, of which the page shows one path. Edits and retries add branches, so that no
 // text is lost.
 
 const TITLE = 60; // characters
 
-/** An empty conversation. */
+/** Create an empty conversation. */
 export function createConversation(settings = {}) {
   const now = Date.now();
   return { id: crypto.randomUUID?.() ?? randomId(), title: "", created: now, updated: now, leaf: null, settings: structuredClone(settings), messages: [] };
 }
 
-// crypto.randomUUID is for secure contexts alone, and the page may be served over plain HTTP in a local network.
+// crypto.randomUUID needs a secure context, but the page may be served over plain HTTP in a local network.
 function randomId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Adds a message below `parent` (null: at the beginning) and shows it. */
+/** Add a message after `parent` (null: at the beginning) and show it. */
 export function addMessage(conversation, parent, message) {
   const node = { id: randomId(), parent, created: Date.now(), reasoning: "", ...message };
   conversation.messages.push(node);
@@ -24,7 +24,7 @@ export function addMessage(conversation, parent, message) {
   return node;
 }
 
-/** The messages that are shown, first to last. */
+/** Return the shown path, first message first. */
 export function shownPath(conversation) {
   const byId = new Map(conversation.messages.map((node) => [node.id, node]));
   const path = [];
@@ -32,12 +32,12 @@ export function shownPath(conversation) {
   return path.reverse();
 }
 
-/** The messages that stand in the same place as this one, oldest first. */
+/** Return the versions of a message, oldest first. */
 export function siblingsOf(conversation, node) {
   return conversation.messages.filter((other) => other.parent === node.parent);
 }
 
-/** Shows the branch that begins with this message, as it was left. */
+/** Show the branch of this message with its last shown path. */
 export function showBranch(conversation, node) {
   let leaf = node;
   for (;;) {
@@ -48,20 +48,20 @@ export function showBranch(conversation, node) {
   conversation.leaf = leaf.id;
 }
 
-/** Removes one message; what follows it follows what was before it. */
+/** Remove a message; its successors follow its predecessor. */
 export function removeMessage(conversation, node) {
   const siblings = siblingsOf(conversation, node).filter((other) => other !== node);
   const isLeaf = conversation.leaf === node.id;
   conversation.messages = conversation.messages.filter((other) => other !== node);
   for (const other of conversation.messages) if (other.parent === node.id) other.parent = node.parent;
-  if (conversation.from === node.id) conversation.from = siblings.at(-1)?.id; // another text of the question
+  if (conversation.from === node.id) conversation.from = siblings.at(-1)?.id; // another version of the question
   if (conversation.from === undefined) delete conversation.from;
   if (!isLeaf) return;
   if (siblings.length) showBranch(conversation, siblings.at(-1));
   else conversation.leaf = node.parent;
 }
 
-/** Another conversation with the messages up to this one. */
+/** Create a conversation with the messages up to this one. */
 export function copyPath(conversation, node) {
   const copy = createConversation(conversation.settings);
   for (const one of shownPath({ ...conversation, leaf: node.id })) addMessage(copy, copy.leaf, { ...structuredClone(one), id: randomId(), parent: copy.leaf });
@@ -69,13 +69,13 @@ export function copyPath(conversation, node) {
   return copy;
 }
 
-/** The beginning of a text as a title. */
+/** Return the beginning of a text as a title. */
 export function titleOf(text) {
   const line = text.trim().split("\n", 1)[0].replace(/\s+/g, " ");
   return line.length > TITLE ? `${line.slice(0, TITLE - 1).trimEnd()}…` : line;
 }
 
-/** Whether a conversation holds all the words, in its title or its messages. */
+/** Return true if the title or messages contain all words. */
 export function holdsWords(conversation, words) {
   const text = [conversation.title, ...conversation.messages.map((node) => node.content)].join("\n").toLowerCase();
   return words.every((word) => text.includes(word));
@@ -83,7 +83,7 @@ export function holdsWords(conversation, words) {
 
 const isText = (value) => typeof value === "string";
 
-/** Returns the conversation of an imported file, known fields only; null if it is not a conversation. */
+/** Return an imported conversation with known fields only, or null if it is invalid. */
 export function readConversation(given) {
   if (typeof given !== "object" || given === null || !Array.isArray(given.messages)) return null;
   const seen = new Set();
@@ -121,13 +121,13 @@ export function readConversation(given) {
   };
 }
 
-/** The notes that stand for turns that are not sent, each with the first message that was sent before it. */
+/** Return the summaries, each with the first message that is sent after it. */
 function readNotes(given, seen) {
   if (!Array.isArray(given) || !given.every((note) => isText(note?.text))) return [];
   return given.map(({ text, from }) => (seen.has(from) ? { text, from } : { text }));
 }
 
-/** What only some messages have: files, the form of an answer, calls of tools, tokens. */
+/** Return optional fields of a message: files, format, tool calls and tokens. */
 function readExtras(one) {
   const extras = {};
   for (const name of ["form", "call", "name", "pair"]) if (isText(one[name])) extras[name] = one[name];

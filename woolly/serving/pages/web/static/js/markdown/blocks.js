@@ -1,4 +1,4 @@
-// Blocks: the lines of a Markdown text as headings, lists, tables, code, formulas and paragraphs. No HTML: it stays text.
+// Markdown blocks: headings, lists, tables, code, formulas and paragraphs. HTML is shown as text.
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(?=\S)/;
@@ -13,9 +13,9 @@ const isBlank = (line) => line.trim() === "";
 const indentOf = (line) => line.length - line.trimStart().length;
 
 /**
- * Returns the blocks of some lines. Each has `kind` and `line`, its first line. Code: `text`, `language`, `closed`. Heading:
+ * Return the blocks of lines. Each has `kind` and `line`, its first line. Code: `text`, `language`, `closed`. Heading:
  * `level`, `text`. Quote: `lines`. List: `ordered`, `start`, `parts` of {lines, source}. Table: `head`, `aligned`,
- * `parts` of {cells, source}. Formula: `text` with its signs, `source` between them. Footnote: `label`, `text`.
+ * `parts` of {cells, source}. Formula: `text` with delimiters, `source` without. Footnote: `label`, `text`.
  * Paragraph: `text`.
  */
 export function parseBlocks(lines) {
@@ -104,14 +104,14 @@ const list = {
   },
 };
 
-/** Returns the end of an item: its lines are indented more than its mark, or continue its paragraph. */
+/** Return the end of a list item, whose lines are indented more than its marker or continue its paragraph. */
 function endOfItem(lines, at, indent) {
   let next = at + 1;
   while (next < lines.length) {
     if (isBlank(lines[next])) {
       let after = next + 1;
       while (after < lines.length && isBlank(lines[after])) after += 1;
-      // Blank lines between two items of one list belong to neither.
+      // Blank lines between two items belong to neither.
       if (after === lines.length || (indentOf(lines[after]) < indent + 2 && !ITEM.test(lines[after]))) break;
       next = after;
       if (indentOf(lines[next]) < indent + 2) break;
@@ -167,7 +167,7 @@ const textOf = (lines, at, next) => lines.slice(at, next).map((line) => line.tri
 
 const formula = {
   begins: (lines, at) => FORMULA.test(lines[at]),
-  /** Lines up to the one that closes it: within it a line that looks like an item of a list is none. */
+  /** Return the lines of a formula, in which lines that look like list items are not list items. */
   read(lines, at) {
     const closer = FORMULA.exec(lines[at])[1] === "$$" ? "$$" : "\\]";
     let next = at;
@@ -175,7 +175,7 @@ const formula = {
       const end = lines[next].indexOf(closer, next === at ? FORMULA.exec(lines[at])[0].length : 0);
       if (end < 0) continue;
       const text = textOf(lines, at, next + 1);
-      // What follows the formula in its line makes a paragraph of it.
+      // Text after the formula on the same line makes it a paragraph.
       if (lines[next].slice(end + 2).trim() !== "") return [{ kind: "paragraph", text }, next + 1];
       return [{ kind: "formula", text, source: text.slice(2, -2) }, next + 1];
     }
@@ -192,12 +192,12 @@ const paragraph = {
   },
 };
 
-/** Whether a line opens (or closes) a formula that another line closes (or opened). */
+/** Return true if a line opens (or closes) a multi-line formula. */
 const hasOpenFormula = (line) => line.split("$$").length % 2 === 0;
 
 const readers = [code, heading, rule, quote, list, table, formula, footnote];
 
-/** Whether a block begins at a line that would otherwise go on with a paragraph; `inFormula`: it has opened one. */
+/** Return true if a line begins a block instead of continuing a paragraph; `inFormula`: the paragraph has an open formula. */
 function interrupts(lines, at, inFormula = false) {
   if (ITEM.test(lines[at])) return !isBlank(lines[at].replace(ITEM, "")) || RULE.test(lines[at]);
   if (formula.begins(lines, at)) return !inFormula;

@@ -1,4 +1,4 @@
-// CodeView: a block of code that grows. A line is looked at once when it is complete; only the last one again.
+// CodeView: a growing code block. Each complete line is highlighted once; only the last line is updated.
 
 import { copyButton, el, iconButton, saveText } from "../app/dom.js";
 import { highlightLine } from "./highlight.js";
@@ -17,12 +17,12 @@ export class CodeView {
       "figure",
       { class: "code" },
       el("figcaption", {}, el("span", {}, name || "text"), this.shower(), this.saver(), copyButton("Copy code", () => this.text)),
-      // Wide code scrolls by itself, and must then be reachable by keyboard.
+      // Scrollable code must be focusable by keyboard.
       el("pre", { tabindex: "0", "aria-label": `Code${name ? `, ${name}` : ""}` }, this.code),
     );
   }
 
-  /** A button that shows a drawing below its code: as an image, in which a browser runs no script and fetches nothing. */
+  /** Create a button that shows an SVG as an image, in which browsers run no scripts and load no resources. */
   shower() {
     if (this.name !== "svg" && this.name !== "xml") return null;
     const show = () => {
@@ -36,13 +36,13 @@ export class CodeView {
     return button;
   }
 
-  /** A button that saves a page or a drawing as a file, for the browser to open: the chat page runs no code of a model. */
+  /** Create a button that saves HTML or SVG as a file, because the chat page never runs generated code. */
   saver() {
     const ending = { html: "html", svg: "svg", xml: "svg" }[this.name];
     return ending ? iconButton("save", "Save as a file", () => saveText(this.text, `answer.${ending}`, ending === "svg" ? "image/svg+xml" : "text/html")) : null;
   }
 
-  /** Shows `text`, which begins with what is shown already. */
+  /** Show `text`, which extends the text shown so far. */
   grow(text) {
     if (text === this.text) return;
     const fresh = document.createDocumentFragment();
@@ -55,7 +55,7 @@ export class CodeView {
     this.text = text;
   }
 
-  /** Nodes of a line; one that is complete decides what the following ones are part of. */
+  /** Return the nodes of a line; a complete line updates the state for the following lines. */
   line(text, isComplete) {
     if (!this.language) return this.name === "diff" ? [diffLine(text)] : [text];
     const [tokens, state] = highlightLine(text, this.language, this.state);

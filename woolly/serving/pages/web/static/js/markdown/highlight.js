@@ -1,13 +1,13 @@
-// Highlight: the tokens of one line of code. What spans lines is carried from one to the next.
+// Highlighter: tokens of one line of code, with a state for constructs that span lines.
 
 const NUMBER = /(?:0[xX][\da-fA-F_]+|0[bB][01_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\w*/y;
 const WORD = /[\p{L}_$][\p{L}\p{N}_$]*/uy;
 
-const MAX_LINE_LENGTH = 2000; // characters of a line; a longer one is data, not code
+const MAX_LINE_LENGTH = 2000; // characters; longer lines are not highlighted
 
 /**
- * [tokens, state] of a line: tokens are [class, text] with an empty class for plain text; `state` is what goes on in
- * the following line, null for nothing. Together the tokens are the line.
+ * Return [tokens, state] of a line. Tokens are [class, text], with an empty class for plain text; `state` is the open
+ * construct that continues in the next line, or null. The joined tokens are the line.
  */
 export function highlightLine(line, language, state) {
   if (line.length > MAX_LINE_LENGTH) return [[["", line]], state];
@@ -62,7 +62,7 @@ export function highlightLine(line, language, state) {
   return [tokens, state];
 }
 
-/** Whether a # starts a comment: only at the start of a word, so that $# and a#b do not. */
+/** Return true if a # starts a comment: only at the start of a word, so $# and a#b do not. */
 function beginsComment(line, at, mark) {
   return line.startsWith(mark, at) && (mark !== "#" || at === 0 || /[\s;(){}]/.test(line[at - 1]));
 }

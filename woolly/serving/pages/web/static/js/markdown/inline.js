@@ -1,4 +1,4 @@
-// Inline: emphasis, code, formulas, links and line breaks within a block, as nodes.
+// Inline Markdown: emphasis, code, formulas, links and line breaks.
 
 import { el } from "../app/dom.js";
 import { readFormula } from "../math/find.js";
@@ -11,17 +11,17 @@ const REFERENCE = /\[\^([^\]\s]{1,30})\](?!:)/y;
 const SAFE = new Set(["http:", "https:", "mailto:"]);
 
 const MAX_LABEL_LENGTH = 2000; // characters between [ and ]
-const MAX_DEPTH = 32; // emphases within each other; also how far is looked back
-const MAX_DELIMITERS = 6; // in one run; a longer one is text, since each pair of signs would nest one element more
+const MAX_DEPTH = 32; // of nested emphasis, and of the search for an opening delimiter
+const MAX_DELIMITERS = 6; // per run; longer runs are text, because each pair adds a nesting level
 
-/** Nodes for a text. Every character of it ends in a text node; a link whose scheme is not safe stays as written. */
+/** Return the nodes of a text. All characters become text nodes; a link with an unsafe scheme stays unchanged. */
 export function renderInline(text, inLink = false) {
   return resolve(scan(text, inLink));
 }
 
 function scan(text, inLink) {
   const tokens = [];
-  const unclosed = new Set(); // lengths of backtick runs, and ends of formulas, that nothing closes
+  const unclosed = new Set(); // backtick runs (by length) and formula delimiters without an end
   let plain = 0;
   let at = 0;
   const push = (node, from, to) => {
@@ -38,7 +38,7 @@ function scan(text, inLink) {
     if (sign === "$" || (sign === "\\" && "()[]".includes(text[i + 1] || " "))) {
       const formula = sign === "\\" && ")]".includes(text[i + 1]) ? null : readFormula(text, i, unclosed);
       if (formula) push(formula.node, i, formula.to);
-      else at = i + (sign === "$" ? 1 : 2); // the backslash stays: it says that a formula was meant
+      else at = i + (sign === "$" ? 1 : 2); // keep the backslash, because a formula was meant
     } else if (sign === "\\" && ESCAPED.test(text[i + 1] ?? "")) push(text[i + 1], i, i + 2);
     else if (sign === "\n") push(el("br"), i, i + 1);
     else if (sign === "`") readCode(text, i, unclosed, push, (to) => (at = to));
@@ -83,7 +83,7 @@ function endOfCode(text, from, length) {
 
 function readLink(text, i) {
   if (text[i] === "h") {
-    if (/[\w:]/.test(text[i - 1] ?? "")) return null; // the middle of a word, or of an address of another scheme
+    if (/[\w:]/.test(text[i - 1] ?? "")) return null; // inside a word or a URL with another scheme
     ADDRESS.lastIndex = i;
     const address = trimAddress(ADDRESS.exec(text)?.[0] ?? "");
     return linkTo(address, [address], i + address.length);
@@ -103,7 +103,7 @@ function readLink(text, i) {
   const end = endOfTarget(text, close + 2);
   if (end < 0) return null;
   const target = text.slice(close + 2, end).trim().split(/\s/, 1)[0].replace(/^<|>$/g, "");
-  // An image of another host is not fetched: what it shows becomes a link.
+  // Remote images are not loaded: the description becomes a link.
   const label = text.slice(open + 1, close) || target;
   return linkTo(target, renderInline(label, true), end + 1);
 }
@@ -127,7 +127,7 @@ function endOfTarget(text, from) {
   return -1;
 }
 
-/** Without the punctuation that belongs to the sentence, not to the address. */
+/** Remove trailing punctuation that belongs to the sentence. */
 function trimAddress(address) {
   let end = address.length;
   for (;;) {
@@ -144,7 +144,7 @@ function linkTo(target, label, to) {
   return { node: el("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow", title: address }, ...label), to };
 }
 
-/** An absolute address with a safe scheme; null for anything else. */
+/** Return an absolute URL with a safe scheme, or null. */
 export function safeAddress(target) {
   try {
     const url = new URL(target);
@@ -157,7 +157,7 @@ export function safeAddress(target) {
 const isSpace = (character) => character === undefined || /\s/u.test(character);
 const isSign = (character) => character !== undefined && /[\p{P}\p{S}]/u.test(character);
 
-/** A run of * or _ or ~ with what CommonMark says of the characters around it. */
+/** Read a delimiter run of *, _ or ~ with its flanking, as in CommonMark. */
 function delimiter(text, from, to) {
   const before = text[from - 1];
   const after = text[to];
@@ -173,10 +173,10 @@ function delimiter(text, from, to) {
 const isDelimiter = (token) => typeof token === "object" && !(token instanceof Node);
 const plainly = (token) => (isDelimiter(token) ? token.sign.repeat(token.n) : token);
 
-/** Nodes for tokens: each closing run takes what stands behind the nearest run that it closes. */
+/** Return the nodes of tokens, matching each closing run with the nearest opening run. */
 function resolve(tokens) {
   const out = [];
-  let open = []; // places in `out`
+  let open = []; // indices in `out`
   for (const token of tokens) {
     if (!isDelimiter(token)) {
       out.push(token);

@@ -1,5 +1,5 @@
-// Languages: what the highlighter must know of each. `multi` holds pairs that may span lines, with the class of what
-// stands between; `attr` finds names of properties.
+// Languages of the highlighter. `multi` has delimiters that may span lines, with the class of the text
+// between; `attr` matches property names.
 
 const words = (text) => new Set(text.split(" "));
 
@@ -99,5 +99,5 @@ const BY_NAME = {
   dockerfile: docker, docker,
 };
 
-/** Returns a language by the name after a fence; null if it is unknown. */
+/** Return a language by the name after a fence, or null. */
 export const findLanguage = (name) => (Object.hasOwn(BY_NAME, name) ? BY_NAME[name] : null);

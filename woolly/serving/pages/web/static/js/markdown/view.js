@@ -1,5 +1,5 @@
-// MarkdownView: a text that grows, as nodes. Blocks that no further text can change are left alone, so that the work
-// for a chunk depends on the last block, not on the length of the answer.
+// MarkdownView: renders growing text. Blocks that further text cannot change are not updated, so that the work
+// per chunk depends on the last block, not on the length of the answer.
 
 import { el } from "../app/dom.js";
 import { formulaNode } from "../math/find.js";
@@ -7,21 +7,21 @@ import { parseBlocks } from "./blocks.js";
 import { CodeView } from "./code.js";
 import { renderInline } from "./inline.js";
 
-const DEEPEST = 10; // quotes and lists within each other; below it they are shown as written
+const DEEPEST = 10; // nesting of quotes and lists; deeper ones are shown as text
 
 export class MarkdownView {
   constructor(host) {
     this.host = host;
-    this.tail = ""; // the source of what may still change
-    this.views = []; // of the blocks in it
+    this.tail = ""; // source of the blocks that may still change
+    this.views = []; // views of these blocks
   }
 
-  /** Takes more text; `render` shows it. */
+  /** Append text; `render` shows it. */
   push(text) {
     this.tail += text;
   }
 
-  /** Shows all that was pushed. */
+  /** Render all pushed text. */
   render() {
     const lines = this.tail.split("\n");
     const blocks = parseBlocks(lines);
@@ -37,7 +37,7 @@ export class MarkdownView {
     this.settle(lines, blocks);
   }
 
-  /** Forgets the source of blocks behind which another one stands, begun by a line that is complete. */
+  /** Drop the source of blocks that are followed by another block with a complete first line. */
   settle(lines, blocks) {
     const isSure = blocks.length && blocks.at(-1).line < lines.length - 1;
     const n = blocks.length - (isSure ? 1 : 2);
@@ -47,14 +47,14 @@ export class MarkdownView {
   }
 }
 
-/** Shows a whole text in `host`. */
+/** Render a complete text in `host`. */
 export function renderMarkdown(host, text) {
   const view = new MarkdownView(host);
   view.push(text);
   view.render();
 }
 
-/** Updates a view if it shows the beginning of the same block; returns false if not. */
+/** Update a view if it shows the beginning of the same block; return false otherwise. */
 function update(view, block) {
   if (view.block.kind !== block.kind) return false;
   if (block.kind === "code") {
@@ -73,7 +73,7 @@ function update(view, block) {
 
 const same = (a, b) => JSON.stringify(a.head ? [a.head, a.aligned] : a) === JSON.stringify(b.head ? [b.head, b.aligned] : b);
 
-/** Items and rows whose source did not change keep their nodes. */
+/** Update items and rows, keeping nodes with an unchanged source. */
 function updateParts(view, block) {
   block.parts.forEach((part, i) => {
     if (view.block.parts[i]?.source === part.source) return;
@@ -123,7 +123,7 @@ function itemNode(item, depth) {
   const lines = task ? [item.lines[0].slice(task[0].length), ...item.lines.slice(1)] : item.lines;
   const nodes = inner(lines, depth);
   const first = nodes[0];
-  // A tight item: its text is the item's own, not a paragraph in it.
+  // A tight item has text without a paragraph.
   if (first?.tagName === "P" && (nodes.length === 1 || /^[OU]L$/.test(nodes[1].tagName))) nodes.splice(0, 1, ...first.childNodes);
   if (!task) return el("li", {}, ...nodes);
   const isDone = task[1] !== " ";

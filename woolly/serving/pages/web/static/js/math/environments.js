@@ -1,8 +1,8 @@
-// Environments: matrices, cases and aligned equations, from the cells of their rows.
+// TeX environments: matrices, cases and aligned equations.
 
 import { mathml } from "../app/dom.js";
 
-/** A table; `aligned(i)` is the class of a column's cells. */
+/** Create a table; `aligned(i)` is the class of the cells of column i. */
 function table(rows, aligned = () => null, attributes = {}) {
   const row = (cells) => mathml("mtr", {}, ...cells.map((nodes, i) => mathml("mtd", { class: aligned(i) }, ...nodes)));
   return mathml("mtable", attributes, ...rows.map(row));
@@ -22,7 +22,7 @@ function array(rows, columns) {
   return table(rows, (i) => ({ l: "to-left", r: "to-right" })[letters[i]] ?? null);
 }
 
-/** A node for each environment by its name, from its rows (and its columns, for an array). */
+/** Functions that create the node of an environment from its rows (and columns, for an array), by name. */
 export const environments = {
   matrix: matrix("", ""),
   smallmatrix: matrix("", ""),

@@ -1,19 +1,19 @@
-// Find: where a formula stands in a text. A price is none: the signs of $...$ stand close to what they hold.
+// Finds formulas in text. Prices are not formulas: $...$ must not have spaces next to the delimiters.
 
 import { el } from "../app/dom.js";
 import { MAX_FORMULA_LENGTH, renderFormula } from "./formula.js";
 
-const WIDE = 60; // characters of TeX from which a formula within a line may need to scroll
+const WIDE = 60; // characters of TeX from which an inline formula may need to scroll
 
-// Plain words, which a formula has only in \text{...}.
+// Plain words, which formulas have only in \text{...}.
 const PROSE = /(?<![\\A-Za-z])[A-Za-z]{2,}/;
 const TEX = /[\\^_{}=]/;
 
 const CLOSERS = { $$: "$$", "\\[": "\\]", "\\(": "\\)", $: "$" };
 
 /**
- * Returns {node, to} of the formula that begins at `from`; null if none does. One that cannot be drawn stays as it was
- * written. `unclosed` keeps the closing signs that were looked for in vain.
+ * Return {node, to} of the formula that begins at `from`, or null. A formula that cannot be rendered stays
+ * unchanged. `unclosed` collects closing delimiters that were not found.
  */
 export function readFormula(text, from, unclosed) {
   const opener = text.startsWith("$$", from) || text[from] === "\\" ? text.slice(from, from + 2) : "$";
@@ -31,7 +31,7 @@ export function readFormula(text, from, unclosed) {
   return { node: formulaNode(source, text.slice(from, to), opener === "$$" || opener === "\\["), to };
 }
 
-/** The node of a formula, or of its text if it cannot be drawn. */
+/** Return the node of a formula, or its text if it cannot be rendered. */
 export function formulaNode(source, whole, isDisplay) {
   const math = renderFormula(source, isDisplay);
   if (!math) return el("span", { class: "plain" }, whole);

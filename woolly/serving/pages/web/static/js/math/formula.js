@@ -1,17 +1,17 @@
-// Formula: TeX as MathML nodes. A command that is not known makes the whole formula null: it is shown as it was written.
+// TeX to MathML. A formula with an unknown command is not rendered, but shown as text.
 
 import { mathml } from "../app/dom.js";
 import { environments } from "./environments.js";
 import { ACCENTS, FENCES, FUNCTIONS, LARGE, LETTERS, LIMITS, OPERATORS, SPACES, inAlphabet, isAlphabet } from "./symbols.js";
 
 export const MAX_FORMULA_LENGTH = 5000; // characters
-const DEEPEST = 40; // groups within each other
+const DEEPEST = 40; // nesting of groups
 const TOKEN = /\\(?:[A-Za-z]+|[^])|\d+(?:\.\d+)?|%[^\n]*\n?|\s+|[^]/uy;
 const ENDS = new Set(["}", "&", "\\\\", "\\cr", "\\right", "\\middle", "\\end"]);
 
 class Unknown extends Error {}
 
-/** Nodes of a formula in one <math>; null if it holds something that is not known here. */
+/** Return a formula as <math>, or null if it has an unknown command. */
 export function renderFormula(source, isDisplay) {
   if (source.length > MAX_FORMULA_LENGTH || source.trim() === "") return null;
   try {
@@ -39,7 +39,7 @@ class Reader {
     this.advance();
   }
 
-  /** Goes to the next token, over spaces and comments. */
+  /** Advance to the next token, skipping spaces and comments. */
   advance() {
     do {
       this.from = this.at;
@@ -59,7 +59,7 @@ class Reader {
     if (this.take() !== token) throw new Unknown(token);
   }
 
-  /** Nodes up to the end of a group, a cell, a row or the formula. */
+  /** Return the nodes up to the end of a group, cell, row or formula. */
   row(end = null) {
     this.depth += 1;
     if (this.depth > DEEPEST) throw new Unknown("depth");
@@ -76,7 +76,7 @@ class Reader {
     return nodes;
   }
 
-  /** One node for {...} or for a single token. */
+  /** Return one node for {...} or a single token. */
   argument() {
     if (this.next === "{") {
       this.advance();
@@ -86,7 +86,7 @@ class Reader {
     }
     if (this.next === "" || ENDS.has(this.next) || this.next === "^" || this.next === "_") throw new Unknown(this.next);
     if (/^\d\d/.test(this.next)) {
-      // \frac12 is one half: a bare argument is one digit.
+      // An argument without braces is one digit: \frac12 is one half.
       this.at = this.from + 1;
       const digit = this.next[0];
       this.advance();
@@ -99,7 +99,7 @@ class Reader {
     return mrow(nodes);
   }
 
-  /** The characters of {...}, as they stand. */
+  /** Return the raw characters of {...}. */
   raw() {
     if (this.next !== "{") throw new Unknown(this.next);
     let depth = 0;
@@ -116,7 +116,7 @@ class Reader {
     throw new Unknown("{");
   }
 
-  /** An atom with what stands below and above it. */
+  /** Return an atom with its subscript and superscript. */
   scripted() {
     let base = this.next === "^" || this.next === "_" ? [mathml("mrow")] : this.atom();
     let below = null;
@@ -154,7 +154,7 @@ class Reader {
     return mathml("mrow", {}, signs, this.script());
   }
 
-  /** Nodes of one token, group or command. */
+  /** Return the nodes of a token, group or command. */
   atom() {
     const token = this.next;
     if (token === "{") return [this.argument()];
@@ -202,7 +202,7 @@ class Reader {
     const before = this.alphabet;
     this.alphabet = name;
     const word = /^\{([A-Za-z]{2,})\}/.exec(this.source.slice(this.from, this.from + 60));
-    // A word in an upright alphabet is one name, not a product of its letters.
+    // A word in an upright alphabet is one identifier, not a product of letters.
     const node = word && (name === "mathrm" || name === "mathbf" || name === "mathsf" || name === "mathtt" || name === "mathit") ? mi(this.styled(this.raw())) : this.argument();
     this.alphabet = before;
     return node;
@@ -340,7 +340,7 @@ function wrappedText(look) {
   return (reader) => mathml("mrow", { class: look }, text(reader));
 }
 
-/** Cells of the rows of a table, up to what ends it. */
+/** Return the rows of cells of a table, up to its end. */
 function tableRows(reader) {
   const rows = [[]];
   for (;;) {

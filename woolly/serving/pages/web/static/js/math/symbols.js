@@ -1,9 +1,9 @@
-// Symbols: the TeX commands that stand for one character, and the letters of TeX's alphabets.
+// TeX commands for single characters, and TeX's math alphabets.
 
-/** A table from "name character name character ...". */
+/** Parse "name character name character ..." into a table. */
 const table = (text) => new Map(text.trim().split(/\s+/).reduce((pairs, one, i, all) => (i % 2 ? pairs : [...pairs, [one, all[i + 1]]]), []));
 
-/** Letters: set as identifiers. */
+/** Letters, rendered as identifiers. */
 export const LETTERS = table(`
   alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ varkappa ϰ lambda λ mu μ nu ν
   xi ξ omicron ο pi π varpi ϖ rho ρ varrho ϱ sigma σ varsigma ς tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω
@@ -28,24 +28,24 @@ export const OPERATORS = table(`
   ldots … dots … dotsc … dotsb ⋯ dotsm ⋯ cdots ⋯ vdots ⋮ ddots ⋱
 `);
 
-/** Operators that are drawn large; those of true have their limits below and above in a formula of its own. */
+/** Large operators; true: limits are below and above in a display formula. */
 export const LARGE = new Map([
   ...[..."∑∏∐⋃⋂⋁⋀⨁⨂⨀⨄⨆"].map((sign, i) => ["sum prod coprod bigcup bigcap bigvee bigwedge bigoplus bigotimes bigodot biguplus bigsqcup".split(" ")[i], [sign, true]]),
   ...[..."∫∬∭∮∯"].map((sign, i) => ["int iint iiint oint oiint".split(" ")[i], [sign, false]]),
 ]);
 
-/** Functions that are set upright by their names; those of LIMITS take what stands below them. */
+/** Functions with upright names; the functions in LIMITS have limits below. */
 export const FUNCTIONS = new Set("sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arg deg dim exp hom ker lg ln log".split(" "));
 export const LIMITS = new Map([..."lim max min sup inf det gcd Pr argmax argmin".split(" ").map((name) => [name, name]), ["limsup", "lim sup"], ["liminf", "lim inf"]]);
 
-/** Accents: the sign above (or below), and whether it grows with what it covers. */
+/** Accents: the character above (or below), and true if it stretches. */
 export const ACCENTS = new Map([
   ...Object.entries({ hat: "^", check: "ˇ", tilde: "~", acute: "´", grave: "`", dot: "˙", ddot: "¨", breve: "˘", bar: "¯", vec: "→", mathring: "˚" }).map(([name, sign]) => [name, [sign, false, "over"]]),
   ...Object.entries({ widehat: "^", widetilde: "~", overrightarrow: "→", overleftarrow: "←", overleftrightarrow: "↔", overbrace: "⏞" }).map(([name, sign]) => [name, [sign, true, "over"]]),
   ...Object.entries({ underbrace: "⏟", underrightarrow: "→", underleftarrow: "←" }).map(([name, sign]) => [name, [sign, true, "under"]]),
 ]);
 
-/** Fences by what stands after \left, \right and \big. */
+/** Fences after \left, \right and \big. */
 export const FENCES = new Map([
   ...["(", ")", "[", "]", "|", "/"].map((sign) => [sign, sign]),
   ...table("\\{ { \\} } \\lbrace { \\rbrace } \\lbrack [ \\rbrack ] \\langle ⟨ \\rangle ⟩ < ⟨ > ⟩ \\| ‖ \\Vert ‖ \\lVert ‖ \\rVert ‖ \\vert | \\lvert | \\rvert | \\lfloor ⌊ \\rfloor ⌋ \\lceil ⌈ \\rceil ⌉ \\backslash \\ \\uparrow ↑ \\downarrow ↓"),
@@ -55,7 +55,7 @@ export const FENCES = new Map([
 /** Widths of spaces in em. */
 export const SPACES = new Map([[",", 0.167], ["thinspace", 0.167], [":", 0.222], [">", 0.222], ["medspace", 0.222], [";", 0.278], ["thickspace", 0.278], ["!", -0.167], ["quad", 1], ["qquad", 2], [" ", 0.333], ["enspace", 0.5]]);
 
-// The first letters of Unicode's mathematical alphabets: capitals, small letters, digits (0: there are none).
+// First code points of Unicode's mathematical alphabets: capitals, small letters, digits (0: none).
 const ALPHABETS = {
   mathbf: [0x1d400, 0x1d41a, 0x1d7ce],
   boldsymbol: [0x1d468, 0x1d482, 0x1d7ce],
@@ -67,7 +67,7 @@ const ALPHABETS = {
 };
 const BOLD_GREEK = { mathbf: [0x1d6a8, 0x1d6c2], boldsymbol: [0x1d71c, 0x1d736] };
 
-// Letters that Unicode had before it had their alphabets.
+// Letters that are encoded outside of their alphabets.
 const HOLES = {
   mathcal: { B: "ℬ", E: "ℰ", F: "ℱ", H: "ℋ", I: "ℐ", L: "ℒ", M: "ℳ", R: "ℛ", e: "ℯ", g: "ℊ", o: "ℴ" },
   mathfrak: { C: "ℭ", H: "ℌ", I: "ℑ", R: "ℜ", Z: "ℨ" },
@@ -76,10 +76,10 @@ const HOLES = {
 
 const SAME = { mathscr: "mathcal", bm: "boldsymbol", pmb: "boldsymbol", bold: "mathbf" };
 
-/** Whether a command chooses an alphabet. */
+/** Return true if a command selects an alphabet. */
 export const isAlphabet = (name) => name in ALPHABETS || name in SAME || name === "mathrm" || name === "mathit" || name === "mathnormal";
 
-/** A character in an alphabet; itself if the alphabet does not have it. */
+/** Return a character in an alphabet, or unchanged if the alphabet does not have it. */
 export function inAlphabet(name, character) {
   const key = SAME[name] ?? name;
   const hole = HOLES[key]?.[character];

@@ -1,4 +1,4 @@
-// Chart: a line over time, drawn by hand.
+// Chart: an SVG line over time.
 
 import { svg } from "../app/dom.js";
 
@@ -6,7 +6,7 @@ const WIDTH = 240;
 const HEIGHT = 48;
 
 export class Chart {
-  /** `length` values are shown; `top` is what the chart reaches up to, at least. */
+  /** Show `length` values; `top` is the minimum of the highest value on the axis. */
   constructor(label, { length = 60, top = 0 } = {}) {
     this.values = [];
     this.length = length;
@@ -17,7 +17,7 @@ export class Chart {
     this.node = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, this.area, this.line);
   }
 
-  /** Adds a value at the right; a screen reader gets `words`. */
+  /** Add a value at the right; `words` is its text for screen readers. */
   push(value, words) {
     this.values = [...this.values, Number.isFinite(value) ? value : 0].slice(-this.length);
     const top = Math.max(this.top, ...this.values) || 1;

@@ -1,4 +1,4 @@
-// Panels: settings and performance at the side, the list of keys, the switch of the theme.
+// Side panels (settings, performance), keyboard shortcuts and the theme switch.
 
 import { byId, el, icon } from "../app/dom.js";
 import { closeDrawer } from "../chat/sidebar.js";
@@ -10,7 +10,7 @@ const panel = byId("panel");
 const PAGES = ["settings", "performance"];
 let shown = null;
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpPanels() {
   for (const name of PAGES) {
     byId(name).addEventListener("click", () => togglePanel(name));
@@ -29,7 +29,7 @@ export function setUpPanels() {
   showTheme();
 }
 
-/** Opens one of the pages, or closes it if it is open. */
+/** Open a panel, or close it if it is open. */
 export function togglePanel(name) {
   if (shown === name) {
     closePanel();
@@ -49,13 +49,13 @@ export function togglePanel(name) {
   byId("close-panel").focus();
 }
 
-/** Opens the settings at one of them. */
+/** Open the settings panel at a setting. */
 export function openSetting(name) {
   if (shown !== "settings") togglePanel("settings");
   focusSetting(name);
 }
 
-/** Closes the panel; returns false if it was closed. */
+/** Close the panel; return false if it was already closed. */
 export function closePanel() {
   if (!shown) return false;
   const button = byId(shown);
@@ -68,7 +68,7 @@ export function closePanel() {
   return true;
 }
 
-const THEMES = [["auto", "Theme: as the system"], ["sun", "Theme: light"], ["moon", "Theme: dark"]];
+const THEMES = [["auto", "Theme: system"], ["sun", "Theme: light"], ["moon", "Theme: dark"]];
 const NAMES = [null, "light", "dark"];
 
 function nextTheme() {
@@ -92,7 +92,7 @@ export const CONTROL = isMac ? "⌘" : "Ctrl";
 export const SHORTCUTS = [
   [["Enter"], "Send the message"],
   [["Shift", "Enter"], "A line break"],
-  [["Esc"], "Close what is open, or stop the answer"],
+  [["Esc"], "Close the open panel or dialog, or stop the answer"],
   [["↑"], "Edit your last message (in an empty box)"],
   [[CONTROL, "K"], "New conversation"],
   [[CONTROL, "Shift", "Enter"], "Answer again"],
@@ -105,7 +105,7 @@ export const SHORTCUTS = [
   [[CONTROL, "/"], "This list"],
 ];
 
-/** Shows the list of keys. */
+/** Show the keyboard shortcuts. */
 export function showShortcuts() {
   const rows = SHORTCUTS.map(([keys, text]) => el("div", {}, el("dt", {}, keys.flatMap((key, i) => [i ? " + " : null, el("kbd", {}, key)])), el("dd", {}, text)));
   byId("shortcut-list").replaceChildren(...rows);

@@ -1,4 +1,4 @@
-// The performance panel: what the server does at present. It asks only while it is open and seen.
+// Performance panel: statistics of the server. Polls only while the panel is visible.
 
 import * as api from "../app/api.js";
 import { Chart } from "./chart.js";
@@ -11,17 +11,17 @@ const EVERY = 1000; // milliseconds
 const host = byId("performance-figures");
 let timer = null;
 let cards = null;
-let before = null; // {time, tokens} of the last look
+let before = null; // {time, tokens} of the last poll
 let hasSlots = true;
 
-/** Begins to look. */
+/** Start polling. */
 export function openPerformance() {
   if (timer !== null) return;
   if (!cards) build();
   timer = setTimeout(look, 0);
 }
 
-/** Ends it. */
+/** Stop polling. */
 export function closePerformance() {
   clearTimeout(timer);
   timer = null;
@@ -56,7 +56,7 @@ function build() {
     rate: card("Speed", new Chart("Tokens per second, the last minute")),
     bandwidth: meter("Memory bandwidth"),
     first: card("First token", new Chart("Milliseconds to the first token, the last minute")),
-    queue: card("Requests", new Chart("Requests that run or wait, the last minute", { top: 4 })),
+    queue: card("Requests", new Chart("Running and waiting requests, the last minute", { top: 4 })),
     kv: card("KV cache", new Chart("Share of the pages in use, the last minute", { top: 1 })),
     weights: meter("Weight store"),
     prefix: meter("Prefix cache"),
@@ -83,7 +83,7 @@ async function look() {
   if (timer === mine) timer = setTimeout(look, EVERY);
 }
 
-/** What runs, if the server shows it: its totals count an answer only when that is over. */
+/** Return the running requests, if /slots is enabled, because totals only count finished answers. */
 async function currentSlots() {
   if (!hasSlots) return [];
   try {
@@ -104,14 +104,14 @@ function tell(problem) {
 function show(stats, slots) {
   const now = performance.now();
   const tokens = stats.completion_tokens + slots.reduce((sum, slot) => sum + (slot.next_token?.n_decoded ?? 0), 0);
-  // An answer that was dropped may take tokens with it.
+  // A cancelled answer may reduce the token count.
   const rate = before ? Math.max(0, ((tokens - before.tokens) * 1000) / (now - before.time)) : 0;
   before = { time: now, tokens };
   const average = stats.average_tokens_per_second;
-  cards.rate.set(`${number(rate)} tokens/s`, average ? `${number(average)} in the average answer` : "nothing answered yet", rate);
+  cards.rate.set(`${number(rate)} tokens/s`, average ? `${number(average)} in the average answer` : "no answers yet", rate);
 
   const first = stats.first_token_ms;
-  cards.first.set(first.p50 ? duration(first.p50) : "–", first.p50 ? `half of the answers; 95 % within ${duration(first.p95)}` : "nothing answered yet", first.p50);
+  cards.first.set(first.p50 ? duration(first.p50) : "–", first.p50 ? `half of the answers; 95 % within ${duration(first.p95)}` : "no answers yet", first.p50);
 
   const running = stats.running ?? 0;
   const waiting = stats.waiting ?? 0;
@@ -132,7 +132,7 @@ function show(stats, slots) {
 
   const prefix = stats.prefix_cache;
   const asked = prefix ? prefix.hit_tokens + prefix.miss_tokens : 0;
-  cards.prefix.set(asked ? percent(prefix.hit_rate) : "–", !prefix ? "no model is loaded" : asked ? `of ${number(asked)} prompt tokens were known` : "no prompt yet");
+  cards.prefix.set(asked ? percent(prefix.hit_rate) : "–", !prefix ? "no model is loaded" : asked ? `of ${number(asked)} prompt tokens were cached` : "no prompt yet");
   cards.prefix.setShare(prefix?.hit_rate);
 
   facts({
@@ -148,13 +148,13 @@ function show(stats, slots) {
 }
 
 function weightsNote(weights) {
-  if (!weights.hits && !weights.misses) return "prepared; nothing has read them yet";
-  return `prepared; ${percent(weights.hit_rate)} of the reads found them, ${number(weights.evictions)} dropped`;
+  if (!weights.hits && !weights.misses) return "loaded; not read yet";
+  return `loaded; ${percent(weights.hit_rate)} of the reads were hits, ${number(weights.evictions)} evicted`;
 }
 
 function bandwidthNote(bandwidth) {
   const limit = `${number(bandwidth.measured_gb_per_second)} GB/s`;
-  return bandwidth.achieved_gb_per_second ? `of this machine's limit: ${number(bandwidth.achieved_gb_per_second)} of ${limit}` : `nothing answered yet; this machine's limit is ${limit}`;
+  return bandwidth.achieved_gb_per_second ? `of this machine's limit: ${number(bandwidth.achieved_gb_per_second)} of ${limit}` : `no answers yet; this machine's limit is ${limit}`;
 }
 
 function facts(pairs) {

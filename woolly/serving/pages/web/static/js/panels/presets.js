@@ -1,4 +1,4 @@
-// Presets: settings under a name, for any conversation. They are kept in this browser.
+// Presets: named settings for any conversation, stored in this browser.
 
 import { el, toast } from "../app/dom.js";
 import { small } from "../app/store.js";
@@ -7,13 +7,13 @@ const MAX_NAME_LENGTH = 60; // of a name
 
 const all = () => small.get("presets", {}) ?? {};
 
-/** The settings without what is empty, as text: two that mean the same are equal. */
+/** Serialize non-empty settings, so that equivalent settings are equal. */
 function comparable(settings) {
   const filled = (value) => (typeof value === "object" ? Object.keys(value).length > 0 : value !== "");
   return JSON.stringify(Object.entries(settings).filter(([, value]) => filled(value)).sort());
 }
 
-/** The row of the panel: choose, save, delete. `settings()` are the conversation's; `apply` replaces them. */
+/** Render the preset row. `settings()` returns the conversation's settings; `apply` replaces them. */
 export function presetsRow(settings, apply) {
   const presets = all();
   const names = Object.keys(presets).sort((a, b) => a.localeCompare(b));
@@ -26,7 +26,7 @@ export function presetsRow(settings, apply) {
     const { [held]: gone, ...rest } = all();
     small.set("presets", rest);
     apply(settings());
-    toast(`The preset “${held}” is deleted.`, { label: "Undo", run: () => (small.set("presets", { ...all(), [held]: gone }), apply(settings())) });
+    toast(`Preset “${held}” deleted.`, { label: "Undo", run: () => (small.set("presets", { ...all(), [held]: gone }), apply(settings())) });
   });
   const save = (event) => {
     event.preventDefault();
@@ -34,7 +34,7 @@ export function presetsRow(settings, apply) {
     if (!given) return name.focus();
     small.set("presets", { ...all(), [given]: structuredClone(settings()) });
     apply(settings());
-    toast(`The settings are saved as “${given}”.`);
+    toast(`Settings saved as “${given}”.`);
     return undefined;
   };
   return el(
@@ -43,6 +43,6 @@ export function presetsRow(settings, apply) {
     el("label", { for: "preset" }, "Preset"),
     el("div", { class: "row" }, chooser, remove),
     el("div", { class: "row" }, name, el("button", { type: "submit", class: "button small" }, "Save as preset")),
-    el("small", {}, "System prompt and all settings, kept in this browser under a name."),
+    el("small", {}, "System prompt and all settings, stored in this browser."),
   );
 }

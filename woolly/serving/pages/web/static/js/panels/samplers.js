@@ -1,11 +1,11 @@
-// Samplers: reads and checks the settings of an answer. The server describes each in GET /props (woolly/sampling/option.py).
+// Parses and validates sampling settings, which the server describes in GET /props (woolly/sampling/option.py).
 //
-// `kind` says how text is read: number, whole, flag, choice, lines, names, json. `needs` names the settings without
-// which this one means nothing; it is then neither asked for nor sent. `mirostat` is false if Mirostat stands in for it.
+// `kind` is the type: number, whole, flag, choice, lines, names or json. `needs` lists settings without which this
+// setting has no effect and is not sent. `mirostat` is false for settings that Mirostat replaces.
 
 import { state } from "../app/state.js";
 
-/** The settings by the parts of the panel, in the server's order. */
+/** Return the settings by panel group, in the server's order. */
 export function groups() {
   const found = new Map();
   for (const field of state.options) found.set(field.group, [...(found.get(field.group) ?? []), field]);
@@ -14,7 +14,7 @@ export function groups() {
 
 const byName = (name) => state.options.find((field) => field.name === name);
 
-/** What is wrong with a setting, as a sentence; `setting` is its name, once that is known. */
+/** Error of a setting; `setting` is its name, if known. */
 export class SettingError extends Error {
   constructor(message, setting = null) {
     super(message);
@@ -22,7 +22,7 @@ export class SettingError extends Error {
   }
 }
 
-/** Returns the value of a text; undefined if it is empty. */
+/** Parse the text of a field; undefined if it is empty. */
 export function readValue(field, text) {
   const trimmed = text.trim();
   if (trimmed === "") return undefined;
@@ -35,10 +35,10 @@ export function readValue(field, text) {
   if (field.kind === "names") return trimmed.split(/[\s,;]+/).filter(Boolean);
   if (field.kind === "json") return parseJson(field.label, trimmed);
   const value = Number(trimmed);
-  if (!Number.isFinite(value)) throw new SettingError(`${field.label} is “${trimmed}”; a number was expected.`);
-  if (field.kind === "whole" && !Number.isInteger(value)) throw new SettingError(`${field.label} is ${trimmed}; a whole number was expected.`);
-  if (field.min !== undefined && value < field.min) throw new SettingError(`${field.label} is ${trimmed}; at least ${field.min} was expected.`);
-  if (field.max !== undefined && value > field.max) throw new SettingError(`${field.label} is ${trimmed}; at most ${field.max} was expected.`);
+  if (!Number.isFinite(value)) throw new SettingError(`${field.label} is “${trimmed}”; expected a number.`);
+  if (field.kind === "whole" && !Number.isInteger(value)) throw new SettingError(`${field.label} is ${trimmed}; expected an integer.`);
+  if (field.min !== undefined && value < field.min) throw new SettingError(`${field.label} is ${trimmed}; expected at least ${field.min}.`);
+  if (field.max !== undefined && value > field.max) throw new SettingError(`${field.label} is ${trimmed}; expected at most ${field.max}.`);
   return value;
 }
 
@@ -53,7 +53,7 @@ function parseJson(label, text) {
   return value;
 }
 
-/** Whether a setting has a meaning beside the others. */
+/** Return true if a setting has an effect together with the others. */
 export function isUseful(field, sampling, defaults) {
   const held = (name) => readSafely(byName(name), sampling[name] ?? "") ?? defaults[name];
   if (field.mirostat === false && held("mirostat") !== 0) return false;
@@ -76,7 +76,7 @@ export const FORMS = [
   ["regex", "Regular expression"],
 ];
 
-/** Returns what `read` does; a SettingError gets the name of the setting that it is about. */
+/** Call `read`, and add the name of the setting to a SettingError. */
 function named(setting, read) {
   try {
     return read();
@@ -86,7 +86,7 @@ function named(setting, read) {
   }
 }
 
-/** Returns the fields of a request for a conversation's settings. SettingError if one cannot be read. */
+/** Return the request fields for a conversation's settings. SettingError for an invalid setting. */
 export function toRequest(settings, defaults) {
   const sampling = settings.sampling ?? {};
   const request = {};
@@ -99,13 +99,13 @@ export function toRequest(settings, defaults) {
   if (settings.probabilities) Object.assign(request, { logprobs: true, top_logprobs: 5 });
   const pattern = (settings.pattern ?? "").trim();
   if (settings.form === "json_object") request.response_format = { type: "json_object" };
-  else if (settings.form && !pattern) throw new SettingError("A structured output is chosen, but its box is empty; fill it, or choose “Any text”.", "pattern");
+  else if (settings.form && !pattern) throw new SettingError("The schema or pattern of the structured output is empty; fill it in, or choose “Any text”.", "pattern");
   else if (settings.form === "json_schema") request.response_format = { type: "json_schema", json_schema: { name: "answer", schema: named("pattern", () => parseJson("The JSON schema", pattern)) } };
   else if (settings.form) request[settings.form] = pattern;
   return request;
 }
 
-/** The settings of a conversation as typed values by the server's names; what cannot be read is left out. */
+/** Return typed settings by the server's names, without invalid ones. */
 export function typedSettings(settings) {
   const sampling = settings.sampling ?? {};
   const rows = state.options.map((field) => [field.name, readSafely(field, sampling[field.name] ?? "")]);
@@ -116,7 +116,7 @@ export function typedSettings(settings) {
   return schema ? { ...typed, json_schema: schema } : typed;
 }
 
-/** How many settings differ from the server's. */
+/** Return the number of settings that differ from the server's defaults. */
 export function countChanged(settings) {
   const n = Object.values(settings.sampling ?? {}).filter((text) => text.trim() !== "").length;
   return n + ["system", "form", "reasoning", "overflow", "tools", "mcp", "probabilities"].filter((name) => settings[name]).length;

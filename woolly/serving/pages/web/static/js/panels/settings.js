@@ -1,4 +1,4 @@
-// The settings panel: system prompt, form of the answer, and every sampler; each conversation has its own.
+// Settings panel of a conversation: system prompt, structured output and samplers.
 
 import * as chat from "../chat/chat.js";
 import { byId, el, toast } from "../app/dom.js";
@@ -15,12 +15,12 @@ const EXAMPLES = { json_schema: EXAMPLE, grammar: 'root ::= "yes" | "no"', regex
 
 let controls = []; // {field, row, box, note}
 
-/** Begins to listen. */
+/** Add event listeners. */
 export function setUpSettings() {
   byId("settings-reset").addEventListener("click", reset);
   byId("settings-keep").addEventListener("click", () => {
     small.set("settings", settings());
-    toast("New conversations begin with these settings.");
+    toast("New conversations will use these settings.");
   });
   on("settings", render);
   on("models", () => (controls.length || !state.current ? placeholders() : render()));
@@ -29,14 +29,14 @@ export function setUpSettings() {
 const settings = () => state.current.settings;
 
 function changed() {
-  // What was set before the first message must outlive a reload, too.
+  // Settings changed before the first message must survive a reload.
   if (state.current.messages.length) chat.keep(state.current);
   else small.set("fresh-settings", settings());
   refresh();
   emit("setting");
 }
 
-/** Puts the focus into the box of a setting; its group is opened. */
+/** Open the group of a setting and focus its field. */
 export function focusSetting(name) {
   const box = host.querySelector(`[data-setting="${CSS.escape(name)}"]`);
   const group = box?.closest("details");
@@ -54,7 +54,7 @@ function apply(others) {
 function reset() {
   const before = structuredClone(settings());
   apply({});
-  toast("All settings are the server's again.", { label: "Undo", run: () => apply(before) });
+  toast("Settings reset to the server's defaults.", { label: "Undo", run: () => apply(before) });
 }
 
 function render() {
@@ -63,10 +63,10 @@ function render() {
   controls = [];
   host.replaceChildren(
     presetsRow(settings, apply),
-    textRow("system", "System prompt", "What the model is told before the conversation.", 4),
+    textRow("system", "System prompt", "Instructions before the conversation.", 4),
     formRow(),
-    choiceRow("reasoning", "Reasoning", [["", "Default"], ["none", "Off"], ["low", "Low"], ["medium", "Medium"], ["high", "High"]], "For models that can think before they answer.", "reasoning_effort"),
-    choiceRow("overflow", "Context overflow", [["", "Ask"], ["compact", "Compact older turns"], ["drop", "Drop oldest turns"]], "What happens when the conversation no longer fits the model's context."),
+    choiceRow("reasoning", "Reasoning", [["", "Default"], ["none", "Off"], ["low", "Low"], ["medium", "Medium"], ["high", "High"]], "For reasoning models.", "reasoning_effort"),
+    choiceRow("overflow", "Context overflow", [["", "Ask"], ["compact", "Compact older turns"], ["drop", "Drop oldest turns"]], "What to do when the conversation exceeds the context."),
     ...groups().map((group) =>
       el(
         "details",
@@ -80,15 +80,15 @@ function render() {
       { "data-group": "Tools", open: open.has("Tools") },
       el("summary", {}, "Tools and probabilities", el("span", { class: "count" })),
       ...(state.tools.length ? [choiceRow("mcp", "MCP tools", [["", "Offer"], ["off", "Off"]], mcpHelp())] : []),
-      textRow("tools", "Tools (JSON)", "A list of functions that the model may call, as OpenAI's API takes it; you give their results.", 4, "tools"),
-      choiceRow("probabilities", "Token probabilities", [["", "Off"], ["on", "Show"]], "Below each answer: its tokens, how likely they were, and what else might have come.", "logprobs"),
+      textRow("tools", "Tools (JSON)", "Functions that the model may call, in OpenAI's format; you enter their results.", 4, "tools"),
+      choiceRow("probabilities", "Token probabilities", [["", "Off"], ["on", "Show"]], "Shows the tokens of each answer with their probabilities and alternatives.", "logprobs"),
     ),
   );
   placeholders();
   refresh();
 }
 
-const mcpHelp = () => `Of the MCP servers ${[...new Set(state.tools.map((tool) => tool.server))].join(", ")}. Each call asks you first; the button at the message box has a switch for each tool.`;
+const mcpHelp = () => `Of the MCP servers ${[...new Set(state.tools.map((tool) => tool.server))].join(", ")}. Each call needs your approval; enable or disable tools with the button at the message box.`;
 
 let n = 0;
 
@@ -123,12 +123,12 @@ function choiceRow(name, label, choices, help, apiName = null) {
 const select = (choices, value) => el("select", {}, choices.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
 
 function formRow() {
-  const row = choiceRow("form", "Structured output", FORMS, "The answer follows it, token by token.", "response_format, grammar, regex");
+  const row = choiceRow("form", "Structured output", FORMS, "Constrains the answer.", "response_format, grammar, regex");
   const chooser = row.querySelector("select");
   const pattern = textRow("pattern", "Schema or pattern", "", 7);
   const box = pattern.querySelector("textarea");
   const note = pattern.querySelector("small");
-  const use = el("button", { type: "button", class: "button small" }, "Use the example");
+  const use = el("button", { type: "button", class: "button small" }, "Use example");
   pattern.append(use);
   box.classList.add("code-box");
   const show = () => {
@@ -138,13 +138,13 @@ function formRow() {
   };
   const check = () => {
     const isEmpty = chooser.value in EXAMPLES && !box.value.trim();
-    let problem = isEmpty ? "The box is empty: fill it, or choose “Any text” above." : "";
+    let problem = isEmpty ? "This field is empty: fill it in, or choose “Any text” above." : "";
     use.hidden = !isEmpty;
     if (chooser.value === "json_schema" && !isEmpty) {
       try {
         JSON.parse(box.value);
       } catch (error) {
-        problem = `This is not valid JSON yet: ${error.message}`;
+        problem = `Invalid JSON: ${error.message}`;
       }
     }
     mark(box, note, problem, "");
@@ -154,7 +154,7 @@ function formRow() {
     changed();
     check();
   };
-  // An example is a value, not a placeholder: a box that looks filled is.
+  // The example is inserted as a value, because a placeholder would look like a filled field.
   chooser.addEventListener("change", () => {
     if (chooser.value in EXAMPLES && ["", ...Object.values(EXAMPLES)].includes(box.value.trim())) fill();
     show();
@@ -197,7 +197,7 @@ function mark(box, note, problem, help) {
   note.classList.toggle("wrong", problem !== "");
 }
 
-/** Which settings have a meaning, which are wrong, how many differ. */
+/** Update which settings have an effect, which are invalid and how many differ. */
 function refresh() {
   const sampling = settings().sampling ?? {};
   for (const { field, row, box, note } of controls) {
@@ -206,7 +206,7 @@ function refresh() {
     let problem = "";
     try {
       if (!box.disabled) readValue(field, box.value);
-      if (box.validity.badInput) problem = "A number was expected.";
+      if (box.validity.badInput) problem = "Enter a number.";
     } catch (error) {
       if (!(error instanceof SettingError)) throw error;
       problem = error.message;
@@ -224,7 +224,7 @@ function refresh() {
   byId("settings-reset").disabled = !count;
 }
 
-/** The server's own values stand in the empty boxes. */
+/** Show the server's defaults in empty fields. */
 function placeholders() {
   for (const { field, box } of controls) {
     const value = state.defaults[field.name];
