@@ -119,7 +119,7 @@ class ChatLogprobs(Reply):
 
 
 class ChatChoice(Reply):
-    """One of the n answers of a request."""
+    """Single answer of a request."""
 
     index: int
     message: ReplyMessage
@@ -153,7 +153,7 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionChoice(Reply):
-    """One of the n completions of a prompt."""
+    """Single completion of a prompt."""
 
     index: int
     text: str
