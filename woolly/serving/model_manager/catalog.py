@@ -1,4 +1,4 @@
-"""The ModelCatalog: the models that clients may use, described by the headers of their files. It loads none."""
+"""Catalog of available models, described by the headers of their files. It loads no weights."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from woolly.store import find_preset, is_companion, own_names, quant_of, resolve
 from woolly.store.file_formats import find_files
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
-_MAX_LISTED = 10  # files in a line of the log
+_MAX_LISTED = 10  # file names per log line
 
 
 class ModelCatalog:
-    """GGUF files of one folder, with those of the hub in it, and the one of --model.
+    """GGUF files of the models folder, including downloads from the hub, and the file of --model.
 
-    Thread-safe; reads the header of a file once.
+    Thread-safe. The header of each file is read once.
     """
 
     def __init__(
@@ -38,12 +38,11 @@ class ModelCatalog:
         tags: Sequence[str] = (),
         follows_links: bool = False,
     ) -> None:
-        """`main` may be anywhere, because the operator chose it. All others are confined to the folder.
+        """`main` may be anywhere, because the administrator chose it. All other files must be in the folder.
 
-        With `follows_links`, links in the folder may lead out of it: the operator made them.
-
-        `alias` are names of `main`, of which the first by the alphabet is shown, as llama-server does; `tags` are words
-        about it. `ctx` is the context that models are opened with, None or 0 for that of their presets.
+        With `follows_links`, symbolic links may lead out of the folder, because the administrator created them. `alias`
+        are names of `main`; as in llama-server, the alphabetically first is shown. `tags` describe `main`. `ctx` is the
+        context size for loading; None or 0 selects the preset's.
         """
         self._main_names = tuple(sorted(alias))
         self._main_tags = tuple(tags)
@@ -56,12 +55,12 @@ class ModelCatalog:
             self._main_path = resolve(main)
             self.main = self._names(self._main_path)[0]
         self._cache: dict[tuple[Path, int, int], ModelInfo] = {}
-        self._bad: dict[tuple[Path, int, int], str] = {}  # and why
+        self._bad: dict[tuple[Path, int, int], str] = {}  # with the reason
         self._lock = threading.Lock()
         self._log_skipped()
 
     def list(self) -> list[ModelInfo]:
-        """Return all models by name, that of --model first; leaves out files that are not models."""
+        """Return all models sorted by name, with --model first. Invalid files are skipped."""
         found = {}
         for name, path in self._paths().items():
             try:
@@ -71,7 +70,7 @@ class ModelCatalog:
         return list(found.values())
 
     def find(self, name: str) -> ModelInfo:
-        """Return a model by its name, its file's name, or its name in the catalogue. ApiError 404 if there is none."""
+        """Return a model by its name, file name or catalogue name. ApiError 404 if there is none."""
         paths = self._paths()
         key = self._key(name, paths)
         if key is None:
@@ -80,37 +79,37 @@ class ModelCatalog:
                 raise ApiError(
                     404,
                     "model_not_found",
-                    f"{name[:200]!r} is a link that leads out of the models folder",
+                    f"{name[:200]!r} is a symbolic link that leads out of the models folder",
                     param="model",
-                    suggestion="the operator can move the file into the folder, or start with --models-follow-links",
+                    suggestion="move the file into the folder, or start the server with --models-follow-links",
                 )
             names = ((name, *self._aliases(name, path)) for name, path in sorted(paths.items()))
             known = ", ".join(" = ".join(one) for one in names if is_model_allowed(one)) or "none"
             raise ApiError(
                 404,
                 "model_not_found",
-                f"there is no model named {name[:200]!r}; known: {known}",
+                f"unknown model {name[:200]!r}; available: {known}",
                 param="model",
-                suggestion="ask for one of the models that are listed",
+                suggestion="use one of the available models",
             )
         return self._checked(key, paths[key])
 
     def by_path(self, path: str) -> ModelInfo:
-        """Return a model by its path within the folder. ApiError 403 for a path that leads out of the folder.
+        """Return a model by its path in the folder. ApiError 403 for a path outside of the folder.
 
-        ApiError 409 for a file that has the name of another model.
+        Raises ApiError 409 for a file with the name of another model.
         """
         inside = not Path(path).is_absolute() and ".." not in Path(path).parts and "\0" not in path
         if not inside or not self._is_confined(self._folder / path):
             raise ApiError(
                 403,
                 "access_denied",
-                "the path leads out of the model folder; give one that is relative to it",
+                "the path leads out of the models folder; use a path relative to it",
                 param="path",
             )
         file = self._folder / path
         if file.suffix not in (".gguf", ".bin") or not _is_file(file):
-            raise ApiError(404, "model_not_found", "there is no GGUF file at this path of the folder", param="path")
+            raise ApiError(404, "model_not_found", "no GGUF file at this path of the models folder", param="path")
         is_main = self._main_path is not None and same_file(file, self._main_path)
         name = self.main if is_main and self.main else self._names(file)[0]
         known = self._paths().get(name)
@@ -139,41 +138,41 @@ class ModelCatalog:
         return paths
 
     def _files(self) -> Sequence[Path]:
-        """Return the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
+        """Return the files of the folder and of its subfolder `hf` for downloads."""
         try:
             return [file for place in ("", "hf/*/*/**/") for file in sorted(find_files(self._folder, place))]
         except OSError:
             return []
 
     def _log_skipped(self) -> None:
-        """Says once which files are not served: no GGUF files, and links, which could show any file of the machine."""
+        """Log the files that are not served: other file types, and links, which could expose any file."""
         if links := self._links_out():
-            reason = "links that lead out of the models folder are not served: move the files in, give one with -m, or"
+            reason = "links that lead out of the models folder are not served: move the files into it, use -m, or"
             reason += " start with --models-follow-links"
             log.warning("models skipped", extra={**_named(links), "reason": reason})
         if others := [file for file in self._files() if self._is_confined(file) and not _begins_as_gguf(file)]:
             log.warning("models skipped", extra={**_named(others), "reason": "these are not GGUF files"})
 
     def _links_out(self) -> Sequence[Path]:
-        """Return the links of the folder that are not followed."""
+        """Return the symbolic links that are not followed."""
         return [file for file in self._files() if file.is_symlink() and not self._is_confined(file)]
 
     def _names(self, path: Path) -> Sequence[str]:
-        """Return the names of a file, the one that is shown first: the operator's, then as `woolly list` has them."""
+        """Return the names of a file, in order of preference: --alias first, then the names of `woolly list`."""
         given = self._main_names if path == self._main_path else ()
         hub = self._folder / "hf"
         folder, more = path.parent, []
         if path.is_relative_to(hub):
             folder = self._folder
             repo, quant = "/".join(path.relative_to(hub).parts[:2]), quant_of(path.name)
-            more = [f"{repo}:{quant}"] if quant else []  # as llama-server and Ollama name files of the hub
+            more = [f"{repo}:{quant}"] if quant else []  # llama-server's and Ollama's name for files of the hub
         return list(dict.fromkeys((*given, *(readable(name) for name in (*own_names(folder, path), *more)))))
 
     def _aliases(self, name: str, path: Path) -> tuple[str, ...]:
         return tuple(other for other in self._names(path) if other != name)
 
     def _is_confined(self, path: Path) -> bool:
-        """Return True if a path stays in the folder after links are resolved, or if links may leave it."""
+        """Return True if a resolved path is in the folder, or if links may lead out of it."""
         if self._follows_links:
             return True
         try:
@@ -193,9 +192,9 @@ class ModelCatalog:
                 info = read_header(path, int(status.st_mtime))
             except OSError:
                 raise
-            except Exception as error:  # a hostile header must not break the list of all others
+            except Exception as error:  # an invalid header must not break the list of other models
                 is_told = isinstance(error, WoollyError)
-                told = str(error) if is_told else f"{path}: the file cannot be read as a model"
+                told = str(error) if is_told else f"{path}: not a valid model file"
                 with self._lock:
                     self._bad[key] = told
                 log.warning("model cannot be read", extra={"model": name, "reason": told if is_told else repr(error)})
@@ -213,15 +212,15 @@ class ModelCatalog:
         )
 
     def _context(self, info: ModelInfo) -> int:
-        """Return the context that the model would be loaded with."""
+        """Return the context size that the model would be loaded with."""
         preset = None
-        with suppress(StoreError):  # an invalid presets file is rejected when the model is used
+        with suppress(StoreError):  # an invalid presets file is reported when the model is used
             preset = find_preset(info.path)
         wanted = self._ctx or (preset and preset.ctx)
         return wanted or affordable_ctx(info.n_ctx_train, info.token_bytes, info.size_bytes)
 
     def _key(self, name: str, paths: Mapping[str, Path]) -> str | None:
-        """Return the model that a name means: its own name first, then its name or an alias in any case."""
+        """Return the key of a name: an exact match, or else a name or alias that matches ignoring case."""
         if name in paths:
             return name
         wanted = name.lower()
@@ -229,13 +228,13 @@ class ModelCatalog:
 
 
 def _named(files: Sequence[Path]) -> dict[str, Any]:
-    """Return the text about files for the log: their number, and the first names."""
+    """Return log fields for files: their number and first names."""
     shown = ", ".join(readable(file.name) for file in files[:_MAX_LISTED])
     return {"count": len(files), "names": shown + (", ..." if len(files) > _MAX_LISTED else "")}
 
 
 def _begins_as_gguf(path: Path) -> bool:
-    """Return True if a file begins like a GGUF file, or cannot be read: a request for it reports the reason."""
+    """Return True if a file begins like a GGUF file or is not readable; its use then gives the reason."""
     try:
         with path.open("rb") as file:
             return file.read(4) in (b"GGUF", b"lmgg")
@@ -244,11 +243,11 @@ def _begins_as_gguf(path: Path) -> bool:
 
 
 def name_taken(name: str) -> ApiError:
-    """Return the error for a file that has the name of another model."""
+    """Return the error for a file with the name of another model."""
     return ApiError(
         409,
         "name_taken",
-        f"the name {name!r} belongs to a file at another path; rename one of the two files",
+        f"the name {name!r} is used by another file; rename one of the two files",
         param="path",
     )
 
@@ -256,12 +255,12 @@ def name_taken(name: str) -> ApiError:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long
+    except OSError:  # name too long
         return False
 
 
 def same_file(a: Path, b: Path) -> bool:
-    """Return True if two paths are the same file."""
+    """Return True if two paths refer to the same file."""
     try:
         return a.samefile(b)
     except OSError:
