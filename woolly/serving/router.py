@@ -1,4 +1,4 @@
-"""APIRouter: the routes of a part of the server, which take the JSON that the gate has parsed."""
+"""Router whose routes use the JSON that the middleware has parsed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
-_MAX_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
+_MAX_ROUNDS = 8  # validations of a body, because a list reports only its first unknown field
 
 
 class ParsedRequest(Request):
-    """A request whose body `gate/bodies.py` has parsed; Starlette's would parse it a second time."""
+    """A request with the body parsed by gate/request_body.py; Starlette would parse it again."""
 
     async def json(self) -> Any:
-        """Return the value of the body. ApiError if the gate found that it is not valid JSON."""
+        """Return the JSON value of the body. ApiError if the body is not valid JSON."""
         value = self.scope["state"].get("json")
         if isinstance(value, ApiError):
             raise value
@@ -32,27 +32,27 @@ class ParsedRequest(Request):
 
 
 class ParsedRoute(APIRoute):
-    """A route that gets its requests as ParsedRequest, without fields that it does not know."""
+    """A route that uses ParsedRequest and handles unknown fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the request handler."""
         handle = super().get_route_handler()
         known = body_fields(None if self.body_field is None else self.body_field.field_info.annotation)
 
         async def handle_parsed(request: Request) -> Response:
-            # The gate has decided what is JSON: in some dialects whatever its header says, because `curl -d` calls it a
-            # form. The gate's checks of Host and Origin keep pages of others out.
+            # The middleware has checked the Content-Type. Some dialects accept any type, because `curl -d` sends
+            # a form type; AccessMiddleware rejects other origins.
             others = [header for header in request.scope["headers"] if header[0] != b"content-type"]
             request.scope["headers"] = [*others, (b"content-type", b"application/json")]
             parsed = ParsedRequest(request.scope, request.receive)
             if self.body_field is not None:
-                await parsed.json()  # raises here: FastAPI would replace the message
+                await parsed.json()  # raise here, because FastAPI would replace the message
             for _ in range(_MAX_ROUNDS):
                 try:
                     return await handle(parsed)
                 except RequestValidationError as error:
-                    # FastAPI's frame refers to the error, which has the body, and the traceback to the frame: a cycle,
-                    # which would keep each body until the next full collection.
+                    # Break the cycle of FastAPI's frame, the error with the body, and its traceback, which would keep
+                    # each body until the next full garbage collection.
                     error.__traceback__ = None
                     if not resolve_unknown_fields(await parsed.json(), error.errors(), known):
                         raise error.with_traceback(None) from None
@@ -63,18 +63,18 @@ class ParsedRoute(APIRoute):
 
 @dataclass(frozen=True)
 class _Declared:
-    """A route as its file declares it."""
+    """Declaration of a route."""
 
     path: str
     endpoint: Callable[..., Any]
-    methods: tuple[str, ...]  # none: a WebSocket
+    methods: tuple[str, ...]  # empty for a WebSocket
     options: Mapping[str, Any]
 
 
 class APIRouter:
-    """Routes of a part of the server. FastAPI analyzes each once, when `add_to` adds them to the app.
+    """Router for a part of the server. FastAPI analyzes each route once, in `add_to`.
 
-    FastAPI's own router analyzes a route when it is declared and again when its router is included, and resolves nested
+    FastAPI's router analyzes a route when it is declared and again when the router is included, and resolves nested
     routers for each request.
     """
 
@@ -90,7 +90,7 @@ class APIRouter:
         self._parts: list[_Declared | BaseRoute | APIRouter] = []
 
     def api_route(self, path: str, *, methods: Sequence[str], **options: Any) -> Callable[[Endpoint], Endpoint]:
-        """Declare the decorated function a route; `options` are those of FastAPI."""
+        """Declare a route for the decorated function, with FastAPI's `options`."""
 
         def declare(endpoint: Endpoint) -> Endpoint:
             self._parts.append(_Declared(path, endpoint, tuple(methods), options))
@@ -123,19 +123,19 @@ class APIRouter:
         return self.api_route(path, methods=["DELETE"], **options)
 
     def websocket(self, path: str) -> Callable[[Endpoint], Endpoint]:
-        """Declare a WebSocket."""
+        """Declare a WebSocket route."""
         return self.api_route(path, methods=[])
 
     def add_route(self, route: BaseRoute) -> None:
-        """Add a route that is made already."""
+        """Add an existing route object."""
         self._parts.append(route)
 
     def include_router(self, router: APIRouter) -> None:
-        """Add the routes of another router, at its place in the order."""
+        """Add the routes of another router, in order."""
         self._parts.append(router)
 
     def lifespans(self) -> Iterator[Callable[[FastAPI], AbstractAsyncContextManager[None]]]:
-        """Yield the lifespans of this router and of those it includes."""
+        """Yield the lifespans of this router and its included routers."""
         if self.lifespan is not None:
             yield self.lifespan
         for part in self._parts:

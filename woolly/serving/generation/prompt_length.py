@@ -1,4 +1,4 @@
-"""Limits of a prompt's length, checked before it is tokenized."""
+"""Length limits of prompts, checked before tokenization."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.serving.errors import ApiError
 
-# Fields that hold images, audio and files in the bodies of dialects: their characters are no tokens.
+# Body fields with images, audio and files, whose characters are not prompt tokens.
 _MEDIA_KEYS = frozenset(
     {
         *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
@@ -18,33 +18,33 @@ _MEDIA_KEYS = frozenset(
 
 
 def check_length(what: str, n_tokens: int, most: int) -> None:
-    """Raise ApiError 400 for a prompt of more tokens than the server takes."""
+    """Raise ApiError 400 if the prompt is longer than `most` tokens."""
     if n_tokens > most:
         raise ApiError(
             400,
             "context_length_exceeded",
-            f"the prompt {what}, and this server takes at most {most} tokens; shorten it",
+            f"the prompt {what}, but the limit is {most} tokens; shorten it",
             param="prompt",
             exceeds=(n_tokens, most),
         )
 
 
 def check_text(text: str, most: int) -> None:
-    """Raise ApiError 400 if a text is too long for `most` tokens, whatever they are."""
+    """Raise ApiError 400 if a text is certainly longer than `most` tokens."""
     check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, most)
 
 
 def check_characters(values: Iterable[Any], most: int) -> None:
-    """Raise ApiError 400 if the texts among JSON values are too long for any prompt, before work is done for them.
+    """Raise ApiError 400 if the strings in JSON values are too long for any prompt, before other work is done.
 
-    Texts that are slightly too long pass: tokenizing them shows by how much.
+    Strings slightly over the limit pass; tokenization then gives the exact excess.
     """
     n = _n_characters(values)
     check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, most)
 
 
 def _n_characters(values: Iterable[Any]) -> int:
-    """Return the number of characters of all texts in JSON values."""
+    """Return the number of characters of all strings in JSON values."""
     n = 0
     stack = list(values)
     while stack:

@@ -1,4 +1,4 @@
-"""Defaults of a conversation: those of the name in the request, of the model's preset and of the server."""
+"""Defaults of a chat from the derived model, the model's preset and the server's settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from woolly.templates import ChatTemplate
 
 
 def with_defaults(chat: ChatRequest, llm: LLM, settings: Settings, derived: Preset | None = None) -> ChatRequest:
-    """Return a conversation with what it leaves open: from a derived model, then the model's preset, then the server.
+    """Return a chat with defaults of the derived model, the model's preset and the server, in this order.
 
-    A variable of --chat-template-kwargs that the template does not read is left out: models have different ones.
+    Variables of --chat-template-kwargs that the template does not read are dropped, because templates differ.
     """
     template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
     asked = with_system(derived, _with_reasoning(chat, template, reasoning_of(derived)))
@@ -38,7 +38,7 @@ def with_defaults(chat: ChatRequest, llm: LLM, settings: Settings, derived: Pres
 
 
 def _with_reasoning(chat: ChatRequest, template: ChatTemplate, reasoning: str) -> ChatRequest:
-    """Return a conversation with reasoning on or off, unless it says so itself or the word is auto."""
+    """Return the chat with reasoning on or off, unless `reasoning` is auto or the chat sets it."""
     if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
         return chat
     if reasoning == "off":

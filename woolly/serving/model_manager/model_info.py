@@ -1,4 +1,4 @@
-"""ModelInfo: a model, described by the header of its file."""
+"""Description of a model from the header of its file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from woolly.plan import Plan
 from woolly.serving.observability.logs import log
 from woolly.store import Preset, quant_of
 
-# token_embedding: a vector for each token, of a model whose file names no pooling.
+# token_embedding: one vector per token, for models without a pooling type.
 Kind = Literal["completion", "embedding", "rerank", "transcription"]
 Capability = Kind | Literal["chat", "tools", "token_embedding", "classify"]
 
@@ -27,38 +27,38 @@ _MAX_METADATA_TEXT = 2000
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model, described by the header of its file."""
+    """A model as described by the header of its file."""
 
     name: str
     path: Path
     description: str
     size_bytes: int
-    parameters: int  # weights
-    quantization: str | None  # by the file's name, or the type that most of its bytes have
+    parameters: int  # number of weights
+    quantization: str | None  # from the file name, or the type with the most bytes
     architecture: str
-    context_length: int  # of one request, as the model is loaded or would be
-    n_ctx_train: int  # of the model
+    context_length: int  # context of one request with the current or default loading options
+    n_ctx_train: int  # trained context length
     token_bytes: float  # bytes per token of an f16 cache
-    capabilities: tuple[Capability, ...]  # chat and tools, if the file has a template for them
-    created: int  # seconds since 1970, of the file
-    aliases: tuple[str, ...] = ()  # further names: that of its file, and those of the catalogue
-    given_names: tuple[str, ...] = ()  # those of --alias
+    capabilities: tuple[Capability, ...]  # includes chat and tools if the file has a suitable template
+    created: int  # modification time of the file, in seconds since 1970
+    aliases: tuple[str, ...] = ()  # additional names from the file name and the model catalogue
+    given_names: tuple[str, ...] = ()  # names of --alias
     tags: tuple[str, ...] = ()
-    unsupported: str | None = None  # why it cannot be run
+    unsupported: str | None = None  # reason why the model cannot run; None if it can
     state: str = "unloaded"  # unloaded, loading, ready, unloading
-    stage: str | None = None  # of loading: waiting, reading, freeing, opening
-    progress: float | None = None  # the share of the weights that a GPU has, until it has all
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
-    base: str | None = None  # the model that a derived model stands for
-    loading: Preset | None = None  # the derived model whose loading settings it has
+    stage: str | None = None  # stage of loading: waiting, reading, freeing or opening
+    progress: float | None = None  # share of the weights on the GPU while they are loaded
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* metadata of the file
+    base: str | None = None  # base model of a derived model
+    loading: Preset | None = None  # derived model that determines the loading settings
 
     @property
     def loaded(self) -> bool:
-        """True if requests need not wait for the model to load."""
+        """True if the model is ready for requests."""
         return self.state == "ready"
 
     def has_name(self, name: str) -> bool:
-        """Return True if a name is one of this model's, in any case, with or without Ollama's tag `:latest`."""
+        """Return True if the model has a name, ignoring case and Ollama's tag `:latest`."""
         wanted = name.lower()
         return any(own.lower() in (wanted, wanted.removesuffix(":latest")) for own in (self.name, *self.aliases))
 
@@ -78,7 +78,7 @@ class ModelInfo:
 
 
 def read_header(path: Path, created: int) -> ModelInfo:
-    """Return the description of a model by the header of its file."""
+    """Return the description of a model from the header of its file."""
     with open_gguf(path) as file:
         metadata = file.metadata
         architecture = readable(str(metadata.get("general.architecture", "unknown")))
@@ -112,18 +112,17 @@ def read_header(path: Path, created: int) -> ModelInfo:
 
 
 def _plan_of(file: GGUFFile) -> Plan | str:
-    """Return the plan of a model, which computes nothing, or why it cannot be run."""
+    """Return the plan of a model, without computing anything, or the reason why it cannot run."""
     try:
         return trace(file)
     except WoollyError as error:
         return readable(str(error)).removeprefix(f"{file.path}: ").partition("; supported:")[0]
-    except Exception as error:  # a header that no check expected must not break the list of all others
+    except Exception as error:  # an unexpected header must not break the list of other models
         log.warning("model cannot be traced", extra={"model": file.path.name, "reason": repr(error)}, exc_info=error)
-        return "the header has values that no model of its architecture can have"
+        return "the header has invalid values for its architecture"
 
 
 def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
-    """Return the capabilities of a model."""
     if isinstance(plan, str):
         return ()
     if plan.transcribes:
@@ -139,5 +138,5 @@ def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tupl
 
 
 def readable(text: str) -> str:
-    """Return text with U+FFFD for bytes that are not UTF-8, which JSON cannot represent."""
+    """Replace bytes that are not UTF-8 with U+FFFD, because JSON cannot represent them."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

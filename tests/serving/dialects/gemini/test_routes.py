@@ -193,7 +193,7 @@ def test_newer_google_clients_use_v1_routes(client):
         ({"generationConfig": {"responseSchema": {"type": "STRING"}}}, "responseMimeType"),
         ({"generationConfig": {"topP": 2}}, "top_p"),
         ({"generationConfig": {"logprobs": 2}}, "responseLogprobs"),
-        ({"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}, "there are no functions"),
+        ({"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}, "needs at least one function"),
         ({"tools": [{"functionDeclarations": [{**WEATHER, "parameters": {"type": "THING"}}]}]}, "parameters.type"),
     ],
 )

@@ -47,7 +47,7 @@ def test_legacy_call_and_result_are_read():
     [
         ({"function_call": "required"}, "function_call"),
         ({"function_call": {"name": "other"}}, "'other'"),
-        ({"functions": None, "function_call": {"name": "x"}}, "there are no functions"),
+        ({"functions": None, "function_call": {"name": "x"}}, "needs at least one function"),
         ({"tools": [{"type": "function", "function": WEATHER}]}, "functions"),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.name"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "'robot'"),

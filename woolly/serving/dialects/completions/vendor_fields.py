@@ -1,4 +1,4 @@
-"""Request fields that OpenAI's API lacks: of llama-server, vLLM, OpenRouter and Anthropic's clients."""
+"""Request fields of other servers and clients: llama-server, vLLM, OpenRouter and Anthropic."""
 
 from __future__ import annotations
 
@@ -15,50 +15,48 @@ from woolly.serving.generation.token_constraints import TokenConstraints
 
 MAX_TOP = 20  # alternatives per token, OpenAI's limit
 
-_MAX_BAD_WORDS = 256  # each is compared with the answer at every token
+_MAX_BAD_WORDS = 256  # each is checked at every generated token
 
 
 class VendorFields(Sampling):
-    """Fields of chat and text completions."""
+    """Fields shared by chat and text completions."""
 
     # llama-server's fields.
-    return_progress: bool | None = Field(
-        None, description="Chunks of a stream that tell how much of the prompt is computed."
-    )
-    verbose: bool | None = Field(None, description="Adds __verbose to the reply: the prompt as the model reads it.")
-    id_slot: int | None = Field(
-        None, ge=-1, description="The slot that remembers the request's tokens, as /slots has it."
-    )
-    timings_per_token: bool | None = Field(None, description="Timings in every chunk of a stream.")
+    return_progress: bool | None = Field(None, description="Send the prompt progress in a stream.")
+    verbose: bool | None = Field(None, description="Add the rendered prompt to the reply, as __verbose.")
+    id_slot: int | None = Field(None, ge=-1, description="Slot that records the request's tokens; see /slots.")
+    timings_per_token: bool | None = Field(None, description="Send timings in every chunk of a stream.")
 
     # vLLM's fields.
     prompt_logprobs: int | None = Field(
-        None, ge=0, le=MAX_TOP, description="Alternatives to each token of the prompt, in prompt_logprobs of the reply."
+        None, ge=0, le=MAX_TOP, description="Number of alternatives to each prompt token, returned in prompt_logprobs."
     )
-    return_token_ids: bool | None = Field(None, description="Ids of the prompt and of the answer in the reply.")
-    return_tokens_as_token_ids: bool | None = Field(None, description="Log-probabilities name tokens token_id:N.")
-    allowed_token_ids: Items[int] | None = Field(None, min_length=1, description="The only tokens that may come.")
-    bad_words: Items[str] | None = Field(None, max_length=_MAX_BAD_WORDS, description="Texts that may not come.")
+    return_token_ids: bool | None = Field(None, description="Return the token ids of the prompt and the answer.")
+    return_tokens_as_token_ids: bool | None = Field(None, description="Name tokens as token_id:N in log-probabilities.")
+    allowed_token_ids: Items[int] | None = Field(None, min_length=1, description="Token ids that may be generated.")
+    bad_words: Items[str] | None = Field(
+        None, max_length=_MAX_BAD_WORDS, description="Strings that must not be generated."
+    )
     truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="Tokens of the prompt that are kept, from its end; -1: as many as the context holds."
+        None, ge=-1, description="Number of last prompt tokens to keep; -1: as many as fit."
     )
-    include_stop_str_in_output: bool | None = Field(None, description="The text of `stop` that ended the answer too.")
+    include_stop_str_in_output: bool | None = Field(None, description="Include the stop string in the answer.")
 
     @property
     def token_constraints(self) -> TokenConstraints:
-        """Constraints on token ids, which need the vocabulary of the model."""
+        """Constraints on token ids, which need the model's vocabulary."""
         allowed = None if self.allowed_token_ids is None else tuple(self.allowed_token_ids)
         return TokenConstraints(
             allowed, tuple(word for word in self.bad_words or () if word), self.truncate_prompt_tokens
         )
 
     def check_vendor_fields(self, *, is_stream: bool) -> None:
-        """Raise ApiError for values that contradict each other."""
+        """Raise ApiError for contradictory values."""
         if self.prompt_logprobs is not None and is_stream:
-            raise invalid_param("prompt_logprobs", "a stream does not carry them; leave stream out")
+            raise invalid_param("prompt_logprobs", "not supported in streams; remove stream")
         if self.truncate_prompt_tokens == 0:
             raise invalid_param(
-                "truncate_prompt_tokens", "it is 0; a number of tokens, or -1 for all that fit, was expected"
+                "truncate_prompt_tokens", "expected a number of tokens, or -1 for as many as fit, but got 0"
             )
 
 
@@ -70,31 +68,31 @@ class ReasoningSpec(BaseModel):
     effort: str | None = None
     enabled: bool | None = None
     summary: str | None = None
-    max_tokens: int | None = Field(None, description="As reasoning_budget.")
-    exclude: bool | None = Field(None, description="Accepted; reasoning is a field of its own.")
+    max_tokens: int | None = Field(None, description="Same as reasoning_budget.")
+    exclude: bool | None = Field(None, description="Accepted; reasoning is always a separate field.")
 
 
 class ThinkingSpec(BaseModel):
-    """Thinking on or off, in Anthropic's form."""
+    """Reasoning switch in Anthropic's format."""
 
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = Field(None, description="As reasoning_budget.")
+    budget_tokens: int | None = Field(None, description="Same as reasoning_budget.")
 
 
 @dataclass(frozen=True)
 class Thinking:
-    """Meaning of one field about reasoning."""
+    """Value of a reasoning field, in neutral form."""
 
     effort: str | None = None
-    budget: int | None = None  # most tokens of reasoning
-    thinks: bool | None = None  # the template's variable enable_thinking
+    budget: int | None = None  # maximum reasoning tokens
+    thinks: bool | None = None  # template variable enable_thinking
 
 
 @dataclass(frozen=True)
 class ThinkingField:
-    """A field about reasoning: its name, type and meaning."""
+    """A reasoning field with its name, type and conversion."""
 
     name: str
     kind: Any
@@ -114,11 +112,11 @@ def _read_thinking(spec: ThinkingSpec | bool) -> Thinking:
     return _switched(spec) if isinstance(spec, bool) else _switched(spec.type != "disabled", spec.budget_tokens)
 
 
-# The first that a body has decides on the effort. A further field is one row here.
+# The first field in a body determines the effort.
 THINKING_FIELDS = (
-    ThinkingField("reasoning", ReasoningSpec, "As reasoning_effort, in the words of OpenRouter.", _read_reasoning),
-    ThinkingField("enable_thinking", bool, "As in chat_template_kwargs.", _switched),
-    ThinkingField("thinking", ThinkingSpec | bool, "Whether the model thinks, as others have it.", _read_thinking),
+    ThinkingField("reasoning", ReasoningSpec, "Same as reasoning_effort (OpenRouter).", _read_reasoning),
+    ThinkingField("enable_thinking", bool, "Same as in chat_template_kwargs.", _switched),
+    ThinkingField("thinking", ThinkingSpec | bool, "Reasoning switch of other APIs.", _read_thinking),
 )
 
 if TYPE_CHECKING:
@@ -132,30 +130,30 @@ else:
 
 
 class ChatVendorFields(_ThinkingFields):
-    """Fields of chat completions."""
+    """Fields of chat completions from other servers."""
 
-    reasoning_effort: str | None = Field(None, description="For models whose template takes it, or can switch it off.")
+    reasoning_effort: str | None = Field(None, description="Reasoning effort, for models whose template supports it.")
     reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
         None, description="none leaves reasoning in the text."
     )
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Switches of the model's chat template.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the model's chat template.")
     continue_final_message: bool | None = Field(
-        None, description="Whether the answer continues the assistant's last message; without it, as llama-server does."
+        None, description="Continue the assistant's last message; default: as in llama-server."
     )
-    add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message, as in vLLM.")
+    add_generation_prompt: bool | None = Field(None, description="Opposite of continue_final_message (vLLM).")
 
-    echo: bool | None = Field(None, description="The text that the answer continues before it, as vLLM has it.")
-    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
+    echo: bool | None = Field(None, description="Return the continued text before the answer (vLLM).")
+    tell_schema: bool | None = Field(None, description="Also add the schema to the system message.")
 
     @property
     def effort(self) -> str | None:
-        """Reasoning effort, from any of its fields."""
+        """Reasoning effort, from any reasoning field."""
         given = self._thinking()
         return self.reasoning_effort if self.reasoning_effort is not None or not given else given[0].effort
 
     @property
     def budget(self) -> int | None:
-        """Maximum reasoning tokens, from any of its fields."""
+        """Maximum reasoning tokens, from any reasoning field."""
         budgets = (self.reasoning_budget, *(one.budget for one in self._thinking()))
         return next((budget for budget in budgets if budget is not None), None)
 
@@ -174,7 +172,7 @@ class ChatVendorFields(_ThinkingFields):
         wanted, begins = self.continue_final_message, self.add_generation_prompt
         if wanted is not None and wanted is begins:
             raise invalid_param(
-                "continue_final_message", f"it and add_generation_prompt are both {str(begins).lower()}"
+                "continue_final_message", f"contradicts add_generation_prompt, which is also {str(begins).lower()}"
             )
         if wanted is None and begins is None:
             return last.role == "assistant" and not last.calls and bool(last.content or last.reasoning) and not is_bound
