@@ -1,4 +1,4 @@
-"""Replies to conversations: opens a neutral request and replies in a dialect's format."""
+"""Replies to chats: runs a neutral request and formats the answer for a dialect."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ async def answer_chat(
     during: ExitStack | None = None,
     admitted: Admitted | None = None,
 ) -> Response:
-    """Return the reply to a conversation, complete or streamed. The dialect finds `form` in `ReplyContext.form`.
+    """Return the reply to a chat, complete or streamed. `form` is available to the dialect in `ReplyContext.form`.
 
-    `score_only` computes the prompt, which the cache then has, and no answer. The
-    contexts in `during` are left when the answer has ended; if it does not begin, they stay with the caller. They
-    include `admitted` if the caller took it.
+    With `score_only`, the prompt is only computed for the cache. The contexts in `during` are closed when the answer
+    ends; if it fails to start, they stay with the caller. If the caller passes `admitted`, it must be part of `during`.
     """
     generator: Generator = connection.app.state.generator
 
@@ -83,9 +82,9 @@ async def open_chat(
     id_slot: int | None = None,
     score_only: bool = False,
 ) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
-    """Return the head and the chunks of an answer under way, which ends when `stack` is closed.
+    """Start an answer and return its context and chunks. The answer ends when `stack` is closed.
 
-    ApiError names the field of the body that is at fault.
+    Errors name the invalid field of the body.
     """
     state = connection.app.state
     generator: Generator = state.generator
@@ -95,7 +94,7 @@ async def open_chat(
     names = {"prompt": "messages", **dialect.fields}
     try:
         layout = await generator.format_chat(chat, slot, model)
-        if layout.made_of is not None:  # the client never saw the grammar
+        if layout.made_of is not None:  # the client does not know this grammar
             names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
         generation = GenerationRequest(
             layout.params,
@@ -116,12 +115,12 @@ async def open_chat(
 
 
 def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yield the frames of an answer; the last one is the error, if one comes."""
+    """Yield the frames of an answer; an error becomes the last frame."""
     return _guarded(dialect, dialect.frames(chunks, head))
 
 
 def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], stack: AsyncExitStack) -> EventStreamResponse:
-    """Return a stream whose last frame is the error, if one comes; `stack` is closed when the stream ends."""
+    """Return a stream in which an error becomes the last frame; `stack` is closed at the end."""
     return EventStreamResponse(_guarded(dialect, frames), stack, dialect.media_type)
 
 
@@ -134,7 +133,7 @@ async def _guarded(dialect: Dialect, frames: AsyncIterator[bytes]) -> AsyncItera
 
 
 def settle_error(error: Exception) -> ApiError:
-    """Returns the error for the client of a stream that fails; logs a fault of the server's own."""
+    """Return the error for the client of a failed stream, and log internal errors."""
     api_error = to_api_error(error)
     if api_error.status >= 500 and not isinstance(error, ApiError):
         log.error("stream failed", exc_info=error)
@@ -142,10 +141,10 @@ def settle_error(error: Exception) -> ApiError:
 
 
 def json_reply(content: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a reply of plain JSON, which FastAPI would check a second time."""
+    """Return a plain JSON reply without FastAPI's second validation."""
     return Response(json_bytes(content), media_type="application/json", headers=dict(headers or {}))
 
 
 def json_bytes(content: Any) -> bytes:
-    """Return JSON without spaces; invalid Unicode becomes a question mark."""
+    """Serialize compact JSON; invalid Unicode becomes a question mark."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

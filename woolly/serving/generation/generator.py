@@ -1,4 +1,4 @@
-"""The Generator: turns a request of any dialect into the chunks of its answers."""
+"""Runs requests of any dialect and yields the chunks of their answers."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from woolly.serving.observability.request_history import answer_log, record_answ
 from woolly.serving.settings.table import Settings
 from woolly.store import find_preset
 
-# Priority of the requests of the current task: rows of a batch go behind what people wait for.
+# Priority of the current task's requests; rows of a batch have a lower priority than interactive requests.
 request_priority: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 
-# Group of the requests of the current task (`Request.group`); None: each request has a separate turn.
+# Fairness group of the current task's requests (`Request.group`). None: each request is its own group.
 fairness_group: ContextVar[int | None] = ContextVar("woolly_fairness_group", default=None)
 
 _DEFAULT_CONCURRENT = 16  # concurrent answers before a model is loaded
 
-_DECODING = 4  # requests whose images are decoded at once
+_DECODING = 4  # requests whose images are decoded concurrently
 
-_TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
+_TEXTS = 2  # concurrent requests that only tokenize or render; they use no admission capacity
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Dialect-neutral request: a prompt as text, ids or rendered conversation, and sampling parameters."""
+    """Request independent of the dialect: a prompt as text, token ids or rendered chat, and sampling parameters."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
     prompt: str | Prompt | ChatFormat  # the ids may have placeholders for audio rows
@@ -65,20 +65,20 @@ class GenerationRequest:
     client: str = ""  # its name in the log
     owner: str = ""  # owner of reusable prefixes; see --share-prefixes
     reports_progress: bool = False  # chunks report the prefill progress
-    id_slot: int = -1  # the slot that remembers its tokens; -1: any
+    id_slot: int = -1  # slot that records the request's tokens; -1: any slot
     token_constraints: TokenConstraints = UNCONSTRAINED
-    context_ids: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
-    hooks: Mapping[str | int, Hook] | None = None  # hooks that read values of steps; not for a layout
-    is_part: bool = False  # one of several for a reply that has a line of the log itself
+    context_ids: tuple[int, ...] = ()  # token ids of earlier turns, which precede a layout
+    hooks: Mapping[str | int, Hook] | None = None  # hooks on intermediate values of steps; not supported for layouts
+    is_part: bool = False  # one of several parts of a reply, which is logged once
 
 
 class Generator:
-    """Admits requests, prepares them off the event loop, and hands them to the engine's thread.
+    """Admits requests, prepares them off the event loop and passes them to the engine's thread.
 
     A request acquires its resources in a fixed order and releases them in reverse: body bytes (gate/request_body.py),
-    admission (`admit`), the model's slot (`ModelManager.use`), running answers (`open`). One request takes one slot for
-    all its prompts. Unloading a model waits for the users of its slot, and a second `use` waits for the unload: with
-    one slot per prompt, a request would deadlock.
+    admission (`admit`), the model's slot (`ModelManager.use`), running answers (`open`). A request must use one slot
+    for all its prompts: unloading a model waits for the users of its slot, and a second `use` waits for the unload, so
+    one slot per prompt would deadlock.
     """
 
     def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: UsageMeter | None = None) -> None:
@@ -88,18 +88,18 @@ class Generator:
         self._stats = stats
         self._notifier: LoopNotifier | None = None
         self._running: set[RunningRequest] = set()
-        self._defaults = settings.defaults()  # of models without a preset
-        self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
+        self._defaults = settings.defaults()  # for models without a preset
+        self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # for requests without adapter scales
         self.slots = SlotTable(self.max_concurrent)
         self.admission = Admission(self.max_concurrent, settings.max_queue)
         self.read_ahead_tasks = ReadAheadTasks(self.admission)
         # Images are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
-        # with images would delay text-only ones.
+        # Images are decoded and fetched on separate threads, so that chats with images do not delay text-only chats.
         self.media_pool = ThreadPoolExecutor(_DECODING, "woolly-media")
-        self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
+        self.texts = asyncio.Semaphore(_TEXTS)  # acquired by requests that only tokenize or render
 
     def max_concurrent(self) -> int:
-        """Return the maximum number of concurrent answers: --parallel, or that of the loaded models."""
+        """Return the maximum number of concurrent answers: --parallel, or the maximum of the loaded models."""
         if (most := self._settings.parallel) is not None:
             return int(most)
         loaded = [slot.llm for slot in self._models.loaded_models if slot.llm is not None and not slot.llm.is_closed]
@@ -107,21 +107,21 @@ class Generator:
 
     @property
     def running(self) -> tuple[RunningRequest, ...]:
-        """Return the requests that the engine has at present."""
+        """Return the requests that are running in the engine."""
         return tuple(self._running)
 
     def stop(self) -> None:
-        """Cancels all running requests; their readers get a 503."""
+        """Cancel all running requests; their clients get a 503."""
         self.read_ahead_tasks.cancel_all()
         for running in self.running:
             running.cancel()
 
     @contextmanager
     def admit(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
-        """Reserve capacity for n answers to each prompt, before any work for them.
+        """Reserve capacity for n answers to each prompt, before any work is done for them.
 
-        ApiError 429 or 503 immediately if there is no capacity, or the account has reached a limit; 400 if the server
-        could never hold as many.
+        Raises ApiError 429 or 503 immediately if there is no capacity or the account has reached a limit, and 400 if
+        the request exceeds the total capacity.
         """
         with self.admission.admit(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
             self.meter.admit(current_account.get())
@@ -132,11 +132,11 @@ class Generator:
     async def open(
         self, generation: GenerationRequest, admitted: Admitted | None = None, slot: ModelSlot | None = None
     ) -> AsyncIterator[RunningRequest]:
-        """Runs a request while the block runs; cancels unfinished answers at its end.
+        """Run a request while the block runs; unfinished answers are cancelled at the end.
 
-        The caller holds `admitted` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
-        several: with one slot each, unloading waits for the first while the second waits for the unload (deadlock).
-        ApiError 400 for a request that cannot be served.
+        If `admitted` or `slot` is None, `open` acquires it; otherwise the caller must hold it for the duration of the
+        block. When opening several requests, pass the same slot to all of them. With separate slots, an unload waits
+        for the first request while the second waits for the unload. Raises ApiError 400 for an invalid request.
         """
         async with AsyncExitStack() as stack:
             if admitted is None:
@@ -146,9 +146,9 @@ class Generator:
             yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
     async def format_chat(self, chat: ChatRequest, slot: ModelSlot, model: str | None) -> ChatFormat:
-        """Render a conversation with the model's template, off the event loop. `model`: the name in the request.
+        """Render a chat with the model's template, off the event loop. `model` is the name in the request.
 
-        Agents always send a reasoning effort: it is ignored if the template has no such switch, unless it is "none".
+        A reasoning effort that the template does not support is ignored, because agents always send one. "none" is not.
         """
         derived = await self._models.find_derived(model)
         try:
@@ -156,7 +156,7 @@ class Generator:
         except RequestError as error:
             if error.field != "reasoning_effort" or chat.reasoning.effort in (None, "none"):
                 raise
-        ignore("reasoning_effort (the model has no such switch)")
+        ignore("reasoning_effort (not supported by the model)")
         plain = with_system(derived, replace(chat, reasoning=replace(chat.reasoning, effort=None)))
         return await self._render(with_defaults(plain, slot.model, self._settings), slot.model)
 
@@ -165,20 +165,20 @@ class Generator:
         return await run_in_thread(format_chat, chat, llm.template, llm.tokenizer, self.load_modalities(llm), pool=pool)
 
     def with_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
-        """Return a conversation with the defaults of the model's preset and the server."""
+        """Return the chat with the defaults of the model's preset and the server."""
         return with_defaults(chat, slot.model, self._settings)
 
     def load_modalities(self, llm: LLM) -> Modalities | None:
-        """Return the modalities of a model with the server's rule for remote URLs; None for a text model."""
+        """Return the model's modalities with the server's setting for remote URLs, or None for a text-only model."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
     async def defaults_for(self, model: str | None) -> SamplingParams:
-        """Return the default parameters of a request: the preset's of the model, else the server's."""
+        """Return the default sampling parameters: the model's preset, or else the server's settings."""
         info = await self._models.resolve(model)
         slot = self._models.ready(info.name)
         try:
-            # A loaded model keeps the preset of its load: its system prompt and context were read then.
+            # A loaded model keeps the preset it was loaded with, which determined its system prompt and context.
             preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
             return defaults_of(await self._models.find_derived(model), defaults_of(preset, self._defaults))
         except StoreError as error:
@@ -186,13 +186,13 @@ class Generator:
 
     @property
     def notifier(self) -> LoopNotifier:
-        """Return the notifier of the readers of answers; only while the event loop runs."""
+        """Return the notifier for readers of answers. Requires a running event loop."""
         if self._notifier is None:
             self._notifier = LoopNotifier()
         return self._notifier
 
     async def prepare(self, generation: GenerationRequest, slot: ModelSlot) -> list[Request]:
-        """Return the engine's requests, which are not queued yet; prepared off the event loop."""
+        """Return the engine's requests, not queued yet. Preparation runs off the event loop."""
         with _cancelled_if_closed(slot.model):
             return await run_in_thread(self._prepare, slot.model, self._scaled(generation, slot))
 
@@ -237,19 +237,19 @@ class Generator:
         check_text(text, self._max_prompt(llm))
 
     async def count_tokens(self, layout: ChatFormat, slot: ModelSlot) -> int:
-        """Return the tokens of a layout, counted off the event loop; errors as `check_text`."""
+        """Return the token count of a layout, counted off the event loop. Raises the errors of `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_in_thread(slot.model.count_tokens, layout)
 
     def _max_prompt(self, llm: LLM) -> int:
-        """Return the maximum tokens of a prompt."""
+        """Return the maximum prompt length in tokens."""
         return min(self._settings.max_prompt or llm.ctx, llm.ctx)
 
     def _finish(self, generation: GenerationRequest, running: RunningRequest) -> None:
         usage, timings = running.usage(), running.timings()
         first = running.requests[0]
-        kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
-        # Every page in the cache has its digest here already.
+        kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token is not computed yet
+        # All cached pages have digests.
         digests, has_source = (
             (None, False) if first.multimodal is None else (first.digests, first.multimodal.n_source > 0)
         )
@@ -282,13 +282,13 @@ class Generator:
             log.info(what, extra={"client": generation.client or None, "text": text})
 
     def cache_salt(self, owner: str) -> bytes:
-        """Return the cache salt of a client: cache hits would reveal prompts of others."""
+        """Return the cache salt of a client. Without it, cache hits would reveal other clients' prompts."""
         if self._settings.shares_prefixes or not owner:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
     def _scaled(self, generation: GenerationRequest, slot: ModelSlot) -> GenerationRequest:
-        """Return a request with the server's adapter scales, if it has none."""
+        """Return the request with the server's adapter scales if it sets none."""
         layout = generation.prompt if isinstance(generation.prompt, ChatFormat) else None
         params = generation.params if layout is None else layout.params
         if params.adapters is not None or not slot.has_scales:
@@ -298,12 +298,12 @@ class Generator:
         return replace(generation, params=params, prompt=prompt)
 
     def _prepare(self, llm: LLM, generation: GenerationRequest) -> list[Request]:
-        """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
+        """Tokenize and check the prompt, on a thread because long prompts take time."""
         prompt, most, constraints = generation.prompt, self._max_prompt(llm), generation.token_constraints
         options = {
             "score_only": generation.score_only,
             "salt": self.cache_salt(generation.owner),
-            "priority": request_priority.get(),  # the thread has the context of its task
+            "priority": request_priority.get(),  # context variables of the task are also set in the thread
             "group": fairness_group.get(),
         }
         if not isinstance(prompt, tuple):
@@ -317,7 +317,7 @@ class Generator:
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
-            ids = tuple(constraints.cut(cast("tuple[int, ...]", prompt), most))  # rows of an audio clip pass as ids do
+            ids = tuple(constraints.cut(cast("tuple[int, ...]", prompt), most))  # audio placeholders pass as token ids
             check_length(f"has {len(ids)} tokens", len(ids), most)
             params = constraints.bind(generation.params, llm.tokenizer)
             (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)
@@ -327,7 +327,7 @@ class Generator:
 
 @contextmanager
 def _cancelled_if_closed(llm: LLM) -> Iterator[None]:
-    """Raises `answer_cancelled` if the model was freed under the request, which is not the request's fault."""
+    """Raise `answer_cancelled` if a RequestError is caused by the unloading of the model."""
     try:
         yield
     except RequestError:

@@ -1,4 +1,4 @@
-"""ReadAhead: prefills the text that a user is typing while the server is idle."""
+"""Prefills the message that a user is typing while the server is idle."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
 from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.model_manager.loaded_model import ModelSlot
 
-_LOWEST = -(1 << 30)  # behind rows of batches
+_LOWEST = -(1 << 30)  # below the priority of batch rows
 
-# Tokens of one request to the engine. What it has not finished is lost when it gives way, and fewer rows at once are
-# slower to read. A model that continues from kept states keeps one for each request, and has room for few.
+# Tokens per request to the engine. Preemption loses the unfinished request, but smaller requests are slower. A model
+# with recurrent state stores one state per request and has space for few.
 _PIECE, _PIECE_OF_STATES = 4 * PAGE_SIZE, 16 * PAGE_SIZE
-_TAIL = 8  # tokens behind the last page, with which the scheduler keeps the state at its end
+_TAIL = 8  # tokens after the last page, which make the scheduler store the state at the page's end
 
 
 @dataclass(frozen=True)
 class SettledPrompt:
-    """A prompt whose end may change."""
+    """A prompt whose end may still change."""
 
-    ids: Sequence[int]  # all of it
-    n_settled: int  # first ids that no further typing changes
-    params: SamplingParams  # of the request
+    ids: Sequence[int]  # complete prompt
+    n_settled: int  # length of the prefix that further typing cannot change
+    params: SamplingParams  # sampling parameters of the request
 
 
 def settled_prompt(llm: LLM, layout: ChatFormat, other: ChatFormat) -> SettledPrompt:
-    """Return the prompt of a layout, and the length of the prefix that further typing cannot change."""
+    """Return the prompt of a layout with the length of the prefix that further typing cannot change."""
     ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(stable_prefix(layout, other))
     alike = (a == b for a, b in zip(ids, first, strict=False))
     n_settled = next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
@@ -46,10 +46,13 @@ def settled_prompt(llm: LLM, layout: ChatFormat, other: ChatFormat) -> SettledPr
 
 
 async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPrompt, task: ReadAheadTask) -> None:
-    """Prefill the pages of a prompt that further typing cannot change, until the task ends; it records them."""
+    """Prefill the pages of a prompt that further typing cannot change, until the task ends.
+
+    The task counts the tokens.
+    """
     llm = slot.model
     if llm.engine.program.plan.has_source:
-        return  # an encoder reads a prompt at once, and its rows depend on all of it
+        return  # an encoder processes the complete prompt, and every output depends on all of it
     request_priority.set(_LOWEST)
     n_pages = prompt.n_settled // PAGE_SIZE
     end = min(prompt.n_settled, n_pages * PAGE_SIZE + _TAIL)
@@ -74,7 +77,7 @@ async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPromp
                 task.end("limit")
             if task.ended:
                 return
-            # Before it is computed: a client that goes away would otherwise have it for nothing.
+            # Charge before the computation, so that a client cannot avoid it by disconnecting.
             generator.meter.charge(account, slot.info.name, {"prompt_tokens": piece - n_before}, n_requests=0)
             n_before = piece
             arrived = time.monotonic()
@@ -86,19 +89,19 @@ async def read_ahead(generator: Generator, slot: ModelSlot, prompt: SettledPromp
 
 
 def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
-    """Return how many pages of a prompt the cache has."""
+    """Return the number of the prompt's pages that are cached."""
     return len(engine.scheduler.pages.index.find(request.digests_to(n_pages)))
 
 
 def _has_room(request: Request, engine: Engine) -> bool:
-    """Return True if the cache has pages for a request without taking those that answers need."""
+    """Return True if the cache has free pages for a request that answers do not need."""
     pages = engine.scheduler.pages
     found = pages.index.find(request.digests_to(request.n_reusable // PAGE_SIZE))
     return pages_for(len(request.context)) - len(found) <= pages.room_ahead(found)
 
 
 def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:
-    """Yield the number of tokens after which each piece of a prompt ends."""
+    """Yield the prompt length at which each piece ends."""
     scheduler = llm.engine.scheduler
     has_states = scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
     piece, tail = (_PIECE_OF_STATES, _TAIL) if has_states else (_PIECE, 0)

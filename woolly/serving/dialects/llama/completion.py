@@ -1,4 +1,4 @@
-"""POST /completion and /completions: llama-server's completion, complete or streamed."""
+"""POST /completion and /completions of llama-server."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from woolly.tokens import Tokenizer
 
 router = APIRouter()
 
-_TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # fields of a prompt
+_TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # fields of the prompt
 
 
-@router.post("/completion", summary="Continue a prompt, as llama-server does")
-@router.post("/completions", summary="Continue a prompt, as llama-server does")
+@router.post("/completion", summary="Complete a prompt (llama-server)")
+@router.post("/completions", summary="Complete a prompt (llama-server)")
 async def complete(body: CompletionBody, request: Request) -> Response:
-    """The reply is an object; a list of prompts, or n_cmpl, gives a list of them. `stream` sends server-sent events."""
+    """Complete a prompt. Several prompts, or n_cmpl, return a list of replies. `stream` selects server-sent events."""
     return await answer(body, request)
 
 
 async def answer(
     body: CompletionBody, request: Request, laid_out: Callable[[Tokenizer], Sequence[int]] | None = None
 ) -> Response:
-    """Return the reply of /completion; `laid_out` returns the prompt's ids if the body has no prompt."""
+    """Return the reply of /completion; `laid_out` returns the prompt's token ids if the body has no prompt."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     params = body.to_params(await generator.defaults_for(body.model))
     prompts, many = prompts_of(body) if laid_out is None else ([laid_out], False)
     if body.stream and many:
         raise ApiError(
-            400, "invalid_request", "several prompts cannot be streamed; send them one by one", param="stream"
+            400, "invalid_request", "several prompts cannot be streamed; send one prompt per request", param="stream"
         )
     async with AsyncExitStack() as stack:
         admitted = stack.enter_context(generator.admit(params.n, n_prompts=len(prompts)))
@@ -74,7 +74,7 @@ async def _generation(
     request: Request,
     slot: ModelSlot,
 ) -> GenerationRequest:
-    """Return the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
+    """Return the request for one prompt. Strings of a mixed prompt are tokenized; only the first may get BOS."""
     whole: str | tuple[int, ...] | ChatFormat
     if isinstance(prompt, str):
         whole = prompt
@@ -116,7 +116,7 @@ async def _gather(
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:
-    """Run all concurrently; the first failure ends the others."""
+    """Run all requests concurrently; the first failure cancels the others."""
     generator: Generator = request.app.state.generator
 
     async def one(index: int, generation: GenerationRequest) -> list[dict[str, Any]]:
@@ -157,12 +157,12 @@ async def _events(
     completion = await running.completion()
     n_ctx = await _context(request, running)
     for i, choice in enumerate(completion.choices):
-        # The text has been sent, piece by piece.
+        # the text has already been sent
         yield sse_event({**_final(running, choice, body, params, i, n_ctx), "content": "", "tokens": []})
 
 
 def _part(running: RunningRequest, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
-    """Return the fields of a chunk of a stream."""
+    """Return the fields of a stream chunk."""
     return {
         "index": chunk.index,
         "content": chunk.text,
@@ -175,7 +175,7 @@ def _part(running: RunningRequest, chunk: Chunk, n_predicted: int) -> dict[str, 
 
 
 async def _context(request: Request, running: RunningRequest) -> int:
-    """Return the context of the loaded model, in tokens."""
+    """Return the context size of the loaded model in tokens."""
     models: ModelManager = request.app.state.models
     return (await models.get(running.model.name)).context_length
 
@@ -218,7 +218,7 @@ def _final(
 
 
 def _never(running: RunningRequest, params: SamplingParams) -> dict[str, Any]:
-    """Return the biases, with the end tokens if `ignore_eos` is set, as llama-server shows them."""
+    """Return the logit biases, including end tokens with `ignore_eos`, as llama-server shows them."""
     if not params.ignore_eos:
         return {}
     own = generation_settings(params, limit=None)["logit_bias"]
@@ -234,7 +234,7 @@ def _stop_type(choice: Completion) -> str:
 def _probabilities(
     logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, params: SamplingParams
 ) -> list[dict[str, Any]]:
-    """Return llama-server's entries; after the samplers they are probabilities, before them their logarithms."""
+    """Return llama-server's entries: probabilities after the samplers, or log-probabilities before them."""
     is_post = params.post_sampling_probs
     return [
         {
@@ -249,13 +249,13 @@ def _probabilities(
 
 def _token(tokenizer: Tokenizer, token: int, logprob: float, is_post: bool) -> dict[str, Any]:
     data = tokenizer.token_bytes(token)
-    # A forbidden token has a log-probability of -inf, which JSON cannot express.
+    # A forbidden token has a log-probability of -inf, which JSON cannot represent.
     how_likely = {"prob": math.exp(logprob)} if is_post else {"logprob": max(logprob, -3.4e38)}
     return {"id": token, "token": data.decode("utf-8", "replace"), "bytes": list(data), **how_likely}
 
 
 def _fields(reply: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the wanted fields; a path with slashes names a field of an inner object."""
+    """Return the requested fields. A path with slashes selects a nested field."""
     found: dict[str, Any] = {}
     for path in wanted:
         value: Any = reply

@@ -1,4 +1,4 @@
-"""Marked prompts: texts with a marker for each image and audio clip, as in llama-server."""
+"""Prompts with a marker for each image and audio clip, as in llama-server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.errors import invalid_param
 
 MARK = "<__media__>"  # llama-server's marker, reported at /props
-_FIRST = 16  # characters of base64: 12 bytes, which identify an audio format
+_FIRST = 16  # base64 characters: 12 bytes identify an audio format
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class MarkedPrompt:
 
 
 def read_marked(text: str, data: Any) -> MarkedPrompt:
-    """Return a prompt with its images and audio, not decoded yet. ApiError 400 unless each has a marker."""
+    """Return a prompt with undecoded images and audio. ApiError 400 unless each has a marker."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
         raise invalid_param(where, "expected a list of images and audio clips in base64")
     if (n_marks := text.count(MARK)) != len(data):
         raise invalid_param(
             where,
-            f"it has {len(data)} images and audio clips, but the text has {n_marks} marks ({MARK}), one for each",
+            f"expected one marker {MARK} per image and audio clip, but got {n_marks} markers for {len(data)} items",
         )
     return MarkedPrompt(text, tuple(_part(one, f"{where}.{i}") for i, one in enumerate(data)))
 
 
 def _part(data: str, where: str) -> ImagePart | AudioPart:
-    """Return an image, or an audio clip if its data: URL or first bytes have an audio type."""
+    """Return an audio clip if the data: URL or the first bytes have an audio type, otherwise an image."""
     if data.startswith("data:"):
-        if data.startswith(("data:audio/", "data:application/")):  # application/ogg is used for OGG files
+        if data.startswith(("data:audio/", "data:application/")):  # OGG files may have application/ogg
             return AudioPart(AudioInput(url=data, where=where))
         return ImagePart(ImageInput(url=data, where=where))
     with suppress(RequestError):
@@ -56,7 +56,7 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> ChatFormat:
-    """Return the prompt with decoded images and audio; RequestError if decoding fails."""
+    """Return the prompt with decoded images and audio. RequestError if decoding fails."""
     items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
     placeholders = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))
@@ -66,11 +66,11 @@ def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Moda
 def seen_prompt(
     text: str, messages: Sequence[Message], params: SamplingParams, modalities: Modalities | None
 ) -> ChatFormat:
-    """Return a rendered conversation with decoded images."""
+    """Return a rendered chat with decoded images."""
     items = process_media(messages, modalities)
     return _layout(text, params, find_placeholders(text, items, modalities) if items and modalities is not None else ())
 
 
 def _layout(text: str, params: SamplingParams, images: Sequence[MediaPlaceholder]) -> ChatFormat:
-    """Return the layout of a prompt whose answer is plain text."""
+    """Return the layout of a prompt with a plain text answer."""
     return ChatFormat(text, params, ToolChoice(), None, None, frozenset(), media=tuple(images))

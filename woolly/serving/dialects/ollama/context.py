@@ -1,4 +1,4 @@
-"""The context of /api/generate: ids of earlier turns, which the next prompt follows."""
+"""The `context` of /api/generate: token ids of earlier turns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 async def lay_out_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: ModelSlot
 ) -> tuple[ChatFormat, tuple[int, ...]]:
-    """Return the layout of the next turn only, and the ids before it.
+    """Return the layout of the next turn only, and the token ids before it.
 
-    A separate turn would begin with the template's default system prompt. So it is rendered after a marked answer, and
-    the text after the mark is used: the end of the earlier turn, then the new one.
+    Rendered separately, a turn would begin with the template's default system prompt. So it is rendered after an answer
+    with a marker, and the text after the marker is used: the end of the earlier turn and the new turn.
     """
     tokenizer = slot.model.tokenizer
     n_vocab = tokenizer.n_vocab
@@ -29,7 +29,7 @@ async def lay_out_turn(
     talk = (Message("user", "."), Message("assistant", mark), *chat.messages)
     layout = await generator.format_chat(replace(chat, messages=talk), slot, None)
     _, found, after = layout.text.rpartition(mark)
-    if not found:  # the template renders no earlier answers
+    if not found:  # the template does not render earlier answers
         return await generator.format_chat(chat, slot, None), tuple(context)
-    has_ended = context[-1] in tokenizer.stop_ids  # the text after the mark ends the answer too
+    has_ended = context[-1] in tokenizer.stop_ids  # the text after the marker also ends the answer
     return replace(layout, text=after), tuple(context[:-1] if has_ended else context)
