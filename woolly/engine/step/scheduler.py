@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import insort
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from woolly import cache
@@ -17,6 +16,8 @@ from woolly.engine.state.recurrent_snapshots import RecurrentSnapshots
 from woolly.engine.state.visible_pages import VisiblePages
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.engine.step.batch_builder import build_batch
+from woolly.engine.step.fair_order import request_to_displace, requests_in_turn
+from woolly.engine.step.prefill_shares import share_rows
 from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
@@ -96,13 +97,13 @@ class Scheduler:
                 spans.append(Span(request, 1))
                 left -= 1 + request.n_replay
         if filling and left:
-            spans += self._share(left, [s for s in filling if s.pages and s.n_open])
+            spans += share_rows(left, [s for s in filling if s.pages and s.n_open])
         return SchedulerOutput(spans)
 
     @property
     def may_admit(self) -> bool:
         """Return True if a waiting request may be admitted."""
-        return bool(self.waiting) and bool(self._in_turn())
+        return bool(self._in_turn())
 
     def rows_for_drafts(self, scheduled: SchedulerOutput) -> int:
         """Return the free rows of a step, minus one for each running request outside of it."""
@@ -223,7 +224,7 @@ class Scheduler:
         """Start waiting requests while `max_running` and the free pages allow."""
         for request in self._in_turn():
             limit = max(self._limit(), len(self.running))  # at the limit, a request must preempt another one
-            if len(self.running) >= limit and self._to_displace(request) is None:
+            if len(self.running) >= limit and request_to_displace(self.running, request) is None:
                 return
             if self._awaits(self._awaited.get(request), request):
                 continue
@@ -240,7 +241,7 @@ class Scheduler:
                 continue
             needed = pages_for(len(request.context)) - len(found)
             while len(self.running) >= limit or not self._has_room(found, needed):
-                if (other := self._to_displace(request)) is None:
+                if (other := request_to_displace(self.running, request)) is None:
                     return
                 self._preempt(other)
                 found = self.pages.index.find(digests)
@@ -273,26 +274,9 @@ class Scheduler:
         return not self.running or needed + idle + len(self.running) <= self.pages.n_free
 
     def _in_turn(self) -> list[Request]:
-        """Return waiting requests by priority, then requests of groups that have no running request first."""
         if not self.waiting:
             return []
-        places = Counter(request.group for request in self.running)
-        if len(self.running) >= self._limit() and len(self.running) == len(places):
-            return []  # no group can be preempted
-        turns: dict[Request, int] = {}
-        for request in self.waiting:
-            turns[request] = places[request.group]
-            places[request.group] += 1
-        return sorted(turns, key=lambda request: (-request.priority, turns[request]))
-
-    def _to_displace(self, request: Request) -> Request | None:
-        """Return the last request of the largest group, if it runs several and the given request's group none."""
-        places = Counter(other.group for other in self.running)
-        others = [other for other in self.running if places[other.group] > 1 and other.priority <= request.priority]
-        if places[request.group] or not others:
-            return None
-        largest = max(places[other.group] for other in others)
-        return [other for other in others if places[other.group] == largest][-1]
+        return requests_in_turn(self.waiting, self.running, is_full=len(self.running) >= self._limit())
 
     def _await(self, request: Request, n_pages: int) -> None:
         """Make a request wait until another has filled the pages that they share."""
@@ -341,25 +325,6 @@ class Scheduler:
             request.pages += self.pages.take(1)
         return True
 
-    def _share(self, rows: int, filling: list[Request]) -> list[Span]:
-        """Distribute rows over prompts, by priority."""
-        spans: list[Span] = []
-        for _, group in itertools.groupby(filling, key=lambda request: request.priority):
-            first, *others = group
-            shares = {first: _fit(first, min(first.n_open, (rows + 1) // 2 if others else rows), rows)}
-            left = rows - shares[first]
-            passed = False  # whether this step completes a prompt that is shorter than the first
-            for request in sorted((first, *others), key=lambda request: request.n_missing):
-                if request is first and passed:
-                    continue
-                had = shares.get(request, 0)
-                shares[request] = _fit(request, min(request.n_open, had + left), had + left)
-                passed = passed or shares[request] == request.n_missing
-                left -= shares[request] - had
-            spans += [Span(request, n) for request, n in shares.items() if n > 0]
-            rows = left
-        return spans
-
     def _preempt(self, request: Request) -> None:
         self.n_preemptions += 1
         request.n_preemptions += 1
@@ -381,16 +346,6 @@ class Scheduler:
 
     def _queue(self, queue: list[Request], request: Request) -> None:
         insort(queue, request, key=self._ranks.__getitem__)
-
-
-def _fit(request: Request, n: int, most: int) -> int:
-    """Return n rows of a request, or fewer, or up to `most`, so that bidirectional image ranges are not split."""
-    if request.multimodal is None:
-        return n
-    first = request.n_computed
-    end = request.multimodal.computable_end(first, first + n)
-    whole = request.multimodal.bidirectional_end(first)
-    return whole - first if end == first < whole <= first + most and n else end - first
 
 
 def _marks(n_tokens: int, n_shared: int) -> set[int]:
