@@ -23,8 +23,6 @@ from woolly.wire import BadMessage, WireMessage
 log = logging.getLogger("woolly.cluster")
 
 _MAX_LOST_REPLICAS = 3  # replicas lost by one request before the request is rejected as the cause
-_MAX_PAUSE_SECONDS = 30.0  # restart delays in seconds of a replica that fails repeatedly
-_SOUND = 30.0  # seconds of uptime after which a lost replica counts as one that worked
 _CLOSING = 4.0  # seconds for a replica to write pages to disk and end
 _PAUSED = 0.5  # seconds without monitoring after which silence is not counted against the replicas
 _TURN = 0.05  # monitoring interval in seconds
@@ -207,14 +205,8 @@ class Fleet:
             handle.kill()
             self._gone(replica, "the fleet was closed")
             return
-        options = dict(self._opening["options"])
-        if replica.launcher.threads is not None:
-            options["threads"] = replica.launcher.threads
-        if replica.launcher.device is not None:
-            options["device"] = replica.launcher.device
-        opening = {**self._opening, "options": options, "cpus": replica.launcher.cpus, "stall": self._stall}
         handle.link.end_without(2 * self._stall)  # a replica that loads its model is not pinged
-        handle.link.send(WireMessage("open", opening))
+        handle.link.send(WireMessage("open", {**replica.launcher.opening(self._opening), "stall": self._stall}))
         reason = "it ended"
         try:
             for message in handle.link:
@@ -309,11 +301,7 @@ class Fleet:
             self._router.lost(replica.name)
             for slot in self._slots:
                 if slot.replica is replica:
-                    slot.reason, slot.has_settled = replica.reason, True
-                    is_sound = replica.has_given or (was_ready and now - replica.since > _SOUND)
-                    slot.n_failures = 1 if is_sound else slot.n_failures + 1
-                    pause = 0.0 if slot.n_failures == 1 else 0.25 * 2.0**slot.n_failures
-                    slot.next_start = now + min(_MAX_PAUSE_SECONDS, pause)
+                    slot.lose(now, was_ready=was_ready)
                     if has_left:
                         log.info("replica left", extra={"replica": replica.name})
                     elif not self._is_closed:

@@ -6,8 +6,9 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from woolly.errors import RequestError
 from woolly.wire import Connection, Link
@@ -42,6 +43,12 @@ class ReplicaLauncher(ABC):
     def can_update(self) -> bool:
         """True if a successor can start before the running replica ends."""
         return True
+
+    def opening(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the message that opens the model, with this launcher's threads, CPUs and device."""
+        own = {"threads": self.threads, "device": self.device}
+        options = fields["options"] | {name: value for name, value in own.items() if value is not None}
+        return {**fields, "options": options, "cpus": self.cpus}
 
     @abstractmethod
     def start(self) -> ReplicaHandle:

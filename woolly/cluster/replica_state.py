@@ -11,6 +11,9 @@ from woolly.cluster.pending_requests import PendingRequest
 from woolly.llm.bit_identity import Identity
 from woolly.runtime import is_gpu_backend
 
+_MAX_PAUSE_SECONDS = 30.0  # restart delays in seconds of a replica that fails repeatedly
+_SOUND = 30.0  # seconds of uptime after which a lost replica counts as one that worked
+
 
 @dataclass(eq=False)
 class ReplicaState:
@@ -41,6 +44,15 @@ class ReplicaSlot:
     n_failures: int = 0  # consecutive failures
     next_start: float = 0.0
     reason: str = ""  # reason of the last end
+
+    def lose(self, now: float, *, was_ready: bool) -> None:
+        """Schedule the successor of the replica: at once if it worked, else after a delay that doubles."""
+        assert self.replica is not None
+        self.reason, self.has_settled = self.replica.reason, True
+        is_sound = self.replica.has_given or (was_ready and now - self.replica.since > _SOUND)
+        self.n_failures = 1 if is_sound else self.n_failures + 1
+        pause = 0.0 if self.n_failures == 1 else 0.25 * 2.0**self.n_failures
+        self.next_start = now + min(_MAX_PAUSE_SECONDS, pause)
 
     def report(self, now: float) -> dict[str, Any]:
         """Return the state of the slot and its replica."""
