@@ -24,7 +24,7 @@ class ParsedRequest(Request):
     """A request with the body parsed by gate/request_body.py; Starlette would parse it again."""
 
     async def json(self) -> Any:
-        """Return the JSON value of the body. ApiError if the body is not valid JSON."""
+        """Return the JSON value of the body. Raises ApiError if the body is not valid JSON."""
         value = self.scope["state"].get("json")
         if isinstance(value, ApiError):
             raise value

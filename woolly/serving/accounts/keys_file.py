@@ -59,7 +59,7 @@ def hash_key(key: str) -> bytes:
 
 
 def read_keys(path: Path) -> tuple[NamedKey, ...]:
-    """Return the keys of a file. RequestError if the file cannot be read or is invalid."""
+    """Return the keys of a file. Raises RequestError if the file cannot be read or is invalid."""
     content = _parsed(path, _text_of(path))
     tables = content.get(TABLE, {})
     if not isinstance(tables, dict):
@@ -141,7 +141,7 @@ def add_key(
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Remove a key from the file. RequestError if there is no key with this name."""
+    """Remove a key from the file. Raises RequestError if there is no key with this name."""
     if not path.exists():
         raise RequestError(f"{path} does not exist; create it with `woolly keys add`")
     with file_lock(path.with_suffix(".lock"), lambda: None):

@@ -140,7 +140,7 @@ def read_usage(
     since: str | None = None,
     until: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return usage between two days (inclusive), summed by some of GROUPS. RequestError for an unknown group.
+    """Return usage between two days (inclusive), summed by some of GROUPS. Raises RequestError for an unknown group.
 
     The file may belong to a running server.
     """

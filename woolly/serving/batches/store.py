@@ -59,7 +59,7 @@ class BatchStore:
         self._known: dict[str, dict[str, _Known]] = {}  # most recently read objects, by kind and file name
 
     def prepare(self) -> None:
-        """Create the folder. RequestError on failure."""
+        """Create the folder. Raises RequestError on failure."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -92,7 +92,7 @@ class BatchStore:
         return self.folder / f"{id}.part"
 
     def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
-        """Store a file. ApiError 413 if the owner has too many files or not enough space."""
+        """Store a file. Raises ApiError 413 if the owner has too many files or not enough space."""
         n_files = len(self.all_of(owner, "file"))
         if n_files >= _MAX_FILES:
             message = f"the limit of {_MAX_FILES} files is reached; delete some files first"
@@ -170,7 +170,7 @@ class BatchStore:
             raise _full(error) from None
 
     def get(self, owner: str, id: str, kind: str) -> Data:
-        """Return an object. ApiError 404 if the owner has no such object."""
+        """Return an object. Raises ApiError 404 if the owner has no such object."""
         found = self._read(self.folder / f"{id}.json") if _SOUND.fullmatch(id) and id.startswith(kind) else None
         if found is None or found.get("owner") != owner:
             raise ApiError(404, "not_found", f"unknown {kind} {id[:80]!r}", param="id")
@@ -187,7 +187,7 @@ class BatchStore:
         return sorted(open_ones, key=lambda found: (found["created_at"], found["id"]))
 
     def delete_file(self, owner: str, id: str) -> None:
-        """Delete a file. ApiError 404 if it does not exist, 409 if a batch needs it."""
+        """Delete a file. Raises ApiError 404 if it does not exist, 409 if a batch needs it."""
         self.get(owner, id, "file")
         if any(batch.get("input_file_id") == id for batch in self.unfinished()):
             raise ApiError(409, "file_in_use", "an unfinished batch uses this file; cancel the batch first")
@@ -195,7 +195,7 @@ class BatchStore:
         self.content(id).unlink(missing_ok=True)
 
     def delete_batch(self, owner: str, id: str) -> None:
-        """Delete a batch, but not the client's files. ApiError 404 if it does not exist, 409 if it is open."""
+        """Delete a batch, but not the client's files. Raises ApiError 404 if it does not exist, 409 if it is open."""
         batch = self.get(owner, id, "batch")
         if batch["status"] not in ENDED:
             raise ApiError(409, "batch_open", f"the batch is {batch['status']}; cancel it first")
@@ -221,7 +221,7 @@ class BatchStore:
         return n_bytes
 
     def check_room(self, owner: str, n_bytes: int) -> int:
-        """Return the bytes that an owner may still store. ApiError 413 if it is less than `n_bytes`."""
+        """Return the bytes that an owner may still store. Raises ApiError 413 if it is less than `n_bytes`."""
         taken = self._taken(owner)
         if taken + n_bytes > self._max_bytes:
             raise ApiError(

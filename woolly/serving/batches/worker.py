@@ -72,13 +72,13 @@ class BatchWorker:
         return batch if running is None else running.batch
 
     async def add(self, batch: Data) -> None:
-        """Store a batch and start it. ApiError if the store rejects it."""
+        """Store a batch and start it. Raises ApiError if the store rejects it."""
         async with self.changing:
             await run_in_thread(self.store.add_batch, batch)
         self.wake()
 
     async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
-        """Store a batch of inline rows and start it. ApiError if the store rejects it."""
+        """Store a batch of inline rows and start it. Raises ApiError if the store rejects it."""
         store = self.store
         async with self.changing:
             file = await run_in_thread(store.add_file, owner, "requests.jsonl", "batch", data)
@@ -93,7 +93,10 @@ class BatchWorker:
         return batch
 
     async def cancel(self, owner: str, id: str) -> Data:
-        """Cancel a batch. Running rows finish, and the answers become the output. ApiError 409 if it has ended."""
+        """Cancel a batch. Running rows finish, and the answers become the output.
+
+        Raises ApiError 409 if it has ended.
+        """
         async with self.changing:
             batch = self.shown(await run_in_thread(self.store.get, owner, id, "batch"))
             if batch["status"] in ENDED:
@@ -149,7 +152,7 @@ class BatchWorker:
             self._running.pop(id, None)
 
     async def _run_one(self, running: _Running) -> None:
-        """Open the journal of a batch and run the batch. ApiError 507 if the disk is full."""
+        """Open the journal of a batch and run the batch. Raises ApiError 507 if the disk is full."""
         # The stack closes the journal even if a cancelled `run_in_thread` opens it without returning it.
         with ExitStack() as stack:
             try:

@@ -58,12 +58,12 @@ _TEXTS = 2  # concurrent requests that only tokenize or render; they use no admi
 class GenerationRequest:
     """Request independent of the dialect: a prompt as text, token ids or rendered chat, and sampling parameters."""
 
-    params: SamplingParams  # a layout's own, if the prompt is one
-    prompt: str | Prompt | ChatFormat  # the ids may have placeholders for audio rows
-    model: str | None = None  # None: the loaded one
-    score_only: bool = False  # generate nothing; for params.prompt_logprobs
-    client: str = ""  # its name in the log
-    owner: str = ""  # owner of reusable prefixes; see --share-prefixes
+    params: SamplingParams  # ignored if the prompt is a chat, which has its own
+    prompt: str | Prompt | ChatFormat  # token ids may have placeholders for audio embeddings
+    model: str | None = None  # None: the loaded model
+    score_only: bool = False  # generate nothing; only score the prompt (params.prompt_logprobs)
+    client: str = ""  # name of the client in the log
+    owner: str = ""  # owner of reusable cached prefixes; see --share-prefixes
     reports_progress: bool = False  # chunks report the prefill progress
     id_slot: int = -1  # slot that records the request's tokens; -1: any slot
     token_constraints: TokenConstraints = UNCONSTRAINED

@@ -111,7 +111,7 @@ async def run_pooling(
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
-    """Return the model of a name. ApiError if it has none of the capabilities."""
+    """Return the model of a name. Raises ApiError if it has none of the capabilities."""
     for one in can[:-1]:
         with suppress(ApiError):
             if one in (info := await models.resolve(name, one)).capabilities:
@@ -128,7 +128,7 @@ async def _find(models: ModelManager, name: str | None, can: Sequence[Capability
 
 
 async def _wait(llm: LLM, job: PoolingJob, seconds: float) -> None:
-    """Wait for a job. ApiError 504 if no batch finishes for `seconds`, including time in the queue."""
+    """Wait for a job. Raises ApiError 504 if no batch finishes for `seconds`, including time in the queue."""
     waiting = start_task(wait_for_pooling(llm.driver, job))
     try:
         before, since = job.n_batches, time.monotonic()

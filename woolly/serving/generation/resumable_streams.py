@@ -83,7 +83,7 @@ class ResumableStream:
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes from `start` on, waiting for new bytes. ApiError 400 if some have been dropped."""
+        """Yield the bytes from `start` on, waiting for new bytes. Raises ApiError 400 if some have been dropped."""
         while True:
             grown = self._grown
             if start < self.n_lost:
@@ -148,7 +148,7 @@ class ResumableStreams:
         return self._streams.get((owner, name))
 
     def find(self, name: str, owner: str) -> ResumableStream:
-        """Return the stream of a chat. ApiError 404 if there is none or it belongs to another client.
+        """Return the stream of a chat. Raises ApiError 404 if there is none or it belongs to another client.
 
         Raises ApiError 503 while its model is loading.
         """

@@ -40,7 +40,7 @@ class SlotTable:
         return len(self._contents)
 
     def assign(self, wanted: int = -1) -> int:
-        """Return the requested slot, or the least recently used one for -1. ApiError 400 for an unknown slot."""
+        """Return the requested slot, or the least recently used one for -1. Raises ApiError 400 for an unknown slot."""
         if wanted >= len(self):
             raise invalid_param("id_slot", f"expected at most {len(self) - 1}, but got {wanted}")
         slot = self._order[0] if wanted < 0 else wanted
@@ -64,7 +64,10 @@ class SlotTable:
         self._contents[slot] = SlotContents(model, owner, tuple(tokens), salt, named, has_source)
 
     def contents(self, slot: int, owner: str) -> SlotContents:
-        """Return the contents of a slot, empty if they belong to another client. ApiError 400 for an unknown slot."""
+        """Return the contents of a slot, empty if they belong to another client.
+
+        Raises ApiError 400 for an unknown slot.
+        """
         if not 0 <= slot < len(self):
             raise invalid_param("id_slot", f"expected 0 to {len(self) - 1}, but got {slot}")
         contents = self._contents[slot]

@@ -24,7 +24,7 @@ class TokenConstraints:
     truncate_prompt_tokens: int | None = None  # tokens to keep from the end of the prompt; -1: as many as fit
 
     def bind(self, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-        """Return `params` with logits processors for the constraints. RequestError for an id out of range."""
+        """Return `params` with logits processors for the constraints. Raises RequestError for an id out of range."""
         processors: list[_AllowedTokens | _BadWords] = []
         if self.allowed is not None:
             for token in self.allowed:

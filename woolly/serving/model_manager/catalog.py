@@ -70,7 +70,7 @@ class ModelCatalog:
         return list(found.values())
 
     def find(self, name: str) -> ModelInfo:
-        """Return a model by its name, file name or catalogue name. ApiError 404 if there is none."""
+        """Return a model by its name, file name or catalogue name. Raises ApiError 404 if there is none."""
         paths = self._paths()
         key = self._key(name, paths)
         if key is None:
@@ -95,7 +95,7 @@ class ModelCatalog:
         return self._checked(key, paths[key])
 
     def by_path(self, path: str) -> ModelInfo:
-        """Return a model by its path in the folder. ApiError 403 for a path outside of the folder.
+        """Return a model by its path in the folder. Raises ApiError 403 for a path outside of the folder.
 
         Raises ApiError 409 for a file with the name of another model.
         """

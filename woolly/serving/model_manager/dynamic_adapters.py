@@ -48,7 +48,7 @@ class DynamicAdapters:
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def add(self, model: ModelInfo, name: str, path: str) -> None:
-        """Add an adapter file to a model. ApiError 400 if the name is taken or the file is not usable."""
+        """Add an adapter file to a model. Raises ApiError 400 if the name is taken or the file is not usable."""
         if (key := _key(name)) in self._coming:
             raise _name_taken(name)
         self._coming.add(key)
@@ -126,7 +126,7 @@ class DynamicAdapters:
             return model
 
     def _model_of(self, name: str) -> str:
-        """Return the model of an adapter. ApiError 404 for an unknown adapter."""
+        """Return the model of an adapter. Raises ApiError 404 for an unknown adapter."""
         found = next((model for model, files in self._files.items() if name in files), None)
         if found is None:
             known = ", ".join(one for files in self._files.values() for one in files)

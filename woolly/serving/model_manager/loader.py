@@ -50,7 +50,7 @@ def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None
 
 
 def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Settings:
-    """Return the settings with a client's changes. ApiError 400 for settings that clients may not change."""
+    """Return the settings with a client's changes. Raises ApiError 400 for settings that clients may not change."""
     unknown = sorted(set(config) - set(_OF_A_MODEL))
     if unknown:
         raise ApiError(

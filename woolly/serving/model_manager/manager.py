@@ -142,8 +142,8 @@ class ModelManager:
     async def use(self, name: str | ModelInfo | None) -> AsyncIterator[ModelSlot]:
         """Load the model if necessary and keep it loaded while the block runs. A ModelInfo is used without a lookup.
 
-        A request must call this only once, or it can deadlock (see Generator). Raises ApiError 503 with Retry-After if
-        loading takes longer than --load-wait, and immediately if the model's device has failed.
+        A request must call this only once, or it can deadlock (see Generator). Raises ApiError 503 if loading exceeds
+        --load-wait or the model's device has failed.
         """
         slot = self._loaded.get(name) if isinstance(name, str) else None
         if slot is None or slot.state != "ready" or not is_allowed(slot.info):
@@ -169,8 +169,7 @@ class ModelManager:
     def discard(self, slot: ModelSlot, seconds: float | None = None) -> None:
         """Start to unload a model without waiting for its requests; the next request reloads it.
 
-        Running answers have `seconds` to finish, by default the grace period. A model that is already unloading keeps
-        its earlier deadline.
+        Running answers have `seconds` to finish, by default the grace period, or less if the model is unloading.
         """
         end = time.monotonic() + (self._settings.grace if seconds is None else seconds)
         if slot.state == "ready":

@@ -69,7 +69,7 @@ class ModelResolver:
         return None if best is None else best.info
 
     async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return a model by name, or the default model for None. ApiError 404 if unknown, 403 if not allowed.
+        """Return a model by name, or the default model for None. Raises ApiError 404 if unknown, 403 if not allowed.
 
         An account may use a derived model without permission for its base model.
         """

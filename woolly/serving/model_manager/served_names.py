@@ -65,7 +65,7 @@ class ServedNames:
                 _check(preset)
 
     def all(self) -> tuple[Preset, ...]:
-        """Return all names with their base models and inherited settings. StoreError if a file is invalid."""
+        """Return all names with their base models and inherited settings. Raises StoreError if a file is invalid."""
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
         for preset in (*own, *list_derived(self._folder), *self._added.values()):

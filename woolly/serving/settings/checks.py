@@ -154,9 +154,11 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:
-    """Return plain, admin and named keys. RequestError for keys that no client could send, or a file without keys.
+    """Return plain, admin and named keys.
 
-    Callers must use the returned keys, because the files may change between reads.
+    Raises RequestError for keys that no client could send, or a file without keys.
+
+     Callers must use the returned keys, because the files may change between reads.
     """
     plain, admins, named = settings.keys, settings.admin_keys, settings.named_keys
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in (*plain, *admins)):

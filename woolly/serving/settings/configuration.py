@@ -156,7 +156,7 @@ def _check_outside(path: Path, content: Mapping[str, Any], known: Collection[str
 
 
 def checked_value(source: str, name: str, value: Any) -> Any:
-    """Convert a value of TOML or JSON to the type of its setting. RequestError for a wrong type."""
+    """Convert a value of TOML or JSON to the type of its setting. Raises RequestError for a wrong type."""
     kind = kind_of(name)
     if kind is tuple:
         return _split(value if isinstance(value, list) else [value], source)

@@ -129,7 +129,7 @@ async def delete_batch(id: str, request: Request) -> Data:
 
 
 async def _found(id: str, request: Request) -> Data:
-    """Return the client's stored batch with current counts. ApiError 404 if it does not exist."""
+    """Return the client's stored batch with current counts. Raises ApiError 404 if it does not exist."""
     worker = worker_of(request)
     own = id.removeprefix(_PREFIX) if id.startswith(_PREFIX) else ""
     try:

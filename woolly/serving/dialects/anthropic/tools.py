@@ -38,7 +38,7 @@ class ToolChoiceSpec(BaseModel):
 
 
 def read_choice(specs: Sequence[ToolSpec], choice: ToolChoiceSpec | None) -> ToolChoice:
-    """Return the allowed and required tools. ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. Raises ApiError if the fields contradict each other."""
     tools = _tools(specs)
     kind = "auto" if choice is None else choice.type
     is_parallel = choice is None or not choice.disable_parallel_tool_use

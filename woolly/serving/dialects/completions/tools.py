@@ -75,7 +75,7 @@ class ChoiceSpec(BaseModel):
 
 
 def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | None, parallel: bool | None) -> ToolChoice:
-    """Return the allowed and required tools. ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. Raises ApiError if the fields contradict each other."""
     given = _tools(tools or ())
     names = {tool.name for tool in given}
     is_parallel = parallel is not False

@@ -69,7 +69,7 @@ class RerankBody(TextBody):
     )
 
     def listed(self) -> list[str]:
-        """Return the documents as strings. ApiError unless exactly one of the fields is set."""
+        """Return the documents as strings. Raises ApiError unless exactly one of the fields is set."""
         if (self.documents is None) == (self.texts is None):
             raise invalid_param("documents", "expected one of documents and texts")
         listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
@@ -93,7 +93,7 @@ class ScoreBody(TextBody):
     documents: str | Items[str] | None = Field(None, description="Same as text_2.")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs. ApiError if the lists cannot be paired."""
+        """Return the pairs. Raises ApiError if the lists cannot be paired."""
         first, second = (
             as_texts(one if one is not None else other)
             for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))
@@ -126,7 +126,7 @@ def as_texts(given: Any) -> list[Any]:
 
 
 def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
-    """Return True if texts are truncated. ApiError for a length other than the model's maximum."""
+    """Return True if texts are truncated. Raises ApiError for a length other than the model's maximum."""
     if n_tokens is not None and n_tokens != -1:
         raise invalid_param(
             "truncate_prompt_tokens", f"expected -1, which truncates at the model's maximum, but got {n_tokens}"

@@ -42,7 +42,7 @@ class FunctionResponse(Camel):
 
 
 class Part(Camel):
-    """A part of a message. ApiError names unsupported kinds."""
+    """A part of a message. Raises ApiError for unsupported kinds."""
 
     text: str | None = None
     thought: bool | None = None
@@ -64,7 +64,7 @@ class Content(Camel):
 
 
 def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
-    """Convert messages to neutral messages. ApiError names an unsupported field."""
+    """Convert messages to neutral messages. Raises ApiError for unsupported fields."""
     talk: list[chat.Message] = []
     if system is not None:
         text = system if isinstance(system, str) else text_of(system, "systemInstruction")

@@ -14,7 +14,7 @@ _FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # other f
 
 
 def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Convert a schema of Google's API to JSON Schema. ApiError names an invalid part."""
+    """Convert a schema of Google's API to JSON Schema. Raises ApiError for invalid parts."""
     found: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
     kind = str(given.get("type", "")).lower()
     if kind and kind != "type_unspecified":

@@ -55,7 +55,7 @@ class ToolConfig(Camel):
 
 
 def read_choice(specs: Sequence[ToolSpec], config: ToolConfig | None) -> ToolChoice:
-    """Return the allowed and required tools. ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. Raises ApiError if the fields contradict each other."""
     calling = (config and config.function_calling_config) or FunctionCallingConfig.model_validate({})
     mode = (calling.mode or "AUTO").upper()
     mode = "AUTO" if mode == "MODE_UNSPECIFIED" else mode

@@ -31,7 +31,7 @@ class MarkedPrompt:
 
 
 def read_marked(text: str, data: Any) -> MarkedPrompt:
-    """Return a prompt with undecoded images and audio. ApiError 400 unless each has a marker."""
+    """Return a prompt with undecoded images and audio. Raises ApiError 400 unless each has a marker."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
         raise invalid_param(where, "expected a list of images and audio clips in base64")
@@ -56,7 +56,7 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> ChatFormat:
-    """Return the prompt with decoded images and audio. RequestError if decoding fails."""
+    """Return the prompt with decoded images and audio. Raises RequestError if decoding fails."""
     items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
     placeholders = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))

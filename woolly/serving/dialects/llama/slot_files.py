@@ -32,7 +32,7 @@ _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 
 
 def slot_path(folder: Path, name: str) -> Path:
-    """Return the path of a slot file. ApiError 400 for a name outside of the folder."""
+    """Return the path of a slot file. Raises ApiError 400 for a name outside of the folder."""
     if not _NAME.fullmatch(name) or name.strip(". ") == "":
         raise invalid_param("filename", f"invalid file name {name[:80]!r}; use a name without a path")
     return folder / name
@@ -60,7 +60,10 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 
 
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
-    """Return the tokens and the size of a file. ApiError 400 unless it is a slot file of this model and client."""
+    """Return the tokens and the size of a file.
+
+    Raises ApiError 400 unless it is a slot file of this model and client.
+    """
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:

@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 async def read_vocabulary(info: ModelInfo, models: ModelManager, settings: Settings) -> Vocabulary:
-    """Return the vocabulary of a loaded model or a model file. ApiError 422 for an invalid file."""
+    """Return the vocabulary of a loaded model or a model file. Raises ApiError 422 for an invalid file."""
     slot = models.ready(info.name)
     if slot is not None and slot.llm is not None:  # not with `use`, which would keep an idle model loaded
         return await asyncio.to_thread(_vocabulary, slot.llm.tokenizer, slot.llm.template)

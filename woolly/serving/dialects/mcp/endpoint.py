@@ -45,7 +45,7 @@ class Endpoint:
         self._closing = asyncio.Event()
 
     async def manager(self) -> StreamableHTTPSessionManager:
-        """Return the manager. ApiError 501 if the package is missing or not usable."""
+        """Return the manager. Raises ApiError 501 if the package is missing or not usable."""
         if self._opened is None:
             if find_spec("mcp") is None:
                 raise ApiError(501, "not_supported", _error_result("/mcp needs a package on the server's machine"))

@@ -171,7 +171,7 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def get(self, owner: str, id: str) -> Session:
-        """Return a session. ApiError 404 if it does not exist or has another owner."""
+        """Return a session. Raises ApiError 404 if it does not exist or has another owner."""
         with self._transaction() as db:
             return self._find(db, owner, id)
 

@@ -134,7 +134,7 @@ class ChatBody(AnswerBody):
     tool_choice: str | ChoiceSpec | None = Field(None, description="Same as in OpenAI's API.")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Return the neutral chat. ApiError names an unsupported field."""
+        """Return the neutral chat. Raises ApiError for unsupported fields."""
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)

@@ -15,7 +15,7 @@ def tagged(name: str) -> str:
 
 
 async def find_model(request: Request, name: str | None, can: Capability = "completion") -> ModelInfo:
-    """Return the model of a name. ApiError 404 for an unknown name, after which Ollama's clients pull the model.
+    """Return the model of a name. Raises ApiError 404 for an unknown name, after which Ollama's clients pull the model.
 
     Other dialects use the only model for unknown names, because their clients have built-in names.
     """

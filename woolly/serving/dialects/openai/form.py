@@ -15,7 +15,7 @@ _PLAIN = ("", "7bit", "8bit", "binary")  # transfer encodings without effect
 
 
 def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[str, tuple[str | None, bytes]]:
-    """Return the file name and the content of each field. ApiError 400 if the body is not a valid form.
+    """Return the file name and the content of each field. Raises ApiError 400 if the body is not a valid form.
 
     `kind` is the Content-Type, `wanted` names the fields that the route needs. List items (`name[]`) are joined with
     commas. Boundaries are found in one pass.

@@ -65,7 +65,7 @@ class ConversationStore:
         return self._kept.n_bytes
 
     def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
-        """Create a conversation. ApiError 400 if its items are invalid or too large."""
+        """Create a conversation. Raises ApiError 400 if its items are invalid or too large."""
         id = f"conv_{secrets.token_hex(24)}"
         conversation = KeptConversation(owner, id, int(time.time()), dict(metadata))
         self._check(conversation, items)
@@ -74,7 +74,7 @@ class ConversationStore:
         return conversation
 
     def get(self, owner: str, id: str) -> KeptConversation:
-        """Return a conversation. ApiError 404 if the owner has no such conversation."""
+        """Return a conversation. Raises ApiError 404 if the owner has no such conversation."""
         found = self._kept.get(owner, id)
         if found is None:
             message = f"unknown conversation {id[:80]!r}; it may have been evicted"
@@ -96,14 +96,14 @@ class ConversationStore:
         self._kept.forget(id)
 
     def item(self, owner: str, id: str, item_id: str) -> Data:
-        """Return an item. ApiError 404 if it does not exist."""
+        """Return an item. Raises ApiError 404 if it does not exist."""
         found = self.get(owner, id).items.get(item_id)
         if found is None:
             raise ApiError(404, "not_found", f"unknown item {item_id[:80]!r} in this conversation")
         return found
 
     def add(self, owner: str, id: str, items: Sequence[Data]) -> None:
-        """Add items to the end of a conversation. ApiError 400 if they are invalid or too large."""
+        """Add items to the end of a conversation. Raises ApiError 400 if they are invalid or too large."""
         conversation = self.get(owner, id)
         self._check(conversation, items)
         self._add(conversation, items)

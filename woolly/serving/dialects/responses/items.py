@@ -57,7 +57,7 @@ class _Talk:
 
 
 def read_items(items: Sequence[Item]) -> list[Message]:
-    """Convert items to messages. ApiError names an unsupported field."""
+    """Convert items to messages. Raises ApiError for unsupported fields."""
     talk = _Talk()
     for i, item in enumerate(items):
         _read(item, f"input.{i}", talk)

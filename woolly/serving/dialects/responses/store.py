@@ -84,12 +84,12 @@ class ResponseStore:
             self._forget_items(response["id"], kept)
 
     def get(self, owner: str, id: str) -> Data:
-        """Return a stored or running response. ApiError 404 if it does not exist."""
+        """Return a stored or running response. Raises ApiError 404 if it does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).response if live is None else live.response
 
     def items(self, owner: str, id: str) -> list[Data]:
-        """Return the input of a stored or running response. ApiError 404 if it does not exist."""
+        """Return the input of a stored or running response. Raises ApiError 404 if it does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).items if live is None else live.items
 
@@ -98,21 +98,21 @@ class ResponseStore:
         return id in self._kept
 
     def ended(self, owner: str, id: str) -> Kept:
-        """Return a stored response with its input. ApiError 404 if it does not exist."""
+        """Return a stored response with its input. Raises ApiError 404 if it does not exist."""
         kept = self._kept.get(owner, id)
         if kept is None:
             raise ApiError(404, "not_found", f"unknown response {id[:80]!r}; it may have been evicted")
         return kept
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete a stored response. ApiError 404 if it does not exist, 409 if it is running."""
+        """Delete a stored response. Raises ApiError 404 if it does not exist, 409 if it is running."""
         if self._under_way(owner, id) is not None:
             raise ApiError(409, "response_under_way", "the response is running; cancel it first")
         self.ended(owner, id)
         self._kept.forget(id)
 
     def cancel(self, owner: str, id: str) -> Data:
-        """Cancel a running response. ApiError 404 if it does not exist, 400 if it has ended."""
+        """Cancel a running response. Raises ApiError 404 if it does not exist, 400 if it has ended."""
         live = self._under_way(owner, id)
         if live is None:
             status = self.ended(owner, id).response["status"]

@@ -64,7 +64,7 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
 
 
 def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, parallel: bool | None) -> ToolChoice:
-    """Return the allowed and required tools. ApiError if the fields contradict each other."""
+    """Return the allowed and required tools. Raises ApiError if the fields contradict each other."""
     tools, is_parallel = toolbox.tools, parallel is not False
     if choice is None or isinstance(choice, str):
         if choice not in (None, "none", "auto", "required"):
