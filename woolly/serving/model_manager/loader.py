@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.engine.loading.memory_estimate import MemoryEstimate
-from woolly.errors import RequestError
+from woolly.errors import RequestError, WoollyError
 from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.llm.presets import with_load
@@ -16,6 +16,7 @@ from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.model_manager.modalities import configured_mmproj
+from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.configuration import checked_value
 from woolly.serving.settings.table import Settings
@@ -88,3 +89,20 @@ def warn_missing_template(name: str, llm: LLM) -> None:
     if llm.plan.result == "logits" and llm.template.is_fallback:
         reason = "the file has no chat template, so chats use ChatML; use /v1/completions for base models"
         log.warning("chat template assumed", extra={"model": name, "reason": reason})
+
+
+def log_disk_cache_error(name: str, llm: LLM) -> None:
+    """Log errors of writing the disk cache of a closed model."""
+    stats = llm.known_disk_stats
+    if stats is not None and stats.refusal is not None:
+        log.warning("pages not written", extra={"model": name, "files": stats.n_files, "reason": stats.refusal})
+
+
+def load_error(info: ModelInfo, error: Exception) -> ApiError:
+    """Return the error for a client whose model could not be loaded."""
+    if isinstance(error, WoollyError):
+        message = str(error).replace(str(info.path), info.path.name)
+        return ApiError(422, "model_not_loadable", message, param="model")
+    if isinstance(error, MemoryError):
+        return ApiError(503, "insufficient_memory", f"{info.name} does not fit into memory")
+    return ApiError(500, "internal_error", f"{info.name} could not be loaded; see the server's log")

@@ -25,6 +25,8 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.loader import (
     estimate_model,
     has_scales,
+    load_error,
+    log_disk_cache_error,
     open_model,
     options_for,
     warn_missing_template,
@@ -220,7 +222,7 @@ class ModelManager:
                     await slot.task
             if slot.llm is not None:
                 await asyncio.to_thread(slot.llm.close)
-                _log_disk_cache_error(slot.info.name, slot.llm)
+                log_disk_cache_error(slot.info.name, slot.llm)
         await self.dynamic_adapters.close()
         self._loaded.clear()
 
@@ -325,11 +327,7 @@ class ModelManager:
                 raise
             if isinstance(error, DeviceError) and error.code == "lost":
                 self._record_failure(name, error)
-            if isinstance(error, WoollyError):
-                raise _not_loadable(slot.info, error) from error
-            if isinstance(error, MemoryError):
-                raise ApiError(503, "insufficient_memory", f"{name} does not fit into memory") from error
-            raise ApiError(500, "internal_error", f"{name} could not be loaded; see the server's log") from error
+            raise load_error(slot.info, error) from error
         finally:
             self._notify()
 
@@ -352,7 +350,7 @@ class ModelManager:
                 lambda: self._estimate(slot.info.path, options_for(slot.info.path, settings, slot.info.loading))
             )
         except WoollyError as error:
-            raise _not_loadable(slot.info, error) from error
+            raise load_error(slot.info, error) from error
         check_reload(slot, needs, self.loaded_models, self._settings.models_bytes)
 
     def _estimate(self, path: Path, options: ModelOptions) -> MemoryEstimate:
@@ -373,7 +371,7 @@ class ModelManager:
         llm, slot.llm = slot.llm, None
         try:
             await asyncio.to_thread(llm.close)
-            _log_disk_cache_error(slot.info.name, llm)
+            log_disk_cache_error(slot.info.name, llm)
         finally:
             self._loaded.pop(slot.info.name, None)
             self._notify()
@@ -386,15 +384,3 @@ class ModelManager:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def _log_disk_cache_error(name: str, llm: LLM) -> None:
-    """Log errors of writing the disk cache of a closed model."""
-    stats = llm.known_disk_stats
-    if stats is not None and stats.refusal is not None:
-        log.warning("pages not written", extra={"model": name, "files": stats.n_files, "reason": stats.refusal})
-
-
-def _not_loadable(info: ModelInfo, error: WoollyError) -> ApiError:
-    message = str(error).replace(str(info.path), info.path.name)
-    return ApiError(422, "model_not_loadable", message, param="model")
