@@ -122,10 +122,10 @@ def test_speculation_and_chats_take_adapters(llm, folder, model):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"third": 1}, "no adapter 'third'; there are first, second"),
+        ({"third": 1}, "unknown adapter 'third'; expected one of first, second"),
         ({"first": "much"}, "scale of adapter 'first' is 'much'"),
         ({"first": float("inf")}, "scale of adapter 'first' is inf"),
-        (["first"], "scales by name"),
+        (["first"], "expected a mapping of names to scales"),
     ],
 )
 def test_wrong_scales_are_rejected_by_name(llm, wanted, message):
@@ -143,10 +143,13 @@ def broken(pairs=None, **keys):
         (broken(**{"general.type": "model"}), "not a LoRA adapter"),
         (broken(**{"general.architecture": "qwen2"}), "is for 'qwen2', but the model is 'llama'"),
         (broken(**{"adapter.alora.invocation_tokens": [1]}), "invocation tokens"),
-        (broken({"blk.0.attn_norm.weight": np.ones(64, np.float32)}), "changes 'blk.0.attn_norm.weight'; only pairs"),
-        (broken({"blk.0.attn_k.weight.lora_a": np.ones((4, 64), np.float32)}), "has no other half"),
-        (broken({"blk.0.attn_q.weight.lora_a": np.ones((3, 64), np.float32)}), "ranks of 3 and 4"),
-        (broken({"blk.0.attn_q.weight.lora_a": np.ones((4, 32), np.float32)}), "other rows or columns"),
+        (
+            broken({"blk.0.attn_norm.weight": np.ones(64, np.float32)}),
+            "unsupported tensor 'blk.0.attn_norm.weight'; expected pairs",
+        ),
+        (broken({"blk.0.attn_k.weight.lora_a": np.ones((4, 64), np.float32)}), "has no counterpart"),
+        (broken({"blk.0.attn_q.weight.lora_a": np.ones((3, 64), np.float32)}), "ranks 3 and 4"),
+        (broken({"blk.0.attn_q.weight.lora_a": np.ones((4, 32), np.float32)}), "does not match the model's tensor"),
         (
             broken({f"token_embd.weight.lora_{x}": np.ones((4, 4), np.float32) for x in "ab"}),
             "changes 'token_embd.weight', which is not a matrix",
@@ -161,10 +164,10 @@ def test_unsupported_adapter_files_are_rejected(folder, model, change, message):
 
 
 def test_missing_adapter_file_is_named(folder, model):
-    with pytest.raises(StoreError, match=r"there is no LoRA adapter '.*none\.gguf': give the path of its GGUF file"):
+    with pytest.raises(StoreError, match=r"LoRA adapter '.*none\.gguf' not found; pass the path of its GGUF file"):
         LLM(model, adapters=[folder / "none.gguf"])
 
 
 def test_two_files_with_one_name_need_names(folder, model):
-    with pytest.raises(RequestError, match="two adapters have files of one name"):
+    with pytest.raises(RequestError, match="two adapter files have the same name"):
         LLM(model, adapters=[folder / "first.gguf", folder / "x" / "first.gguf"])

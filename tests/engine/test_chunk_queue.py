@@ -104,7 +104,7 @@ def test_stream_has_its_seed_and_at_its_end_its_completion(llm):
     params = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)
     stream = llm.generate("a", params, stream=True)
     assert stream.seed == 7
-    with pytest.raises(RequestError, match="has not ended"):
+    with pytest.raises(RequestError, match="is unfinished"):
         _ = stream.completion
     text = "".join(part.text for part in stream)
     assert stream.completion.text == text == llm.generate("a", params).text

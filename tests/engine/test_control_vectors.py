@@ -79,9 +79,9 @@ def test_layers_outside_the_range_are_unchanged(folder, model):
         wanted = plain.logits(PROMPT)
     with LLM(model, ctx=128, threads=1, control_vectors=vector, control_vector_layers=(7, 9)) as llm:
         np.testing.assert_array_equal(llm.logits(PROMPT), wanted)
-    with pytest.raises(RequestError, match=r"control_vector_layers is \(9, 7\); the first and the last layer"):
+    with pytest.raises(RequestError, match=r"control_vector_layers is \(9, 7\); expected the first and last layer"):
         LLM(model, control_vectors=vector, control_vector_layers=(9, 7))
-    with pytest.raises(RequestError, match="names layers for control vectors, but none is given"):
+    with pytest.raises(RequestError, match="control_vector_layers needs control vectors"):
         LLM(model, control_vector_layers=(1, 2))
 
 
@@ -110,11 +110,11 @@ def test_speculation_takes_control_vectors(folder, vector):
     ("vectors", "keys", "message"),
     [
         (directions(1, 1), {"general.architecture": "llama"}, "not a control vector"),
-        (directions(1, 0, 1), {}, "'direction.0' is not a direction of a layer from 1 on"),
-        ({"direct.1": np.ones(64, np.float32)}, {}, "'direct.1' is not a direction"),
+        (directions(1, 0, 1), {}, "unsupported tensor 'direction.0'; expected direction.N"),
+        ({"direct.1": np.ones(64, np.float32)}, {}, "unsupported tensor 'direct.1'"),
         (directions(1, 1, width=32), {}, "has 32 numbers, but blk.1 leaves 64"),
         (directions(1, 40), {}, "a direction for blk.40, which the model does not have"),
-        ({"direction.1": np.ones((2, 64), np.float32)}, {}, r"is F32 of shape \(2, 64\), no f32 vector"),
+        ({"direction.1": np.ones((2, 64), np.float32)}, {}, r"is F32 of shape \(2, 64\); expected an F32 vector"),
         ({"direction.1": np.full(64, np.nan, np.float32)}, {}, "not finite"),
         ({}, {}, "has no directions"),
     ],

@@ -152,5 +152,5 @@ def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
             GpuProgram(gpu, plan, file.tensors, Options())
     with pytest.raises(UnsupportedError, match="dflash is a draft head for another model; open that model"):
         LLM(pair[1], ctx=64, threads=1)
-    with pytest.raises(RequestError, match="this model's head fills in blocks alone"):
+    with pytest.raises(RequestError, match="which this model's draft head does not support"):
         LLM(pair[0], ctx=64, threads=1, speculation="mtp_lookup")

@@ -116,7 +116,7 @@ def test_random_head_changes_no_text(folder, target):
 def test_incompatible_head_gives_a_one_line_error(folder, target):
     own = eagle3_tensors()
     wide = write_eagle3(folder / "wide.gguf", eagle3_tensors(read_width=32), LAYERS, target_hidden_size=32)
-    with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 32, but target.gguf has 64"):
+    with pytest.raises(ModelError, match=r"wide.gguf is for a model with width 32, but target.gguf has 64"):
         LLM(target, ctx=64, threads=1, speculation=wide)
     far = write_eagle3(folder / "far.gguf", own, [1, 2, 9])
     with pytest.raises(ModelError, match="the head reads layer 9, but the llama model has 5"):
@@ -125,10 +125,10 @@ def test_incompatible_head_gives_a_one_line_error(folder, target):
     with pytest.raises(ModelError, match="the draft head has 1 layers and reads 2 model layers; expected 1 and 3"):
         LLM(target, ctx=64, threads=1, speculation=two)
     outside = write_eagle3(folder / "outside.gguf", own | {"d2t": own["d2t"] + 260}, LAYERS)
-    with pytest.raises(ModelError, match="d2t names tokens that the model does not have, of 320"):
+    with pytest.raises(ModelError, match="d2t has token ids outside the model's vocabulary of 320"):
         LLM(target, ctx=64, threads=1, speculation=outside)
     without = write_eagle3(folder / "without.gguf", {k: v for k, v in own.items() if k != "d2t"}, LAYERS)
-    with pytest.raises(ModelError, match="the draft guesses 200 tokens of 320, and no table says which"):
+    with pytest.raises(ModelError, match="the draft predicts 200 of 320 tokens, but has no d2t table"):
         LLM(target, ctx=64, threads=1, speculation=without)
     more = write_eagle3(folder / "more.gguf", own | {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)}, LAYERS)
     with pytest.raises(ModelError, match="tensors that Woolly's eagle3 model does not use"):

@@ -142,7 +142,7 @@ def test_stop_token_ends_the_answer_and_is_named(llm):
     cut = llm.generate([1, 2, 3], replace(GREEDY, stop_token_ids=(token,)))
     assert (cut.finish_reason, cut.stop_reason) == ("stop", token)
     assert cut.token_ids == whole.token_ids[: whole.token_ids.index(token) + 1]
-    with pytest.raises(RequestError, match="token 320 is not an id"):
+    with pytest.raises(RequestError, match="token 320 is not in the vocabulary"):
         llm.generate([1], SamplingParams(stop_token_ids=(320,)))
 
 
@@ -180,15 +180,15 @@ def test_max_tokens_beyond_the_context_is_capped(llm, limit):
         ("", GREEDY, "the prompt is empty"),
         ((), GREEDY, "the prompt is empty"),
         ([1] * 256, GREEDY, "the prompt has 256 tokens .*, but the context holds 256"),
-        ([1, 320], GREEDY, "token 320 is not an id of this vocabulary"),
-        ([-1], GREEDY, "token -1 is not an id"),
-        ([1.5], GREEDY, "token 1.5 is not an id"),
-        ([1, "a"], GREEDY, "token 'a' is not an id"),
+        ([1, 320], GREEDY, "token 320 is not in the vocabulary"),
+        ([-1], GREEDY, "token -1 is not in the vocabulary"),
+        ([1.5], GREEDY, "token 1.5 is not in the vocabulary"),
+        ([1, "a"], GREEDY, "token 'a' is not in the vocabulary"),
         (["a", 5], GREEDY, "prompt 1: the prompt is of type int"),
-        ([[1], [320]], GREEDY, "prompt 1: token 320 is not an id"),
-        (["a", "b"], [GREEDY], "1 params were given for 2 prompts"),
+        ([[1], [320]], GREEDY, "prompt 1: token 320 is not in the vocabulary"),
+        (["a", "b"], [GREEDY], "got 1 params for 2 prompts"),
         ([1], {"max_tokens": 3}, "params is of type dict"),
-        ([True], GREEDY, "token True is not an id"),
+        ([True], GREEDY, "token True is not in the vocabulary"),
         (b"abc", GREEDY, "the prompt is of type bytes"),
         (5, GREEDY, "the prompt is of type int"),
     ],
@@ -202,5 +202,5 @@ def test_unservable_request_is_rejected(llm, prompt, params, message):
 def test_logits_beyond_the_context_are_rejected(llm):
     assert llm.logits([5]).shape == (1, llm.n_vocab)
     assert llm.logits(list(range(256))).shape == (256, llm.n_vocab)
-    with pytest.raises(RequestError, match="257 tokens exceed the context of 256"):
+    with pytest.raises(RequestError, match="the text has 257 tokens, but the context is 256"):
         llm.logits([1] * 257)

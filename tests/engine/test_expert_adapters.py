@@ -77,5 +77,5 @@ def test_adapter_pairs_that_match_no_expert_are_rejected(tmp_path):
     with pytest.raises(ModelError, match=r"changes 'blk\.0\.ffn_up_exps\.weight', which is not a matrix"):
         LLM(model, ctx=64, adapters=[write_lora(tmp_path / "a.gguf", pair)])
     pair[f"{base}.lora_a"] = np.ones((shape[0] + 1, 2, shape[2]), np.float32)
-    with pytest.raises(ModelError, match="are of different experts"):
+    with pytest.raises(ModelError, match="belong to different experts"):
         LLM(model, ctx=64, adapters=[write_lora(tmp_path / "b.gguf", pair)])

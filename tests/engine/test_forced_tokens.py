@@ -72,7 +72,7 @@ def test_recurrent_state_and_speculation_resume_alike(tmp_path):
         ({"n": 2}, [5], "n is 2"),
         ({"context_shift": True}, [5], "context_shift"),
         ({"max_tokens": 2}, [5, 6, 7], "max_tokens is 2"),
-        ({}, [-1], "not an id"),
+        ({}, [-1], "not in the vocabulary"),
     ],
 )
 def test_unreplayable_request_is_rejected(changed, replay_tokens, named, tiny_llm):

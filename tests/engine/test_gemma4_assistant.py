@@ -152,20 +152,22 @@ def test_incompatible_assistant_gives_a_one_line_error(folder, target):
     with pytest.raises(ModelError, match="needs a model with both sliding-window and global layers"):
         LLM(llama, ctx=64, threads=1, speculation=head)
     wide = write_assistant(folder / "wide.gguf", assistant_tensors(), WINDOW, embedding_length_out=128)
-    with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 128, but gemma4.gguf has 64"):
+    with pytest.raises(ModelError, match=r"wide.gguf is for a model with width 128, but gemma4.gguf has 64"):
         LLM(target, ctx=64, threads=1, speculation=wide)
     far = write_assistant(folder / "far.gguf", assistant_tensors(), WINDOW + 200)
     with pytest.raises(ModelError, match="has a larger sliding window than the model"):
         LLM(target, ctx=64, threads=1, speculation=far)
     few = Mock(draft=Mock(width=9, borrows=True), width=256)
-    with open_gguf(head) as file, pytest.raises(ModelError, match="guesses 9 tokens of 256, and no table says which"):
+    with open_gguf(head) as file, pytest.raises(ModelError, match="predicts 9 of 256 tokens, but has no d2t table"):
         guessed_ids(file, few)
 
 
 def test_assistant_drafts_without_lookup(folder, target, monkeypatch):
     head = write_assistant(folder / "alone.gguf", assistant_tensors(), WINDOW)
     monkeypatch.setattr("woolly.llm.speculation.find_draft", lambda model: head)
-    with pytest.raises(RequestError, match="'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"):
+    with pytest.raises(
+        RequestError, match="'mtp_lookup', which this model's draft head does not support; use 'mtp' or"
+    ):
         LLM(target, ctx=64, threads=1, speculation="mtp_lookup")
 
 

@@ -55,7 +55,7 @@ def test_live_adapters_answer_like_adapters_at_load(files, expected):
         assert answer(llm) == expected[repr({"second": 1.0})]
         llm.scale_adapters({"second": 0.5})
         assert answer(llm) == expected[repr({"second": 0.5})]
-        with pytest.raises(RequestError, match="there is no adapter 'first'; there are second"):
+        with pytest.raises(RequestError, match="unknown adapter 'first'; expected one of second"):
             answer(llm, {"first": 1.0})
 
 
@@ -69,7 +69,7 @@ def test_running_requests_keep_their_bits(files, expected):
         llm.add_adapter(named["second"])
         llm.remove_adapter("first")  # which a request uses: it goes on with it
         assert llm.adapters == ("second",)
-        with pytest.raises(RequestError, match="there is no adapter 'first'"):
+        with pytest.raises(RequestError, match="unknown adapter 'first'"):
             answer(llm, {"first": 1.0})
         for stream, wanted in ((one, {"first": 1.0}), (other, {})):
             assert [*stream][-1].finish_reason == "length"
@@ -88,7 +88,7 @@ def test_adapter_in_use_is_removed_when_the_next_one_comes(files, expected, monk
             llm.remove_adapter("first")
             (gone,) = llm.driver.engine.adapters.adapters
             other = open_adapter("second", named["second"], llm.plan)
-            with other.file, pytest.raises(RequestError, match="requests run that need the adapters as they are"):
+            with other.file, pytest.raises(RequestError, match="running requests use the current adapters"):
                 llm.driver.call(lambda engine: engine.swap(engine.program, AdapterSet.whole([other])))
         llm.add_adapter(named["second"])
         assert [one.name for one in llm.driver.engine.adapters.adapters] == ["second"]
@@ -103,7 +103,9 @@ def test_weights_are_not_prepared_twice_without_enough_memory(files, monkeypatch
         llm.add_adapter(named["first"])
         with monkeypatch.context() as patched:
             patched.setattr(memory_estimate, "available_memory", lambda: 1)
-            with pytest.raises(RequestError, match=r"take about .* GB while .* a second time, but 0.00 GB") as caught:
+            with pytest.raises(
+                RequestError, match=r"needs about .* GB for a second copy of its weights, but only 0.00 GB"
+            ) as caught:
                 llm.add_adapter(named["second"])
             assert caught.value.code == "insufficient_memory" and llm.adapters == ("first",)
             llm.remove_adapter("first")
@@ -120,7 +122,7 @@ def test_request_for_an_adapter_removed_before_queueing_is_rejected(files):
         llm.remove_adapter("first")
         llm.add_adapter(named["second"])
         (found,) = llm.driver.complete([group])
-        with pytest.raises(RequestError, match="adapters were changed meanwhile"):
+        with pytest.raises(RequestError, match="the adapters were changed"):
             found.checked()
 
 
@@ -129,16 +131,16 @@ def test_invalid_adapters_give_a_one_line_error(files, tmp_path):
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
         for call, sentence in [
-            (lambda: llm.add_adapter(named["first"]), "there is an adapter 'first' already"),
-            (lambda: llm.add_adapter(named["second"], scale=float("nan")), "a number was expected"),
-            (lambda: llm.remove_adapter("third"), "there is no adapter 'third'; there are first"),
-            (lambda: llm.scale_adapters({"third": 1.0}), "there is no adapter 'third'"),
+            (lambda: llm.add_adapter(named["first"]), "adapter 'first' already exists"),
+            (lambda: llm.add_adapter(named["second"], scale=float("nan")), "expected a number"),
+            (lambda: llm.remove_adapter("third"), "unknown adapter 'third'; expected one of first"),
+            (lambda: llm.scale_adapters({"third": 1.0}), "unknown adapter 'third'"),
         ]:
             with pytest.raises(RequestError, match=sentence):
                 call()
         # As a model on a GPU, in stages, or on replicas is held.
         llm._loaded[0] = replace(llm._loaded[0], compile=None)
-        with pytest.raises(RequestError, match="only while a model runs in one process and on the CPU"):
+        with pytest.raises(RequestError, match="only be changed on the CPU in a single process"):
             llm.add_adapter(named["second"])
 
 

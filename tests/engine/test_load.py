@@ -27,7 +27,7 @@ def test_recurrent_file_that_claims_any_context_gets_a_bounded_one(endless):
 def test_larger_context_is_kept_and_one_beyond_the_page_table_is_rejected(endless):
     with LLM(endless, threads=1, ctx=5 * MILLION) as llm:
         assert llm.engine.scheduler.pages.n_pages == 5 * MILLION // 32
-    with pytest.raises(RequestError, match="ctx is 2000000000; a cache holds at most 134217728 tokens"):
+    with pytest.raises(RequestError, match="ctx is 2000000000; the maximum is 134217728"):
         LLM(endless, threads=1, ctx=2_000_000_000)
-    with pytest.raises(RequestError, match="kv_tokens is 1000000000000; a cache holds at most"):
+    with pytest.raises(RequestError, match="kv_tokens is 1000000000000; the maximum is"):
         LLM(endless, threads=1, ctx=512, kv_tokens=10**12)

@@ -250,7 +250,7 @@ def test_mtp_is_the_default_if_the_file_has_it_and_rejected_by_name_otherwise(fo
         assert llm.plan.draft is None
     with LLM(plain, ctx=64, threads=1) as llm:
         assert llm.engine.draft is None
-    with pytest.raises(RequestError, match=r"speculation is 'mtp', but .*llama.gguf has no block that guesses tokens"):
+    with pytest.raises(RequestError, match=r"speculation is 'mtp', but .*llama.gguf has no MTP block"):
         LLM(plain, ctx=64, threads=1, speculation="mtp")
 
 

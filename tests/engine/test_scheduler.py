@@ -286,12 +286,12 @@ def test_callback_may_cancel_its_own_request(engine_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout": 0}, "timeout is 0; seconds above 0"),
+        ({"timeout": 0}, "timeout is 0; expected a number of seconds above 0"),
         ({"timeout": float("nan")}, "timeout is nan"),
         ({"timeout": "soon"}, "timeout is 'soon'"),
-        ({"priority": 1.5}, "priority is 1.5; a whole number"),
-        ({"hooks": {"blk.0": 3}}, "the hook at 'blk.0' is 3; a callable"),
-        ({"hooks": {"output": print}}, "behind the last layer"),
+        ({"priority": 1.5}, "priority is 1.5; expected an integer"),
+        ({"hooks": {"blk.0": 3}}, "the hook at 'blk.0' is 3; expected a callable"),
+        ({"hooks": {"output": print}}, "after the last layer"),
     ],
 )
 def test_options_out_of_range_are_rejected_by_name(engine_of, options, message):
@@ -300,7 +300,7 @@ def test_options_out_of_range_are_rejected_by_name(engine_of, options, message):
 
 
 def test_cache_smaller_than_one_context_is_rejected(engine_of):
-    with pytest.raises(RequestError, match="kv_tokens is 100, but one request may take a context of 512"):
+    with pytest.raises(RequestError, match="kv_tokens is 100; expected at least ctx, 512"):
         engine_of(kv_tokens=100)
 
 
@@ -331,7 +331,7 @@ def test_full_context_ends_an_answer_without_shift(engine_of):
 
 
 def test_shift_that_could_drop_nothing_is_rejected(engine_of):
-    with pytest.raises(RequestError, match="n_keep keeps 63 tokens, but of a context of 64"):
+    with pytest.raises(RequestError, match="n_keep is 63; expected at most 62 for context_shift with ctx 64"):
         engine_of(ctx=64).new_request(ids(63), params(9, context_shift=True, n_keep=-1))
 
 

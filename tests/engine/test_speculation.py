@@ -353,10 +353,10 @@ def test_draft_with_another_vocabulary_is_rejected(llm, folder):
         def token_text(self, token):
             return "x" if token == 300 else llm.tokenizer.token_text(token)
 
-    with pytest.raises(RequestError, match="token 300 is 'x' to the draft model"):
+    with pytest.raises(RequestError, match="token 300 is 'x' in the draft model"):
         check_vocabulary(Other(), llm.tokenizer)
     Other.n_vocab = 5
-    with pytest.raises(RequestError, match="the draft model has 5 tokens and the model 320"):
+    with pytest.raises(RequestError, match="the draft model has 5 tokens but the model has 320"):
         check_vocabulary(Other(), llm.tokenizer)
 
 

@@ -268,8 +268,8 @@ def test_encoder_cache_is_bounded(opened):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"context_shift": True}, "context_shift cannot be used with images"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs cannot be used with images"),
+        ({"context_shift": True}, "context_shift cannot be combined with images"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs cannot be combined with images"),
     ],
 )
 def test_options_that_need_tokens_are_rejected(change, message, opened):
@@ -280,13 +280,13 @@ def test_options_that_need_tokens_are_rejected(change, message, opened):
 
 def test_unusable_images_are_rejected(opened, tmp_path):
     engine = opened("gemma3", chunk=8, max_running=6)
-    with pytest.raises(RequestError, match="4 rows that see each other, but a step has room for 2"):
+    with pytest.raises(RequestError, match="4 rows with bidirectional attention, but a step takes 2"):
         engine.new_request(prompt(engine, input_image("gemma3"), "?"), GREEDY)
     with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 4"):
         engine.new_request(prompt(engine, image((1, 4, 4)), "?"), GREEDY)
     loaded = load_model(write_tiny(TINY["llama"], tmp_path / "llama.gguf"), "cpu", Options(threads=1))
     text_engine = Engine(loaded.program, loaded.tokenizer, ctx=64)
-    with pytest.raises(RequestError, match="this model supports neither images nor audio"):
+    with pytest.raises(RequestError, match="takes no images or audio"):
         text_engine.new_request(prompt(engine, input_image("gemma3"), "?"), GREEDY, RequestOptions())
     loaded.close()
 

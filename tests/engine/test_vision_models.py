@@ -32,7 +32,7 @@ def test_projector_of_another_model_is_rejected(tmp_path):
     tower = write_tower(TOWERS["llava"], tmp_path / "tower.gguf")
     with pytest.raises(ModelError, match="rows of 64 numbers, but the llama model has 96"):
         load_model(text, "cpu", Options(threads=1), projector=tower)
-    with pytest.raises(ModelError, match="holds no projector"):
+    with pytest.raises(ModelError, match="not a projector file"):
         load_model(text, "cpu", Options(threads=1), projector=text)
     with pytest.raises(UnsupportedError, match="bloom models with ALiBi take no rows"):
         text = write_tiny(FAMILIES["bloom"], tmp_path / "n.gguf")

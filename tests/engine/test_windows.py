@@ -124,7 +124,7 @@ def test_skipped_prompts_hold_only_their_windows(engine_of, n_slots):
 def test_full_pool_rejects_before_it_changes():
     pool = WindowPool(32, 3, 8)
     pool.hold([0, 1])
-    with pytest.raises(ValueError, match="2 pages of the window of 32 were asked for, 1 are free"):
+    with pytest.raises(ValueError, match="requested 2 pages of window 32, but only 1 are free"):
         pool.hold([1, 2, 3])
     pool.release([0, 1], keep=True)
     assert pool.n_free == pool.n_pages

@@ -1,4 +1,4 @@
-"""WHEN: the scheduler packs many requests into one step."""
+"""Engine: schedules and batches requests, runs the model and samples tokens."""
 
 from typing import TYPE_CHECKING
 

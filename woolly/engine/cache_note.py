@@ -1,4 +1,4 @@
-"""Cache note of a prompt: cached tokens, reason for the miss, and the text at which the prompt diverged."""
+"""Summary of the prefix cache hit of a prompt: cached tokens, reason for the miss, and text at the divergence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 _DIVERGED = re.compile(r"diverged at token (\d+)")
-_SHOWN = 16  # tokens of the text at which a prompt diverged
+_SHOWN = 16  # tokens to quote from the divergence
 _CHARACTERS = 60
 
 
 def cache_note(request: Request, *, has_text: bool = True) -> str | None:
-    """Return a line such as `192 of 250 tokens, diverged at token 201: "Today is Monday"`, in ASCII.
+    """Return an ASCII line such as `192 of 250 tokens, diverged at token 201: "Today is Monday"`.
 
-    None before the request has started. Without `has_text` the prompt is not quoted.
+    Return None if the request has not started. Without `has_text`, the prompt is not quoted.
     """
     found = request.prefix
     if found is None:

@@ -1,4 +1,4 @@
-"""Engine: each step is schedule, run, settle."""
+"""Engine: schedules, runs and settles steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _USUAL = RequestOptions()
 
 
 class Engine:
-    """Runs requests over one program. Not thread-safe: one thread at a time may call it."""
+    """Runs requests on a program. Not thread-safe: only one thread may call it at a time."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class Engine:
         tower: multimodal.Tower | None = None,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`ctx` bounds one request; `kv_tokens` is the cache size for all requests (None: one context).
+        """`ctx` bounds each request; `kv_tokens` is the cache size for all requests (None: one context).
 
-        `ctx_limit` is the model's maximum (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
-        concurrent requests: `batch_size` sets them if given, unless the memory holds the state for
-        `max_running` only. `n_snapshots` bounds the recurrent states that are kept for later requests, `draft_tokens`
-        the draft tokens per request and step. `check_file` raises if the weights have changed.
-        `adapters` are the adapters in the program's plan. `disk` keeps evicted pages, if the state
-        can be copied (`has_disk`); `compute_rate` is a first measurement of prefill, in tokens per second.
-        `salt` is prepended to the salt of each request. With a `tower` prompts may have images (`Prompt`), if the
-        program's plan takes embeddings (`inject_embeddings`). `source` is the encoder of an encoder-decoder model.
+        `ctx_limit` is the model's maximum (None: `ctx`). `chunk` bounds the rows of a step, and `max_running` the
+        concurrent requests. `batch_size` overrides `max_running`, unless memory only suffices for `max_running`.
+        `n_snapshots` bounds the saved recurrent states, `draft_tokens` the draft tokens per request and step.
+        `check_file` raises if the weights have changed. `adapters` are the adapters in the program's plan. `disk`
+        stores evicted pages if the state can be copied (`has_disk`). `compute_rate` is the initial estimate of the
+        prefill rate in tokens per second. `salt` is prepended to the salt of each request. With a `tower`, prompts may
+        have images (`Prompt`), provided that the program's plan takes embeddings (`inject_embeddings`). `source` is the
+        encoder of an encoder-decoder model.
         """
         self.program = program
         self.tokenizer = tokenizer
@@ -90,7 +90,7 @@ class Engine:
         try:
             state = config.new_state(program)
         except RequestError:
-            if most <= max_running:  # else nobody asked for more
+            if most <= max_running:  # the caller asked for this size
                 raise
             most, batch_size = max_running, None
             config = new_config(max_running=most, n_drafts=n_drafts)
@@ -123,13 +123,13 @@ class Engine:
         self.encoder_scheduler = None if maker is None else multimodal.EncoderScheduler(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._output_processor = OutputProcessor(self.scheduler, self.runner, self._speculation, ctx)
-        self.n_steps = 0  # that computed something
+        self.n_steps = 0  # number of steps with work
 
     def __repr__(self) -> str:
         return f"Engine(ctx={self.ctx}, {self.scheduler!r})"
 
     def step(self) -> list[Request]:
-        """Run one step and return the requests that got a token or ended; `take_unread` has their text."""
+        """Run a step and return the requests that got a token or ended; `take_unread` returns their text."""
         try:
             self._output_processor.begin()
             scheduled = self.schedule()
@@ -150,7 +150,9 @@ class Engine:
         return scheduled
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """Compute a step and return its output rows; None without work, after a cancellation or a loss of the state."""
+        """Compute a step and return its output rows, or None if there is no work or the step was cancelled or lost its
+        state.
+        """
         if not scheduled.spans:
             self.runner.meanwhile()
             self.scheduler.wait()
@@ -166,7 +168,7 @@ class Engine:
             scheduled.seconds = time.perf_counter() - begin
 
     def settle(self, scheduled: SchedulerOutput, rows: Rows | None) -> None:
-        """Sample tokens from the rows; then run the disk tier, pooling jobs and the encoder."""
+        """Sample tokens from the rows, then run the disk tier, pooling jobs and the encoder."""
         if rows is not None:
             self.scheduler.ran(scheduled)
             self._output_processor.settle(scheduled, rows)
@@ -177,7 +179,7 @@ class Engine:
         self._run_encoder()
 
     def _run_encoder(self) -> None:
-        """Run a slice of the encoder for running requests; an error ends all that wait for it."""
+        """Run a slice of the encoder for running requests. An error ends all requests that wait for the encoder."""
         if self.encoder_scheduler is None:
             return
         try:
@@ -193,27 +195,27 @@ class Engine:
     def new_request(
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
     ) -> Request:
-        """Make a request without queueing it; RequestError with both numbers if it cannot fit."""
+        """Return a request without queueing it; RequestError if it does not fit the context."""
         return self._input_processor.new_request(prompt, params, options)
 
     def add(self, request: Request) -> Request:
-        """Queue a request; it ends with an error if its adapter or plan is gone."""
+        """Queue a request. It ends with an error if its adapters or its plan were removed."""
         adapters, plan = self._input_processor.adapters, self.program.running_plan
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
         self.scheduler.add(request)
         self._output_processor.add(request)
         if not is_known:
-            self.fail(request, RequestError("adapters were changed meanwhile: ask again", field="adapters"))
+            self.fail(request, RequestError("the adapters were changed; send the request again", field="adapters"))
         return request
 
     @property
     def adapters(self) -> AdapterSet:
-        """Adapters that requests may use."""
+        """Adapters available to requests."""
         return self._input_processor.adapters
 
     def name_adapters(self, adapters: AdapterSet) -> None:
-        """Set the adapters that new requests may use, and their default scales."""
+        """Set the adapters available to new requests, and their default scales."""
         self._input_processor.swap(self.program, adapters)
 
     def used_adapters(self) -> set[int]:
@@ -221,17 +223,15 @@ class Engine:
         return {i for request in self.scheduler.requests for i, scale in enumerate(request.adapters) if scale}
 
     def swap(self, program: Program, adapters: AdapterSet) -> None:
-        """Switch to a program of the same model with other adapters; cache and requests stay, with the same bits.
+        """Switch to a program of the same model with other adapters; cache and requests are preserved.
 
-        The state must be usable by any program of the model. RequestError (`busy`) if requests or
-        pooling jobs refer to steps of the old plan, or use an adapter that the set lacks.
+        Every program of a model can use the same state. RequestError (`busy`) if requests or pooling jobs refer to
+        steps of the old plan, or if a request uses a missing adapter.
         """
         kept, own = adapters.adapters, self.adapters.adapters
         used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}
         if used or not self.pooling.is_idle or any(request.hooks for request in self.scheduler.requests):
-            raise RequestError(
-                "requests run that need the adapters as they are: try again when they have ended", code="busy"
-            )
+            raise RequestError("running requests use the current adapters; try again after they end", code="busy")
         for request in self.scheduler.requests:
             request.adapters = adapters.fitted(request.adapters)
         self.program = program
@@ -250,13 +250,13 @@ class Engine:
         self._output_processor.fail(request, error)
 
     def abandon(self) -> None:
-        """Stops the run under way if all of its requests are cancelled. Any thread may call it."""
+        """Stop the current run if all of its requests are cancelled. Any thread may call it."""
         self.runner.abandon()
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.abandon()
 
     def abort(self) -> None:
-        """Stops the run under way and prevents later ones. Any thread may call it."""
+        """Stop the current run and prevent later runs. Any thread may call it."""
         self.pooling.abort()
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.abort()
@@ -269,28 +269,28 @@ class Engine:
 
     @property
     def draft(self) -> Proposer | None:
-        """Proposer of draft tokens; None without speculation."""
+        """Proposer of draft tokens; None if speculation is off."""
         return self._speculation.draft
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no work."""
+        """True if there are no requests and no pooling jobs."""
         return not self.scheduler.running and not self.scheduler.waiting and self.pooling.is_idle
 
     def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
-        """Remove the unused pages of a text from the prefix index and from disk; return their number.
+        """Remove the unused pages of a prompt from the prefix index and from disk; return their number.
 
-        `digests` of its pages are needed if the text has images.
+        If the prompt has images, `digests` of its pages are required.
         """
         return self.scheduler.forget(tokens, salt, digests)
 
     def prefix_stats(self) -> PrefixStats:
-        """Counts of prefix reuse since the start."""
+        """Return counts of prefix reuse since the start."""
         return self.scheduler.pages.index.stats()
 
     @property
     def has_disk(self) -> bool:
-        """True if evicted pages are kept on disk."""
+        """True if evicted pages are stored on disk."""
         return self.scheduler.tier is not None
 
     @property
@@ -300,25 +300,25 @@ class Engine:
         return scheduler.tier is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
 
     def disk_stats(self) -> DiskStats | None:
-        """Counts of the disk tier since the start; None without one."""
+        """Return counts of the disk tier since the start, or None if there is no disk tier."""
         return None if self.scheduler.tier is None else self.scheduler.tier.stats()
 
     def close(self) -> None:
-        """Write pages to disk. Requests must have ended."""
+        """Write pages to disk. All requests must have ended."""
         if self.scheduler.tier is not None:
             self.scheduler.tier.flush()
 
     def logits(self, ids: Sequence[int]) -> Float32:
-        """Logits after each id, float32 [len(ids), n_vocab]."""
+        """Return the logits after each token, float32 [len(ids), n_vocab]."""
         self._input_processor.check_generative()
         return self._read(ids, None)
 
     def hidden(self, ids: Sequence[int], step: str | int) -> Float32:
-        """The value of a named step for each id, float32 [len(ids), width]."""
+        """Return the output of a named step for each token, float32 [len(ids), width]."""
         return self._read(ids, find_step(self.program, step))
 
     def _read(self, ids: Sequence[int], step: int | None) -> Float32:
-        """Return the value of one step (None: the last) for every token, computed on unused pages."""
+        """Return the output of a step (None: the last) for every token, computed on unused pages."""
         check_decoder_only(self.program.plan)
         self._input_processor.check_tokens(ids)
         if len(ids) > self.ctx:

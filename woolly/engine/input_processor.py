@@ -1,4 +1,4 @@
-"""InputProcessor: validates the arguments of a request and makes the Request."""
+"""InputProcessor: validates the arguments of a request and creates the Request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class InputProcessor:
-    """Rejects invalid requests before anything is computed."""
+    """Creates requests and rejects invalid ones before any computation."""
 
     def __init__(
         self,
@@ -46,34 +46,34 @@ class InputProcessor:
         max_rows: int = 0,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`max_rows` bounds the rows of one image with bidirectional attention in a step."""
+        """`max_rows` bounds the rows of an image with bidirectional attention in a step."""
         self._source = source
         self._tower = tower
         self._max_rows = max_rows
         self._salt = salt
         self._tokenizer = tokenizer
-        self._running = program, adapters  # one value, so that threads read a consistent pair
+        self._running = program, adapters  # a tuple, so that other threads read a consistent pair
         self._plan = program.running_plan
         self._ctx = ctx
         self._ctx_limit = ctx_limit
         self._grammars: GrammarCompiler | None = None
-        self._lock = threading.Lock()  # many threads make requests
+        self._lock = threading.Lock()  # several threads create requests
 
     def swap(self, program: Program, adapters: AdapterSet) -> None:
-        """Make further requests for a program with other adapters."""
+        """Create later requests for a program with other adapters."""
         self._running = program, adapters
         self._plan = program.running_plan
 
     @property
     def adapters(self) -> AdapterSet:
-        """Adapters that requests may use."""
+        """Adapters available to requests."""
         return self._running[1]
 
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """Return a request that is not queued yet."""
         self.check_generative()
         inputs: multimodal.MultimodalInput | None = None
-        said: Sequence[int] | None = None  # for penalties: rows of images are not tokens
+        said: Sequence[int] | None = None  # prompt tokens for penalties, without rows of images
         if self._source is not None:
             self.check_tokens([part for part in prompt if not isinstance(part, Placeholder)])
             prompt, inputs = self._source.read(prompt, params)
@@ -93,9 +93,7 @@ class InputProcessor:
         check_replayable(options.replay_tokens, params, max_tokens)
         priority, beside, group = options.priority, options.beside, options.group
         if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
-            raise RequestError(
-                f"priority is {priority!r}; a whole number was expected, the higher the sooner", field="priority"
-            )
+            raise RequestError(f"priority is {priority!r}; expected an integer (higher runs first)", field="priority")
         ids = tuple(map(int, prompt))
         program, adapters = self._running
         scales = adapters.scales_of(params.adapters)
@@ -115,7 +113,7 @@ class InputProcessor:
             ),
             detokenizer=StreamDetokenizer(
                 self._tokenizer,
-                strip_prefix=self._source is not None,  # else the answer continues the prompt
+                strip_prefix=self._source is not None,  # otherwise the answer continues the prompt
                 shown=options.shown,
             ),
             stop=StopMatcher(params.stop),
@@ -136,24 +134,24 @@ class InputProcessor:
         )
 
     def check_generative(self) -> None:
-        """Reject an embedding or scoring model."""
+        """RequestError for an embedding or scoring model."""
         result = self._plan.result
         if result != "logits":
             verbs = "embed" if result == "embeddings" else "rerank or classify"
             raise RequestError(
-                f"this model computes {result} and generates no text; {verbs} with it, or open a generative model",
+                f"this model computes {result} and generates no text; use it to {verbs}, or open a generative model",
                 field="model",
                 code="wrong_model",
                 names=(),
             )
 
     def check_tokens(self, ids: Sequence[int] | Prompt) -> None:
-        """Reject an empty prompt and ids outside the vocabulary."""
+        """RequestError for an empty prompt or token ids outside the vocabulary."""
         if len(ids) == 0:
-            raise RequestError("the prompt is empty; at least one token is needed", field="prompt", names=())
+            raise RequestError("the prompt is empty; expected at least one token", field="prompt", names=())
         n_vocab = self._plan.n_tokens
         for token in ids:
-            # Most are plain ints: only the others need the slow check.
+            # Most tokens are plain ints; only other types need the slow check.
             if type(token) is not int or not 0 <= token < n_vocab:
                 self._check_token(token, "prompt")
 
@@ -161,7 +159,9 @@ class InputProcessor:
         n_vocab = self._plan.n_tokens
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < n_vocab:
             raise RequestError(
-                f"token {token!r} is not an id of this vocabulary (0 to {n_vocab - 1})", field=field, names=()
+                f"token {token!r} is not in the vocabulary; expected an id from 0 to {n_vocab - 1}",
+                field=field,
+                names=(),
             )
 
     def _max_tokens(self, n_prompt: int, params: SamplingParams) -> int | None:
@@ -180,13 +180,13 @@ class InputProcessor:
             n_keep = n_prompt if params.n_keep < 0 else params.n_keep
             if n_keep > self._ctx - 2:
                 raise RequestError(
-                    f"n_keep keeps {n_keep} tokens, but of a context of {self._ctx} a shift needs 2 others",
+                    f"n_keep is {n_keep}; expected at most {self._ctx - 2} for context_shift with ctx {self._ctx}",
                     field="n_keep",
                     code="context_length",
                     limit=self._ctx - 2,
                 )
             return params.max_tokens
-        # Callers send a fixed limit regardless of the remaining context: it means "at most".
+        # Clients send a fixed limit regardless of the free context, so it is an upper bound.
         return room if params.max_tokens is None else min(room, params.max_tokens)
 
     def _constraint(self, params: SamplingParams, beside: Request | None) -> Constraint | None:
@@ -204,31 +204,31 @@ class InputProcessor:
     ) -> dict[int, tuple[Hook, ...]]:
         if hooks and params.context_shift:
             raise RequestError(
-                "hooks cannot follow a context that is shifted, because its positions change", field="hooks"
+                "hooks cannot be combined with context_shift, which changes positions; remove one of them",
+                field="hooks",
             )
         found: dict[int, tuple[Hook, ...]] = {}
         for name, hook in hooks.items():
             if not callable(hook):
-                raise RequestError(
-                    f"the hook at {name!r} is {hook!r}; a callable was expected", field="hooks", names=()
-                )
+                raise RequestError(f"the hook at {name!r} is {hook!r}; expected a callable", field="hooks", names=())
             step = find_step(program, name)
             if not has_all_rows(program, step):
                 raise RequestError(
-                    f"the hook at {name!r} is behind the last layer, where most tokens have no value",
+                    f"the hook at {name!r} is after the last layer, where most tokens have no value;"
+                    " use an earlier step",
                     field="hooks",
                     names=(),
                 )
-            found[step] = (*found.get(step, ()), hook)  # two names may mean one fused step
+            found[step] = (*found.get(step, ()), hook)  # two names may refer to one fused step
         return found
 
 
 def check_decoder_only(plan: Plan) -> None:
-    """RequestError for an encoder-decoder model, which cannot continue a text."""
+    """RequestError for an encoder-decoder model, which cannot continue a prompt."""
     if plan.has_source:
         raise RequestError(
-            "this model answers what its encoder reads and continues no text, so there are no logits, scores or states"
-            " of one",
+            "this is an encoder-decoder model, which computes no logits, scores or hidden states of a text; open a"
+            " decoder-only model",
             field="model",
             code="wrong_model",
             names=(),
@@ -236,9 +236,9 @@ def check_decoder_only(plan: Plan) -> None:
 
 
 def context_exceeded(n_tokens: int, ctx: int) -> RequestError:
-    """Return the error for a text to embed or score that exceeds the context."""
+    """Return the error for a text that exceeds the context in embedding or scoring."""
     return RequestError(
-        f"{n_tokens} tokens exceed the context of {ctx}; raise ctx",
+        f"the text has {n_tokens} tokens, but the context is {ctx}; raise ctx or shorten the text",
         code="context_length",
         limit=ctx,
         names=("ctx",),
@@ -250,5 +250,5 @@ def _deadline(timeout: float | None) -> float | None:
         return None
     sound = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
     if not sound or not math.isfinite(timeout) or timeout <= 0:
-        raise RequestError(f"timeout is {timeout!r}; seconds above 0 were expected", field="timeout")
+        raise RequestError(f"timeout is {timeout!r}; expected a number of seconds above 0", field="timeout")
     return time.monotonic() + float(timeout)

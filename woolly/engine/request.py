@@ -1,4 +1,4 @@
-"""Request: one prompt and its answer in the engine."""
+"""Request: a prompt and its answer in the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ids = itertools.count()
 
 @dataclass(eq=False)
 class Request:
-    """State of a request: tokens, pages and the text so far."""
+    """State of a request: tokens, pages and generated text."""
 
     prompt: tuple[int, ...]
     params: SamplingParams
@@ -38,49 +38,49 @@ class Request:
     detokenizer: StreamDetokenizer
     stop: StopMatcher
     stop_ids: frozenset[int]  # tokens that end the answer
-    max_tokens: int | None  # of the answer; None: no limit, because the context is shifted
-    index: int = 0  # which of the n answers to one prompt
+    max_tokens: int | None  # maximum answer tokens; None: unlimited, with context shift
+    index: int = 0  # index among the n answers to a prompt
     priority: int = 0  # higher goes first
     deadline: float | None = None  # on the clock of time.monotonic
-    queued: float = 0.0  # when it was queued, on the same clock
-    begun: float = 0.0  # when it was first admitted
-    is_early: bool = False  # prefetches a prompt: its pages are evicted first
+    queued: float = 0.0  # time of queueing, on the same clock
+    begun: float = 0.0  # time of the first admission
+    is_early: bool = False  # prefetches a prompt; its pages are evicted first
     salt: bytes = b""  # requests share cached pages only if their salts are equal
-    adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
+    adapters: tuple[float, ...] = ()  # scale of each adapter of the model
     adapter_digests: tuple[bytes, ...] = ()  # digests of these adapters
-    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
-    hooked: Plan | None = None  # that plan
+    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the running plan
+    hooked: Plan | None = None  # running plan of the hooks
     id: int = field(default_factory=lambda: next(_ids))
-    replay_tokens: tuple[int, ...] = ()  # first tokens of the answer, replayed from an interrupted one
+    replay_tokens: tuple[int, ...] = ()  # leading answer tokens, replayed from an interrupted answer
     n_shared: int = 0  # leading tokens that other requests are likely to share
-    turn_of: int | None = None  # id of the request whose group it belongs to; None: its own group
-    multimodal: MultimodalInput | None = None  # images in its prompt, which has placeholder tokens there
+    turn_of: int | None = None  # id of the request that leads the group; None: a group of one
+    multimodal: MultimodalInput | None = None  # images or audio of a prompt with placeholder tokens
 
-    # Input of the model, and how much of it is in the cache.
+    # Input of the model and its cached part.
     context: list[int] = field(init=False)  # prompt and output, without tokens dropped by context shifts
-    n_computed: int = 0  # tokens of the context whose K and V are in the cache
-    n_replay: int = 0  # of these, tokens to recompute for the recurrent state after rejected drafts
+    n_computed: int = 0  # context tokens whose K and V are in the cache
+    n_replay: int = 0  # computed tokens to recompute for the recurrent state after rejected drafts
     pages: list[int] = field(default_factory=list)
-    n_published: int = 0  # pages that are in the prefix index
-    n_filled: int = 0  # context tokens at its start: later ones belong to the answer
-    marks: set[int] = field(default_factory=set)  # token counts at which other requests may continue
-    digests: list[bytes] = field(default_factory=list)  # of the context's full pages, computed on demand
-    n_hooked: int = 0  # tokens that the hooks have read
+    n_published: int = 0  # pages in the prefix index
+    n_filled: int = 0  # context tokens at the start; later tokens belong to the answer
+    marks: set[int] = field(default_factory=set)  # token counts at which other requests may branch off
+    digests: list[bytes] = field(default_factory=list)  # digests of the context's full pages, computed on demand
+    n_hooked: int = 0  # tokens processed by the hooks
 
-    # The answer so far.
+    # Generated output.
     output: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the output, if params asks for them
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt from its second token on
-    text: str = ""  # of the tokens that are written (`write`)
-    unwritten: list[int] = field(default_factory=list)  # tokens to detokenize later: nothing waits for their text
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the output, if requested
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # from the second token on
+    text: str = ""  # text of the detokenized tokens (`write`)
+    unwritten: list[int] = field(default_factory=list)  # tokens to detokenize when their text is needed
     finish_reason: FinishReason | None = None
-    is_unwanted: bool = False  # cancelled by its caller: a run with only such requests may stop
-    stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
+    is_unwanted: bool = False  # cancelled by the client; a run with only such requests may stop
+    stop_reason: str | int | None = None  # stop string or token that ended the answer; "timeout" after the deadline
     error: Exception | None = None
-    prefix: PrefixReport | None = None  # prefix cache lookup at its first start
-    needs_full_logits: bool = False  # its sampler asked for a full row, which async scheduling has overwritten
-    async_from: int = 0  # output tokens before async scheduling resumes, after a mispredicted token
-    async_pause: int = 4  # output tokens of the last pause
+    prefix: PrefixReport | None = None  # prefix cache lookup at the first start
+    needs_full_logits: bool = False  # the sampler needs full logits, which async scheduling has overwritten
+    async_from: int = 0  # output tokens before async scheduling resumes after a mispredicted token
+    async_pause: int = 4  # output tokens of the latest pause
     n_preemptions: int = 0
     n_shifts: int = 0
     n_drafted: int = 0  # draft tokens
@@ -88,11 +88,11 @@ class Request:
     n_draft_pauses: int = 0  # steps for which drafting was paused
     draft_pause: str | None = None  # reason of the last one
 
-    reports_progress: bool = False  # a chunk follows each step that computes a part of the prompt
+    reports_progress: bool = False  # emit a chunk after each prefill step
 
-    # Output that is not in a chunk yet.
+    # Output to include in the next chunk.
     unread: str = ""
-    n_read: int = 0  # output tokens whose log-probabilities are in a chunk
+    n_read: int = 0  # output tokens whose log-probabilities have been emitted
 
     def __post_init__(self) -> None:
         self.context = list(self.prompt)
@@ -105,7 +105,7 @@ class Request:
 
     @property
     def given(self) -> tuple[int, ...]:
-        """Prompt as given by the caller: the encoder's input if the prompt has placeholders for it."""
+        """Prompt of the client: the encoder's prompt for an encoder-decoder model."""
         return self.prompt if self.multimodal is None or not self.multimodal.n_source else self.multimodal.source_ids
 
     @property
@@ -115,17 +115,17 @@ class Request:
 
     @property
     def forced_tokens(self) -> Sequence[int]:
-        """Next tokens of the answer that are known in advance: replay tokens, or tokens forced by the sampler."""
+        """Next answer tokens that are known in advance: replay tokens, or tokens forced by the sampler."""
         return self.replay_tokens[len(self.output) :] if self.is_replaying else self.sampler.forced
 
     @property
     def n_missing(self) -> int:
-        """Tokens to compute before the next one can be chosen; 1 while it generates."""
+        """Number of tokens to compute before the next one can be sampled; 1 during decoding."""
         return len(self.context) - self.n_computed
 
     @property
     def n_open(self) -> int:
-        """Missing tokens that can be computed: up to the first missing embedding."""
+        """Number of missing tokens that can be computed, up to the first missing embedding."""
         n = len(self.context) - self.n_computed
         return (
             n
@@ -135,14 +135,14 @@ class Request:
 
     @property
     def n_unscored(self) -> int:
-        """Prompt tokens whose log-probability is requested and not computed yet."""
+        """Number of prompt tokens without their requested log-probability."""
         if self.params.prompt_logprobs is None:
             return 0
         return len(self.prompt) - 1 - len(self.prompt_logprobs)
 
     @property
     def n_reusable(self) -> int:
-        """Maximum tokens taken from the cache: all but the last, fewer if rows of the prompt are requested."""
+        """Maximum number of tokens to take from the cache: all but the last, and no rows that must be computed."""
         most = len(self.context) - 1
         if self.n_unscored:
             most = len(self.prompt_logprobs)
@@ -150,39 +150,42 @@ class Request:
 
     @property
     def page_row(self) -> npt.NDArray[np.int32]:
-        """Return the pages as a row of the batch's page table."""
+        """Pages as a row of the batch's page table."""
         if len(self._row) != len(self.pages):
             self._row = np.array(self.pages, np.int32)
         return self._row
 
     def digests_to(self, n_pages: int) -> list[bytes]:
-        """Return the digests of the first pages of the context, which must be full."""
+        """Return the digests of the first `n_pages` pages of the context, which must be full."""
         for page in range(len(self.digests), n_pages):
             tokens, rows = self.named(page * PAGE_SIZE, (page + 1) * PAGE_SIZE)
             self.digests.append(page_digest(self.digests[-1] if self.digests else self.salt, tokens, rows))
         return self.digests[:n_pages]
 
     def named(self, first: int, last: int) -> tuple[Sequence[int], bytes]:
-        """Return tokens of the context for the prefix cache, and bytes that identify image rows among them."""
+        """Return context tokens for the prefix cache, and bytes that identify embedding rows among them."""
         tokens = self.context[first:last]
         return (tokens, b"") if self.multimodal is None else self.multimodal.cache_tokens(tokens, first)
 
     def drop_pages(self) -> list[int]:
-        """Remove and return its pages: the complete context must be recomputed."""
+        """Remove and return all pages, so that the complete context must be recomputed."""
         pages, self.pages = self.pages, []
         self._row = np.empty(0, np.int32)
         self.n_computed = self.n_published = 0
         return pages
 
     def shift(self, n_keep: int) -> None:
-        """Drop the older half of the tokens after the first n_keep. Its pages must be released."""
+        """Drop the older half of the tokens after the first `n_keep`. The pages must have been released."""
         n_dropped = (len(self.context) - n_keep) // 2
         del self.context[n_keep : n_keep + n_dropped]
         del self.digests[n_keep // PAGE_SIZE :]
         self.n_shifts += 1
 
     def write(self) -> bool:
-        """Detokenize new tokens; return True at a stop string. Needed after each token if there are stop strings."""
+        """Detokenize new tokens; return True at a stop string.
+
+        Requests with stop strings need this after each token.
+        """
         for token in self.unwritten:
             text, stopped = self.stop.push(self.detokenizer.push(token))
             self.show(text)
@@ -198,13 +201,13 @@ class Request:
         self.unread += text
 
     def take_unread(self) -> str:
-        """Return the text since the last call."""
+        """Return the text generated since the last call."""
         self.write()
         text, self.unread = self.unread, ""
         return text
 
     def take_logprobs(self) -> Sequence[TokenLogprob]:
-        """Return the log-probabilities since the last call."""
+        """Return the log-probabilities added since the last call."""
         taken = self.logprobs[self.n_read :]
         self.n_read = len(self.logprobs)
         return taken

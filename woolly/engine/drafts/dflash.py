@@ -1,4 +1,4 @@
-"""DFlashProposer: a head that predicts a block of masked tokens in one forward pass."""
+"""DFlashProposer: a draft head that predicts a block of masked tokens in one forward pass."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class DFlashProposer(MtpProposer):
-    """Proposes a block per run, over K and V computed from the model's hidden states.
+    """Proposes a block per run from K and V of the model's hidden states.
 
-    A block is the last token of a context, which the model has not computed, and mask tokens. Its rows attend to each
-    other; their K and V are overwritten when the model has computed these positions.
+    A block consists of the last context token, which the model has not processed, and mask tokens. Rows of a block
+    attend to each other. The model later overwrites their K and V.
     """
 
     def swap(self, program: Program) -> None:
-        """Read the steps of a program; steps before the first `embed` store K and V of the hidden states."""
+        """Switch to a program. Its draft steps before the first `embed` store K and V of the hidden states."""
         super().swap(program)
         steps = self._draft.running_plan.steps
         self._n_stored = next(i for i, step in enumerate(steps) if step.op == "embed")
@@ -33,10 +33,10 @@ class DFlashProposer(MtpProposer):
         self._mask, self._max_masks = own.mask, own.n_masks
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Store pending hidden states, then predict a block for each request whose block fits, in one run."""
+        """Store the pending hidden states, then predict a block for each request with enough free rows, in one run."""
         guesses: list[list[int]] = [[] for _ in wanted]
         unread: list[Rows] = []
-        blocks: list[tuple[int, Sequence[int], int]] = []  # of wanted, tokens, first position
+        blocks: list[tuple[int, Sequence[int], int]] = []  # index into `wanted`, tokens, first position
         left = self._max_rows
         for i, (request, n) in enumerate(wanted):
             n_masks, last = min(n, self._max_masks), len(request.context) - 1
@@ -65,7 +65,7 @@ class DFlashProposer(MtpProposer):
         return guesses
 
     def _block(self, blocks: Sequence[tuple[int, Sequence[int], int]], wanted: Sequence[tuple[Request, int]]) -> Batch:
-        """Batch of all blocks, with full attention in each block; logits for the mask tokens."""
+        """Return the batch of all blocks, with full attention within each block and logits for the mask tokens."""
         attn_ranges = [(first, first + len(tokens)) for _, tokens, first in blocks for _ in tokens]
         batch = Batch.of([(tokens, first, wanted[i][0].pages) for i, tokens, first in blocks], ())
         masks = np.flatnonzero(~np.isin(np.arange(batch.n_rows), batch.offsets)).astype(np.int32)

@@ -18,47 +18,48 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.tokens import Tokenizer
 
-_HEAD = 4  # first tokens kept in a shortened context, as attention sinks
-_FEW = 16  # tokens prefilled regardless of the budget: about as many as a draft leaves unread
+_HEAD = 4  # leading tokens of a shortened context, which serve as attention sinks
+_FEW = 16  # tokens that are always prefilled: about the number that a draft leaves unprocessed
 
 
 @dataclass
 class _Track:
-    """Draft model state of one request."""
+    """Draft model state of a request."""
 
     n_shifts: int
-    n_skipped: int = 0  # tokens skipped after the first ones, because prefilling them costs time
-    is_reading: bool = False  # prefill of the chosen part of the context is not complete
+    n_skipped: int = 0  # tokens skipped after the leading ones to save prefill time
+    is_reading: bool = False  # True while the selected part of the context is being prefilled
     n_published: int = 0  # pages in the prefix index
     pages: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)  # with K and V in the draft model's cache
-    n_sure: int = 0  # leading tokens of the context; the rest are draft tokens
+    tokens: list[int] = field(default_factory=list)  # tokens whose K and V are in the draft model's cache
+    n_sure: int = 0  # leading tokens that belong to the context; the rest are draft tokens
     slots: list[int] = field(default_factory=list)  # three if the draft model has recurrent state
-    at: int = 0  # index of the slot with the state after n_state tokens of the context
+    at: int = 0  # index of the slot with the state after the first n_state context tokens
     n_state: int = 0
     now: int = 0  # index of the slot with the state after all tokens
 
     def unread(self, context: list[int]) -> list[int]:
-        """Return the tokens to prefill."""
+        """Return the tokens that the draft model has not processed."""
         n = len(self.tokens)
         if self.n_skipped and n < _HEAD:
             return context[n:_HEAD] + context[_HEAD + self.n_skipped :]
         return context[n + self.n_skipped :]
 
 
-_Rows = tuple[int, _Track, list[int]]  # index of the wanted request, its track, tokens to compute
+_Rows = tuple[int, _Track, list[int]]  # index into `wanted`, track, tokens to compute
 
 
 class DraftModelProposer:
-    """Proposes the most likely tokens. Has its own KV cache; rejected tokens are overwritten in place.
+    """Proposes the most likely tokens of a draft model, which has its own KV cache.
 
-    Full pages are shared by later requests with the same prefix. A context is prefilled when the first draft token is
-    wanted, as far as `budget` allows: its first and last tokens. That lowers acceptance, never changes a text. All of
-    it is prefilled once that pays, or without a budget.
+    The KV cache shares full pages between requests with a common prefix and overwrites rejected tokens in place. When
+    the first draft token is wanted, the proposer prefills the first and last tokens of the context, as far as `budget`
+    allows. A shortened context lowers acceptance but never changes the output. The complete context is prefilled once
+    that pays off, or if there is no budget.
 
-    It prefills at most `program.max_rows` tokens per step, so a long prompt does not delay others. A request gets no
-    proposals until its context is fully prefilled, nor if the cache is full. If the draft model has recurrent state,
-    one slot keeps the state after the context, and two others alternate for draft tokens.
+    Each step prefills at most `program.max_rows` tokens, so a long prompt does not delay other requests. A request gets
+    no draft tokens until its context is prefilled, or if the cache is full. For a draft model with recurrent state, one
+    slot holds the state after the context, and two other slots alternate for draft tokens.
     """
 
     def __init__(self, program: Program, kv_tokens: int, ctx: int, max_running: int = 16) -> None:
@@ -69,10 +70,10 @@ class DraftModelProposer:
         self._state = program.new_state(self._pages.n_pages, self._slots.n_slots)
         self._tracks: dict[Request, _Track] = {}
         self.budget: SpeculationBudget | None = None
-        self.read_seconds = 0.0  # prefill time of the latest proposals
+        self.read_seconds = 0.0  # prefill time of the latest call of `propose`
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Prefill new tokens, then propose token by token for all requests in one batch."""
+        """Prefill new tokens, then propose tokens one by one for all requests in a batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
         self.read_seconds = 0.0
         rows: list[_Rows] = []
@@ -88,7 +89,7 @@ class DraftModelProposer:
                 continue
             left -= n_read
             (rows if n_read == len(unread) else unfinished).append((i, track, unread[:n_read]))
-        for item in unfinished:  # the next chunk of a context: nothing is proposed yet
+        for item in unfinished:  # long contexts continue with the next chunk and get no draft tokens yet
             self._read([item], wanted)
         is_first = True
         while rows:
@@ -104,7 +105,7 @@ class DraftModelProposer:
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Free the pages of a request that has ended."""
+        """Free the pages and slots of a finished request."""
         track = self._tracks.pop(request, None)
         if track is not None:
             self._pages.give_back(track.pages)
@@ -112,7 +113,7 @@ class DraftModelProposer:
                 self._slots.give_back(slot)
 
     def _choose(self, request: Request) -> _Track | None:
-        """Return the request's track, shortened to its budget; None if the budget is too small."""
+        """Return the request's track, shortened to its budget, or None if the budget is too small."""
         track = self._follow(request)
         n_unread = len(request.context) - track.n_skipped - len(track.tokens)
         if self.budget is None or track.is_reading:
@@ -125,11 +126,11 @@ class DraftModelProposer:
         if n_may < _FEW:
             return None
         n_skipped = max(0, len(request.context) - _HEAD - n_may)
-        # A shortened context lowers acceptance: not worth it unless it costs less to prefill.
+        # A shortened context lowers acceptance, so it is used only if it is cheaper to prefill.
         return self._begin(request, n_skipped) if n_skipped and n_unread > n_may + _HEAD else track
 
     def _begin(self, request: Request, n_skipped: int = 0) -> _Track:
-        """Return a new track, with pages from the prefix index if no tokens are skipped."""
+        """Return a new track. It uses pages of the prefix index if no tokens are skipped."""
         self.forget(request)
         track = self._tracks[request] = _Track(request.n_shifts, n_skipped)
         if not n_skipped and not self._slots.n_slots:
@@ -145,19 +146,19 @@ class DraftModelProposer:
         track = self._tracks.get(request)
         if track is None or track.n_shifts != request.n_shifts:
             track = self._begin(request)
-        # The last token is always computed again: its logits give the first proposal.
+        # Always recompute the last token: its logits yield the first draft token.
         most = min(len(track.tokens), len(request.context) - track.n_skipped - 1)
         n = min(track.n_sure, most)
         while n < most and track.tokens[n] == request.context[n + track.n_skipped]:
             n += 1
         if self._slots.n_slots:
-            n, track.now = track.n_state, track.at  # tokens after the state are computed again
+            n, track.now = track.n_state, track.at  # tokens after the saved state are recomputed
         del track.tokens[n:]
         track.n_sure = n
         return track
 
     def _read(self, rows: Sequence[_Rows], wanted: Sequence[tuple[Request, int]]) -> list[int]:
-        """Prefill tokens of contexts, record the time, and publish full pages."""
+        """Prefill context tokens, record the time and publish full pages."""
         begin = time.perf_counter()
         chosen = self._run(rows)
         seconds = (time.perf_counter() - begin) / sum(len(tokens) for _, _, tokens in rows)
@@ -173,7 +174,7 @@ class DraftModelProposer:
         return chosen
 
     def _publish(self, request: Request, track: _Track) -> None:
-        """Publish the full pages of a context, except its last token, which is computed again."""
+        """Publish the full pages of a context, except its last token, which is always recomputed."""
         n_full = (len(track.tokens) - 1) // PAGE_SIZE
         digests = request.digests_to(n_full)
         for i in range(track.n_published, n_full):
@@ -192,8 +193,9 @@ class DraftModelProposer:
         return True
 
     def _run(self, rows: Sequence[_Rows], is_sure: bool = True) -> list[int]:
-        """Compute context or draft tokens of several tracks; return the most likely token after each."""
-        # From the slot of the current state to a slot with neither this state nor the state after the context.
+        """Compute context or draft tokens of several tracks; return the most likely next token of each."""
+        # Read the slot of the current state; write a slot that holds neither this state nor the state after the
+        # context.
         turns = [(t.now, min({0, 1, 2} - {t.now, t.at})) for _, t, _ in rows] if self._slots.n_slots else None
         batch = Batch.of(
             [(tokens, len(track.tokens), track.pages) for _, track, tokens in rows],
@@ -214,15 +216,15 @@ class DraftModelProposer:
 
 
 def check_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
-    """Reject a draft model with a different vocabulary: proposals are token ids."""
+    """RequestError if a draft model has a different vocabulary: draft tokens are token ids of the target model."""
     if draft.n_vocab != target.n_vocab:
         raise RequestError(
-            f"the draft model has {draft.n_vocab} tokens and the model {target.n_vocab}; speculation needs two models"
-            " of one vocabulary"
+            f"the draft model has {draft.n_vocab} tokens but the model has {target.n_vocab}; use a draft model with the"
+            " same vocabulary"
         )
     for token in range(target.n_vocab):
         if draft.token_text(token) != target.token_text(token):
             raise RequestError(
-                f"token {token} is {draft.token_text(token)!r} to the draft model and {target.token_text(token)!r} to"
-                " the model; speculation needs two models of one vocabulary"
+                f"token {token} is {draft.token_text(token)!r} in the draft model but {target.token_text(token)!r} in"
+                " the model; use a draft model with the same vocabulary"
             )

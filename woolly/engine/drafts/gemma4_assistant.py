@@ -1,4 +1,4 @@
-"""AssistantProposer: a draft head that attends to the model's own K and V."""
+"""AssistantProposer: a draft head that attends to the model's K and V."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Int32 = npt.NDArray[np.int32]
 
 
 class AssistantProposer(MtpProposer):
-    """Has no cache: each row is at the last position that the model has computed, and attends up to it.
+    """Proposes tokens without a cache: each row attends to the model's K and V of all computed positions.
 
-    Input of the first row: the model's hidden state of that position and the token after it. Later rows: the head's
-    own hidden state and the token that it proposed.
+    The first row takes the model's hidden state of the last computed position and the token after it. Later rows take
+    the head's previous hidden state and draft token.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)  # an assistant has the model's vocabulary
 
     def borrow(self, state: State, windows: Callable[[Int32], Int32 | None]) -> None:
-        """Set the model's state, and the function that makes page tables of its windows."""
+        """Set the model's state, and the function that returns the page tables of sliding-window layers."""
         self._state = state
         self._windows = windows
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Propose token by token for all requests in one batch."""
+        """Propose tokens one by one for all requests in a batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
-        rows: list[tuple[int, int, npt.NDArray[np.float32]]] = []  # of wanted, token, hidden state
+        rows: list[tuple[int, int, npt.NDArray[np.float32]]] = []  # index into `wanted`, token, hidden state
         for i, (request, _) in enumerate(wanted):
             waiting = self._take(request)
             at = -1 if waiting is None else len(request.context) - 2 - waiting.first
@@ -55,7 +55,7 @@ class AssistantProposer(MtpProposer):
                 rows = [(i, token, row) for (i, _, _), token, row in found if len(guesses[i]) < wanted[i][1]]
                 is_own = True
         except CancelledRun:
-            pass  # cancelled: keep the tokens proposed so far
+            pass  # keep the tokens proposed before the cancellation
         return guesses
 
     def _batch(
@@ -71,4 +71,4 @@ class AssistantProposer(MtpProposer):
         return replace(batch, hidden=hidden, is_hidden_normed=is_own, window_pages=self._windows(batch.pages))
 
     def _store(self, unread: object) -> None:
-        """Do nothing: K and V are the model's own."""
+        """Do nothing: the model stores K and V."""

@@ -8,7 +8,7 @@ from woolly.runtime import Batch, DraftProgram, Program, State, as_ranks
 
 
 def greedy_tokens(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
-    """Run steps from `first` on and return the most likely token after each row, ranked on the device if possible."""
+    """Run the steps from `first` on; return the most likely next token per row, ranked on the device if possible."""
     if (ranks := as_ranks(program)) is not None:
         ranked: list[int] = ranks.rank(batch, state, 1, first).ids[:, 0].tolist()
         return ranked

@@ -1,4 +1,4 @@
-"""MtpProposer: the multi-token prediction block in the model's own file."""
+"""MtpProposer: proposes tokens with the multi-token prediction (MTP) block of the model file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Rows = tuple[Sequence[int], int, Pages, Float32]  # tokens, first position, page
 
 @dataclass(frozen=True)
 class _Kept:
-    """Rows of a request in the step under way."""
+    """Rows of a request in the current step."""
 
     request: Request
     n_shifts: int
     first: int  # position of the first row
-    rows: slice  # of the batch
+    rows: slice  # rows in the batch
     n_known: int  # leading rows whose next token is in the context
     pages: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Hidden states that the block has not read: of the last context token and the draft tokens after it."""
+    """Hidden states that the MTP block has not processed: of the last context token and of draft tokens after it."""
 
     n_shifts: int
     n_preemptions: int
@@ -47,17 +47,17 @@ class _Waiting:
 class MtpProposer:
     """Proposes the most likely tokens from the model's hidden states.
 
-    A row of the block is the hidden state of a position and the token after it. Its K and V are in pages of the same
-    numbers as the model's, so prefix cache hits include them. Rows of a prompt only store K
-    and V. The first proposal reads the model's hidden state, later ones that of the block itself; rows of proposals are
-    overwritten when the model has checked them.
+    A row of the MTP block combines the hidden state of a position with the token after it. The block and the model use
+    the same page numbers, so prefix cache hits cover both. Prompt rows only store K and V. The first draft token is
+    computed from the model's hidden state, later ones from the block's hidden state. Rows of draft tokens are
+    overwritten after verification.
 
-    The last row of a shared prefix was computed with the next token of another request: that may cost a
-    proposal, but never changes a text.
+    The last row of a shared prefix was computed with the next token of another request. This may lower acceptance but
+    never changes the output.
     """
 
     def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
-        """`ids` maps draft tokens to the model's tokens; None: identical."""
+        """`ids` maps draft tokens to the model's tokens; None if they are identical."""
         self._ids = ids
         self._max_rows = program.max_rows
         self.swap(program)
@@ -68,12 +68,12 @@ class MtpProposer:
         self._state: State | None = None
 
     def swap(self, program: Program) -> None:
-        """Read the steps of a program; keep hidden states and pages of the previous program of the same model."""
+        """Switch to another program of the same model; keep hidden states and pages."""
         assert program.draft is not None
         self._draft: DraftProgram = program.draft
-        self.step = _read(program.running_plan)  # step of the running plan that makes the hidden states
+        self.step = _read(program.running_plan)  # step of the running plan that computes the hidden states
         steps = self._draft.running_plan.steps
-        self._n_hidden = _read(self._draft.running_plan) + 1  # steps until the hidden state
+        self._n_hidden = _read(self._draft.running_plan) + 1  # number of steps up to the hidden state
         self._n_stored = 1 + max((i for i, step in enumerate(steps) if step.kind.writes), default=-1)
 
     def attach(self, n_pages: int) -> None:
@@ -91,7 +91,7 @@ class MtpProposer:
             self._kept.append(_Kept(request, request.n_shifts, span.first, rows, n_known, pages))
 
     def settled(self) -> None:
-        """Store rows of the step whose next tokens are known, and earlier rows that no proposal needed."""
+        """Store the rows whose next tokens are known, including rows pending from earlier steps."""
         unread: list[Rows] = []
         for kept in self._kept:
             request, first = kept.request, kept.first
@@ -112,7 +112,7 @@ class MtpProposer:
         self._store(unread)
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Store pending rows, then propose token by token for all requests in one batch."""
+        """Store the pending rows, then propose tokens one by one for all requests in a batch."""
         guesses: list[list[int]] = [[] for _ in wanted]
         rows: list[tuple[int, Rows]] = []
         left = self._max_rows
@@ -139,15 +139,15 @@ class MtpProposer:
                         following.append((i, ([token], first + len(tokens), pages, row[None])))
                 rows, is_own = following, True
         except CancelledRun:
-            pass  # cancelled: keep the tokens proposed so far
+            pass  # keep the tokens proposed before the cancellation
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Drop the hidden states of a request that has ended."""
+        """Drop the hidden states of a finished request."""
         self._waiting.pop(request, None)
 
     def _take(self, request: Request) -> _Waiting | None:
-        """Return the pending hidden states, unless the request lost its pages or part of its context since."""
+        """Remove and return the pending hidden states; None if the request has lost pages or context since."""
         found = self._waiting.pop(request, None)
         same = found is not None and (found.n_shifts, found.n_preemptions) == (request.n_shifts, request.n_preemptions)
         return found if same else None
@@ -169,7 +169,7 @@ class MtpProposer:
             if batch:
                 self._run(_batch(batch, False), 0, self._n_stored)
         except CancelledRun:
-            pass  # lowers acceptance, never changes a text
+            pass  # a missing row lowers acceptance but never changes the output
 
     @property
     def _pages(self) -> State:
@@ -187,7 +187,7 @@ def _batch(rows: Sequence[Rows], is_own: bool) -> Batch:
 
 
 def _read(plan: Plan) -> int:
-    """Return the index of the step whose value the draft block reads."""
+    """Return the index of the step whose output the draft block reads."""
     value = plan.features
     if value is None:
         (value,) = (step.inputs[0] for step in plan.steps if step.op == "output_rows")

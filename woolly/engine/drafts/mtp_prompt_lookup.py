@@ -1,4 +1,4 @@
-"""MtpLookupProposer: prompt lookup while its tokens are accepted, else the MTP head."""
+"""MtpLookupProposer: prompt lookup while its tokens are accepted, otherwise the MTP block."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from woolly.runtime import Program
 
 _PACE = 0.25  # weight of the latest token in the acceptance rate
-_WORTH = 0.5  # minimum acceptance rate of lookup to be used before the block
+_WORTH = 0.5  # minimum acceptance rate for lookup to be preferred to the MTP block
 
 
 @dataclass
 class _Record:
-    """Acceptance rate of lookup for one request, including tokens that were not proposed."""
+    """Acceptance rate of lookup for a request, including predictions that were not proposed."""
 
     n_shifts: int
     share: float = _WORTH
-    at: int = 0  # the latest predicted position
+    at: int = 0  # position of the latest prediction
     token: int = -1
 
     def look(self, request: Request) -> None:
-        """Update the acceptance rate with the last prediction."""
+        """Update the acceptance rate with the latest prediction."""
         if self.n_shifts == request.n_shifts and self.token >= 0 and self.at < len(request.context):
             self.share += _PACE * ((request.context[self.at] == self.token) - self.share)
         self.n_shifts, self.token = request.n_shifts, -1
 
 
 class MtpLookupProposer(MtpProposer):
-    """Uses prompt lookup for requests with a high acceptance rate of it, and the MTP block for the others.
+    """Uses prompt lookup for requests with a high lookup acceptance rate, and the MTP block for others.
 
-    Lookup needs no run of the block and finds long passages: a quotation, code that is edited. Its prediction is
-    compared with the next token even if the block was used, so that a passage is found as it begins.
+    Lookup needs no forward pass and predicts long repeated passages, such as quotations or edited code. The lookup
+    prediction is checked even if the block was used, so lookup takes over as soon as a passage repeats.
     """
 
     def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
@@ -49,7 +49,7 @@ class MtpLookupProposer(MtpProposer):
         self._records: dict[Request, _Record] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Propose tokens of lookup or of the block, per request."""
+        """Propose tokens from lookup or the MTP block, per request."""
         guesses = self._lookup.propose(wanted)
         asked: list[int] = []
         for i, ((request, _), found) in enumerate(zip(wanted, guesses, strict=True)):
@@ -64,7 +64,7 @@ class MtpLookupProposer(MtpProposer):
         return guesses
 
     def forget(self, request: Request) -> None:
-        """Drop the state of a request that has ended."""
+        """Drop the state of a finished request."""
         super().forget(request)
         self._lookup.forget(request)
         self._records.pop(request, None)

@@ -1,4 +1,4 @@
-"""PromptLookupProposer: n-gram lookup in the context. Needs no draft model."""
+"""PromptLookupProposer: proposes tokens by n-gram lookup in the context, without a draft model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PromptLookupProposer:
-    """Keeps an index of the n-grams of each context."""
+    """Proposes tokens from an n-gram index of each context."""
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:
         self._max_ngram = max_ngram
@@ -18,7 +18,7 @@ class PromptLookupProposer:
         self._seen: dict[Request, _Runs] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Propose the tokens after the latest earlier occurrence of the longest n-gram that ends the context."""
+        """Propose the tokens after the latest earlier occurrence of the longest n-gram at the end of the context."""
         out = []
         for request, n in wanted:
             runs = self._seen.get(request)
@@ -29,7 +29,7 @@ class PromptLookupProposer:
         return out
 
     def forget(self, request: Request) -> None:
-        """Drop the index of a request that has ended."""
+        """Drop the index of a finished request."""
         self._seen.pop(request, None)
 
 
@@ -40,10 +40,10 @@ class _Runs:
         self.n_shifts = n_shifts
         self._lengths = range(max_ngram, min_ngram - 1, -1)
         self._ends: dict[tuple[int, ...], int] = {}
-        self._n = 0  # tokens whose n-grams are in the map
+        self._n = 0  # number of indexed tokens
 
     def find(self, context: list[int]) -> int | None:
-        """Return the position after an earlier occurrence of the context's end, or None."""
+        """Return the position after an earlier occurrence of the n-gram at the end of the context, or None."""
         for end in range(self._n + 1, len(context)):
             for length in self._lengths:
                 if end >= length:

@@ -1,7 +1,7 @@
 """Proposer: proposes draft tokens, which the model verifies in one step.
 
-A draft token that the sampler chooses too saves a step; the first that it does not choose ends verification. The
-sampler does not depend on the drafts, so the text is the same with and without them.
+Each draft token that the sampler also chooses saves a step. The first mismatch ends verification. The sampler ignores
+the drafts, so the output is identical with and without speculation.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Proposer(Protocol):
-    """Proposes tokens."""
+    """Interface of draft token proposers."""
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
         """Return at most n draft tokens for each (request, n)."""
 
     def forget(self, request: Request) -> None:
-        """Drop the state of a request that has ended."""
+        """Drop the state of a finished request."""
 
 
 class DraftLength:
     """Draft length, adapted to the acceptance rate.
 
-    At an acceptance rate `a`, the k-th token of a draft is accepted with probability a**k. It is worth its row while
-    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step; more if its cost was
-    measured to be higher (`DraftCost`). While none is worth it, one proposal after 16 tokens detects a change, then
-    after twice as many each time, at most 256: correct drafts that cost too much are no better than wrong ones.
+    At an acceptance rate `a`, the k-th token of a draft is accepted with probability a**k. A token is drafted if this
+    probability is at least `worth` (0.5: a rejected token costs a row, an accepted one saves a step) and at least its
+    measured cost (`DraftCost`). If no token meets this threshold, drafting pauses for 16 steps, then tries one token to
+    detect a change. Each failed try doubles the pause, up to 256 steps.
     """
 
     WORTH = 0.5
-    # With recurrent state a rejected token also costs the rows before it, which the next step computes again.
+    # With recurrent state, a rejected token also forces the next step to recompute the rows before it.
     WORTH_WITH_REPLAY = 0.7
 
     START = 0.75
@@ -42,7 +42,7 @@ class DraftLength:
     RETRY, MAX_RETRY = 16, 256
 
     def __init__(self, most: int, worth: float = WORTH, share: float = START) -> None:
-        """Start with the acceptance rate `share` of other answers."""
+        """`most` is the maximum draft length; `share` is the initial acceptance rate."""
         self._max_tokens = most
         self._worth = worth
         self._share = share
@@ -50,7 +50,7 @@ class DraftLength:
         self._pause = self.RETRY
 
     def next(self, cost: float = 0.0) -> int:
-        """Return the draft length of the next step; `cost` of a draft token is a share of a step."""
+        """Return the draft length of the next step. `cost` is the cost of a draft token as a share of a step."""
         worth = max(self._worth, cost)
         if worth >= 1.0 or self._share <= 0.0:
             n = 0
@@ -74,8 +74,8 @@ class DraftLength:
         return f"about {self._share:.0%} of the guessed tokens were right"
 
     def saw(self, n_drafted: int, n_accepted: int) -> None:
-        """Update the acceptance rate; tokens after the first rejected one carry no information."""
-        if n_accepted and self._share < self._worth:  # else accepted often enough, but too expensive
+        """Update the acceptance rate. Tokens after the first rejected one carry no information."""
+        if n_accepted and self._share < self._worth:  # otherwise drafts were accepted often enough but cost too much
             self._pause = self.RETRY
         for i in range(min(n_accepted + 1, n_drafted)):
             self._share += self.PACE * ((1.0 if i < n_accepted else 0.0) - self._share)

@@ -1,4 +1,4 @@
-"""Speculation: selects the requests of a step that get drafts, and the draft lengths."""
+"""Speculation: selects requests for drafting and sets their draft lengths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 
-_FIRST_GUESSES = 2  # maximum draft length of a request until a token was accepted
+_FIRST_GUESSES = 2  # maximum draft length before a request's first accepted draft token
 
 
 class Speculation:
-    """Adds drafts to a step, and adapts to their acceptance."""
+    """Adds draft tokens to a step and adapts draft lengths to the acceptance rate."""
 
     def __init__(self, draft: Proposer | None, most: int, ctx: int, scheduler: Scheduler, runner: Runner) -> None:
-        """`most` is the maximum draft length; without a `draft` proposer no drafts are made.
+        """`most` is the maximum draft length; without a `draft` proposer there are no drafts.
 
         `runner.meanwhile` is called before a draft model runs.
         """
@@ -37,12 +37,12 @@ class Speculation:
         self._lengths: dict[Request, DraftLength] = {}
         self._cost = DraftCost()
         self._budget = SpeculationBudget(self._worth)
-        self._accepted: dict[Request, int] = {}  # accepted draft tokens of the current step
+        self._accepted: dict[Request, int] = {}  # accepted draft tokens in the current step
         if draft is not None and isinstance(draft, drafts.DraftModelProposer):
             draft.budget = self._budget
 
     def add_to(self, scheduled: SchedulerOutput) -> None:
-        """Add drafts to generating requests while rows are left and drafts are worth a row."""
+        """Add drafts to decoding requests while rows are free and drafts pay off."""
         if self.draft is None:
             return
         scheduler = self._scheduler
@@ -68,7 +68,7 @@ class Speculation:
             if (n := length.next(cost)) == 0:
                 _pause(request, length.pause_reason(cost))
             n = min(room, left, n, self._max_tokens if request.n_accepted else _FIRST_GUESSES)
-            if n > 0 and scheduler.room_for(request, n):  # a draft block may write to the pages, too
+            if n > 0 and scheduler.room_for(request, n):  # an MTP block also writes to the pages
                 wanted.append((span, n))
                 left -= n
         if not wanted:
@@ -81,7 +81,7 @@ class Speculation:
         if isinstance(self.draft, drafts.DraftModelProposer):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
-        is_settled = self._cost.is_settled(len(scheduled.spans))  # a cold measurement is not charged to the request
+        is_settled = self._cost.is_settled(len(scheduled.spans))  # warm-up time is not charged to the request
         self._cost.guessed(n_guesses, seconds)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
@@ -89,14 +89,14 @@ class Speculation:
                 self._budget.spend(span.request, seconds * len(tokens) / n_guesses if is_settled else 0.0)
 
     def ran(self, scheduled: SchedulerOutput) -> None:
-        """Pass the results of the step to the proposer, after its tokens are chosen, and record its time."""
+        """Give the results of the sampled step to the proposer and record the time of the step."""
         if self.draft is not None and scheduled.spans:
             self._account(scheduled)
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.settled()
 
     def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:
-        """Record the accepted tokens of a draft."""
+        """Record the number of accepted tokens in a draft."""
         if n_drafted:
             request.n_drafted += n_drafted
             request.n_accepted += n_accepted
@@ -106,7 +106,7 @@ class Speculation:
                 self._accepted[request] = n_accepted
 
     def forget(self, request: Request) -> None:
-        """Drop the state of a request that has ended."""
+        """Drop the state of a finished request."""
         self._lengths.pop(request, None)
         self._accepted.pop(request, None)
         self._budget.forget(request)
@@ -137,5 +137,5 @@ def _pause(request: Request, reason: str) -> None:
 
 
 def _has_answers_alone(scheduled: SchedulerOutput) -> bool:
-    """Return True if a step only decodes, without forced tokens."""
+    """Return True if a step only decodes and has no forced tokens."""
     return all(span.n_tokens == 1 and span.is_complete and not span.request.forced_tokens for span in scheduled.spans)

@@ -1,4 +1,4 @@
-"""LoRA adapters, with a scale for each request."""
+"""LoRA adapters with per-request scales."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Adapter:
     name: str
     file: GGUFFile
     alpha: float
-    pairs: Mapping[str, tuple[Tensor, Tensor]]  # matrices a and b, by the tensor that they are added to
-    digest: bytes = b""  # of the file: K and V computed with it are not shared with other adapters
+    pairs: Mapping[str, tuple[Tensor, Tensor]]  # matrices A and B, keyed by the name of the adapted tensor
+    digest: bytes = b""  # digest of the file; pages computed with this adapter are not shared with other adapters
 
     def close(self) -> None:
         """Close the file."""
@@ -36,7 +36,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """Adapters of a program by number; None for a removed adapter until its number is reused."""
+    """Numbered adapters of a program; a removed adapter is None until its number is reused."""
 
     adapters: tuple[Adapter | None, ...] = ()
     scales: tuple[float, ...] = ()  # default scales
@@ -49,25 +49,25 @@ class AdapterSet:
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """Name of each number."""
+        """Adapter names by number."""
         return tuple(None if one is None or i in self.removed else one.name for i, one in enumerate(self.adapters))
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        """Digest of each number; empty for a removed adapter."""
+        """Adapter digests by number; empty for a removed adapter."""
         return tuple(b"" if one is None else one.digest for one in self.adapters)
 
     def scales_of(self, wanted: Mapping[str | int, float] | None) -> tuple[float, ...]:
-        """Return the scale of each number for a request; None: the defaults."""
+        """Return the scales of a request by adapter number; None selects the defaults."""
         return self.scales if wanted is None else scales_of(wanted, self.names)
 
     def salt_of(self, scales: Sequence[float]) -> bytes:
-        """Return the cache salt: K and V depend on the adapters, so pages are shared only between equal scales."""
+        """Return the cache salt. K and V depend on the adapters, so only requests with equal scales share pages."""
         parts = [array("d", [scale]).tobytes() + key for scale, key in zip(scales, self.digests, strict=True) if scale]
         return b"".join(parts)
 
     def knows(self, scales: Sequence[float], digests: Sequence[bytes]) -> bool:
-        """Return True if this set has the adapters of a request under the same numbers and digests."""
+        """True if this set has the adapters of a request under the same numbers and digests."""
         own = self.digests
         return all(
             not scale or (i < len(own) and own[i] == digest)
@@ -75,18 +75,18 @@ class AdapterSet:
         )
 
     def fitted(self, scales: Sequence[float]) -> tuple[float, ...]:
-        """Return the scales of a request made for another set, padded with 0 for adapters unknown to it."""
+        """Return the scales of a request created for another set, padded with 0 for adapters added since."""
         n = len(self.adapters)
         return (*scales[:n], *[0.0] * (n - len(scales)))
 
     def with_adapter(self, adapter: Adapter, scale: float) -> AdapterSet:
-        """Return the set with one more adapter, at the first free number."""
+        """Return the set with another adapter, at the first free number."""
         at = self.adapters.index(None) if None in self.adapters else len(self.adapters)
         adapters = (*self.adapters[:at], adapter, *self.adapters[at + 1 :])
         return replace(self, adapters=adapters, scales=(*self.scales[:at], scale, *self.scales[at + 1 :]))
 
     def hiding(self, name: str) -> AdapterSet:
-        """Return the set with an adapter hidden from new requests."""
+        """Return the set without an adapter for new requests; running requests keep it."""
         at = self.names.index(name)
         scales = (*self.scales[:at], 0.0, *self.scales[at + 1 :])
         return replace(self, scales=scales, removed=self.removed | {at})
@@ -100,7 +100,7 @@ class AdapterSet:
 
 
 def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
-    """Return files by name; items of a list are named after their files."""
+    """Return adapter files by name. Files in a list are named by their stems."""
     if adapters is None:
         return {}
     if isinstance(adapters, Mapping):
@@ -108,22 +108,22 @@ def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
     if isinstance(adapters, (str, os.PathLike)):
         adapters = [adapters]
     if not isinstance(adapters, Sequence):
-        raise RequestError(f"adapters is {adapters!r}; files, or a mapping of names to files, were expected")
+        raise RequestError(f"adapters is {adapters!r}; expected files, or a mapping of names to files")
     named = {Path(path).stem: path for path in adapters}
     if len(named) < len(adapters):
-        raise RequestError("two adapters have files of one name; give a mapping of names to files", field="adapters")
+        raise RequestError("two adapter files have the same name; pass a mapping of names to files", field="adapters")
     return named
 
 
 def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter:
-    """Open a LoRA file for a model; ModelError for another architecture or unsupported tensors.
+    """Open a LoRA file for a model.
 
-    StoreError if there is no such file.
+    ModelError for another architecture or unsupported tensors, StoreError for a missing file.
     """
     try:
         found = resolve(path)
     except StoreError:
-        raise StoreError(f"there is no LoRA adapter {os.fspath(path)!r}: give the path of its GGUF file") from None
+        raise StoreError(f"LoRA adapter {os.fspath(path)!r} not found; pass the path of its GGUF file") from None
     file = open_gguf(found)
     try:
         return _read(name, file, plan)
@@ -135,7 +135,7 @@ def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter
 def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
     keys = file.metadata
     if (text_of(keys, "general.type"), text_of(keys, "adapter.type")) != ("adapter", "lora"):
-        raise ModelError(f"{file.path}: this is not a LoRA adapter (general.type and adapter.type say so)")
+        raise ModelError(f"{file.path}: not a LoRA adapter (see general.type and adapter.type)")
     if (other := text_of(keys, "general.architecture")) != plan.architecture:
         raise ModelError(f"{file.path}: the adapter is for {other!r:.60}, but the model is {plan.architecture!r}")
     if "adapter.alora.invocation_tokens" in keys:
@@ -144,25 +144,25 @@ def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
     for tensor in file.tensors.values():
         base, part = tensor.name[:-7], tensor.name[-7:]
         if part not in _PARTS:
-            raise ModelError(f"{file.path}: the adapter changes {tensor.name!r}; only pairs .lora_a, .lora_b are known")
+            raise ModelError(f"{file.path}: unsupported tensor {tensor.name!r}; expected pairs .lora_a, .lora_b")
         if len(tensor.shape) not in (2, 3):
-            raise ModelError(f"{file.path}: {tensor.name!r} has {len(tensor.shape)} dimensions; 2 or 3 were expected")
+            raise ModelError(f"{file.path}: {tensor.name!r} has {len(tensor.shape)} dimensions; expected 2 or 3")
         a, b = (file.tensors.get(base + other) for other in _PARTS)
         if a is None or b is None:
-            raise ModelError(f"{file.path}: {tensor.name!r} has no other half")
+            raise ModelError(f"{file.path}: {tensor.name!r} has no counterpart (.lora_a and .lora_b are a pair)")
         if len(a.shape) != len(b.shape) or a.shape[:-2] != b.shape[:-2]:
-            raise ModelError(f"{file.path}: the halves of {base!r} are of different experts")
+            raise ModelError(f"{file.path}: .lora_a and .lora_b of {base!r} belong to different experts")
         if a.shape[-2] != b.shape[-1]:
-            raise ModelError(f"{file.path}: the halves of {base!r} have ranks of {a.shape[-2]} and {b.shape[-1]}")
+            raise ModelError(f"{file.path}: .lora_a and .lora_b of {base!r} have ranks {a.shape[-2]} and {b.shape[-1]}")
         pairs[base] = a, b
     alpha = keys.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
+        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; expected a number")
     return Adapter(name, file, float(alpha), pairs, bytes.fromhex(digest_of(file.paths)))
 
 
 def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[str, Tensor]]:
-    """Return the plan with the adapters' steps, and their tensors by name."""
+    """Return the plan with the adapters' steps, and the adapters' tensors by name."""
     shapes = {w.tensor: _whole(plan, w) for step in plan.steps if step.op == "linear" for w in step.weights[:1]}
     tensors: dict[str, Tensor] = {}
     from woolly.plan.passes.lora import LowRank, apply_lora
@@ -177,7 +177,7 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
             names = [f"{base}{part}.{index}" for part in _PARTS]
             tensors |= zip(names, (a, b), strict=True)
             if base in shapes and (len(a.shape) != 2 or a.shape[1] != shapes[base][1] or b.shape[0] < shapes[base][0]):
-                raise ModelError(f"{adapter.file.path}: {base!r} has other rows or columns than the model's")
+                raise ModelError(f"{adapter.file.path}: the shape of {base!r} does not match the model's tensor")
             factor = adapter.alpha / a.shape[-2] if adapter.alpha else 1.0
             low[base] = LowRank(
                 Weight(names[0], a.type, tuple(a.shape)), Weight(names[1], b.type, tuple(b.shape)), factor
@@ -191,42 +191,43 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
 
 
 def _whole(plan: Plan, weight: Weight) -> tuple[int, int]:
-    """Return the number of rows of a weight's tensor that steps read, and its columns."""
+    """Return the number of rows of a tensor that steps read, and the number of columns."""
     ends = [w.name.rpartition(":")[2].rstrip("]") for w in plan.weights.values() if w.tensor == weight.tensor]
     rows = max(int(end) if end.isdigit() else weight.shape[0] for end in ends)
     return rows, weight.shape[1]
 
 
 def scaled_file(text: str, field: str = "lora_scaled") -> tuple[str, float]:
-    """Return the file and the scale of `FILE:SCALE`, the syntax of llama.cpp's --lora-scaled."""
+    """Parse `FILE:SCALE`, the syntax of llama.cpp's --lora-scaled."""
     file, _, number = text.rpartition(":")
     try:
         scale = float(number)
     except ValueError:
         scale = math.nan
     if not file or not math.isfinite(scale):
-        raise RequestError(
-            f"{field} is {text!r}; a file and its scale were expected, such as french.gguf:0.5", field=field
-        )
+        raise RequestError(f"{field} is {text!r}; expected FILE:SCALE, such as french.gguf:0.5", field=field)
     return file, scale
 
 
 def scales_of(wanted: Mapping[str | int, float] | None, names: Sequence[str | None]) -> tuple[float, ...]:
-    """Return the scale of each adapter; None: 1 for all, like llama-server's `--lora`; not named: 0."""
+    """Return the scale of each adapter.
+
+    None selects 1 for all, like llama-server's `--lora`; unnamed adapters get 0.
+    """
     if wanted is None:
         return (1.0,) * len(names)
     if not isinstance(wanted, Mapping):
-        raise RequestError(f"adapters is {wanted!r}; scales by name were expected", field="adapters")
+        raise RequestError(f"adapters is {wanted!r}; expected a mapping of names to scales", field="adapters")
     scales = [0.0] * len(names)
     for key, scale in wanted.items():
         if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not math.isfinite(scale):
-            raise RequestError(f"the scale of adapter {key!r} is {scale!r}; a number was expected", field="adapters")
+            raise RequestError(f"the scale of adapter {key!r} is {scale!r}; expected a number", field="adapters")
         if key in names:
             scales[names.index(str(key))] = float(scale)
         elif type(key) is int and 0 <= key < len(names) and names[key] is not None:
             scales[key] = float(scale)
         else:
             known = [name for name in names if name is not None]
-            have = f"there are {', '.join(known)}" if known else "none was opened with the model (--lora)"
-            raise RequestError(f"there is no adapter {key!r}; {have}", field="adapters")
+            have = f"expected one of {', '.join(known)}" if known else "no adapter was loaded (see --lora)"
+            raise RequestError(f"unknown adapter {key!r}; {have}", field="adapters")
     return tuple(scales)

@@ -1,4 +1,4 @@
-"""Context length of a model: tokens of prompt and answer."""
+"""Context length of a model: maximum number of prompt and answer tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
     from woolly.plan import Plan
 
-# The default context is the model's own, but its cache takes at most this share of the memory that the weights
-# leave. Agents start with 2,000 to 19,000 tokens, so a fixed 8192 would reject most of them.
+# The default is the model's context length, but the KV cache takes at most this share of the memory left by the
+# weights. Agents start with 2,000 to 19,000 tokens, so a fixed default of 8,192 would reject most of them.
 _CONTEXT_SHARE = 0.25
-MIN_CTX = 8192  # minimum for a model that was trained for more, regardless of memory
-# Maximum for recurrent models, whose state does not grow with the context; their files declare at most this.
+MIN_CTX = 8192  # minimum default if the model was trained for more, regardless of memory
+# Upper limit for recurrent models, whose state does not grow with the context.
 MAX_CTX = 1 << 20
-_CTX_STEP = 4096  # rounding of the affordable context, so that two starts give the same number
+_CTX_STEP = 4096  # rounding of the default context, so that two starts give the same number
 
 
 def context_limit(file: GGUFFile, plan: Plan) -> int:
-    """Return the maximum context that the model was trained for and that is supported."""
+    """Return the maximum context length that the model was trained for and that is supported."""
     trained = _trained(file, plan)
     return trained if plan.positions is None else min(trained, plan.positions)
 
@@ -33,19 +33,19 @@ def context_limit(file: GGUFFile, plan: Plan) -> int:
 def _trained(file: GGUFFile, plan: Plan) -> int:
     keys = Keys(file.metadata, plan.architecture)
     trained = keys.positive("context_length")
-    if plan.has_source:  # rows of the encoder and the decoder's text share a context
+    if plan.has_source:  # encoder rows and decoder tokens share the context
         trained += keys.positive("encoder.context_length", trained)
     if not isinstance(file.metadata, Overlay) or keys.string("rope.scaling.type", "linear") == "none":
         return trained
-    # A file with RoPE scaling declares its scaled positions; scaling set by the user extends them.
+    # A file with RoPE scaling declares the scaled length; scaling set by the user extends the length.
     factor = keys.number("rope.scaling.factor", 1.0)
     return max(trained, int(factor * keys.positive("rope.scaling.original_context_length", trained)))
 
 
 def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
-    """Return a model's default context: `limit`, bounded by the memory that its cache may take.
+    """Return the default context length: `limit`, bounded by the memory for the KV cache.
 
-    `memory` is the device memory left by the weights; None: weights and cache share system memory.
+    `memory` is the device memory left by the weights. With None, weights and cache share system memory.
     """
     memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
     n_tokens = int(memory / token_bytes) if token_bytes else MAX_CTX
@@ -55,7 +55,7 @@ def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: in
 def possible_ctx(
     file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
 ) -> int:
-    """Return `ctx`, at most the positions that the model supports; None: the default, by free memory."""
+    """Return `ctx`, bounded by the positions that the model supports; None selects the default for the free memory."""
     if ctx is None:
         token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
         return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
@@ -66,23 +66,23 @@ def possible_ctx(
 def default_ctx(
     file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
 ) -> int:
-    """Return `possible_ctx`, with a warning if the model was trained for less or supports fewer positions."""
+    """Return `possible_ctx`. Warn if the model was trained for less or supports fewer positions."""
     possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
     if ctx is not None and possible < ctx:
-        warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
+        warnings.warn(f"ctx reduced from {ctx} to {possible}: {name} has no positions beyond it", stacklevel=3)
     elif ctx is None and possible == plan.positions and possible < (trained := _trained(file, plan)):
         warnings.warn(
-            f"ctx is {possible} in place of {trained}: what {name} computes beyond it is not supported yet",
+            f"ctx reduced from {trained} to {possible}: longer contexts of {name} are not supported yet",
             stacklevel=3,
         )
     elif possible > (limit := context_limit(file, plan)):
         warnings.warn(
-            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3
+            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers get worse beyond that", stacklevel=3
         )
     return possible
 
 
 def check_ctx(ctx: int | None) -> None:
-    """RequestError if a context is neither None nor an integer of at least 1."""
+    """RequestError unless the context length is None or an integer of at least 1."""
     if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
-        raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")
+        raise RequestError(f"ctx is {ctx!r}; expected an integer of at least 1", field="ctx")

@@ -1,4 +1,4 @@
-"""Control vectors: GGUF files of directions, which are added to the outputs of a model's layers."""
+"""Control vectors: directions in GGUF files that are added to the outputs of a model's layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELD = "control_vectors"
 
 
 def scaled_files(given: object) -> Scaled:
-    """Return files with their scales, from a mapping or from a list of files (scale 1) or pairs."""
+    """Return files with their scales, from a mapping or from a list of files (scale 1) or (file, scale) pairs."""
     if given is None:
         return ()
     if isinstance(given, Mapping):
@@ -36,16 +36,16 @@ def scaled_files(given: object) -> Scaled:
     if isinstance(given, (str, os.PathLike)):
         given = [given]
     if not isinstance(given, Sequence):
-        raise RequestError(f"{_FIELD} is {given!r}; files, or a mapping of files to scales, were expected")
+        raise RequestError(f"{_FIELD} is {given!r}; expected files, or a mapping of files to scales")
     return [_scaled(one) for one in given]
 
 
 def _scaled(one: Any) -> tuple[str | os.PathLike[str], float]:
     file, scale = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
     if not isinstance(file, (str, os.PathLike)):
-        raise RequestError(f"{_FIELD} has {one!r}; a file, or a file and its scale, was expected", field=_FIELD)
+        raise RequestError(f"{_FIELD} has {one!r}; expected a file or a (file, scale) pair", field=_FIELD)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not math.isfinite(scale):
-        raise RequestError(f"the scale of {file} is {scale!r}; a number was expected", field=_FIELD)
+        raise RequestError(f"the scale of {file} is {scale!r}; expected a number", field=_FIELD)
     return file, float(scale)
 
 
@@ -55,20 +55,20 @@ def vectors_of(whole: Sequence[str], scaled: Sequence[str]) -> tuple[tuple[str, 
 
 
 def layer_range(text: str) -> tuple[int, int]:
-    """Parse START:END, both inclusive."""
+    """Parse START:END, with both ends included."""
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if found is None:
         raise RequestError(
-            f"control_vector_layer_range is {text!r}; START:END was expected, such as 10:20",
+            f"control_vector_layer_range is {text!r}; expected START:END, such as 10:20",
             field="control_vector_layer_range",
         )
     return int(found[1]), int(found[2])
 
 
 def steered(plan: Plan, files: Scaled, layers: tuple[int, int] | None) -> tuple[Plan, dict[str, Tensor], bytes]:
-    """Return the plan with the sum of all directions, their tensors by name, and their digest.
+    """Return the plan with the sum of all directions, the tensors by name, and the digest of the directions.
 
-    `layers` are the first and the last steered layer; None: all. The first layer of a model is never steered.
+    `layers` are the first and the last steered layer (None: all). The first layer of a model is never steered.
     """
     first, last = _checked_range(layers)
     total: dict[int, Float32] = {}
@@ -96,7 +96,7 @@ def _checked_range(layers: tuple[int, int] | None) -> tuple[int, int]:
     )
     if len(whole) != 2 or not all(whole) or not 0 <= layers[0] <= layers[1]:
         raise RequestError(
-            f"control_vector_layers is {layers!r}; the first and the last layer were expected, such as (10, 20)",
+            f"control_vector_layers is {layers!r}; expected the first and last layer, such as (10, 20)",
             field="control_vector_layers",
         )
     return layers[0], layers[1]
@@ -105,19 +105,21 @@ def _checked_range(layers: tuple[int, int] | None) -> tuple[int, int]:
 def _directions(file: GGUFFile) -> dict[int, Float32]:
     """Return the direction of each layer."""
     if text_of(file.metadata, "general.architecture") != "controlvector":
-        raise ModelError(f"{file.path}: this is not a control vector (general.architecture says so)")
+        raise ModelError(f"{file.path}: not a control vector (see general.architecture)")
     out: dict[int, Float32] = {}
     for tensor in file.tensors.values():
         found = re.fullmatch(r"direction\.(\d+)", tensor.name)
         if found is None or int(found[1]) == 0:
-            raise ModelError(f"{file.path}: {tensor.name!r} is not a direction of a layer from 1 on (direction.N)")
+            raise ModelError(
+                f"{file.path}: unsupported tensor {tensor.name!r}; expected direction.N with N of at least 1"
+            )
         if len(tensor.shape) != 1 or tensor.type is not GGMLType.F32:
             raise ModelError(
-                f"{file.path}: {tensor.name!r} is {tensor.type.name} of shape {tensor.shape}, no f32 vector"
+                f"{file.path}: {tensor.name!r} is {tensor.type.name} of shape {tensor.shape}; expected an F32 vector"
             )
         values = tensor.dequantize()
         if not np.isfinite(values).all():
-            raise ModelError(f"{file.path}: {tensor.name!r} has numbers that are not finite")
+            raise ModelError(f"{file.path}: {tensor.name!r} has values that are not finite")
         out[int(found[1])] = values
     if not out:
         raise ModelError(f"{file.path}: the control vector has no directions")

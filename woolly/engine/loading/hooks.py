@@ -1,4 +1,4 @@
-"""Hooks: functions of a request that read the values of a step of the plan."""
+"""Hooks: callbacks of a request that read the output of a step of the plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from woolly.errors import CallbackError
 from woolly.sampling.callbacks import pass_interrupt
 
-# Takes positions [n] of some tokens and a copy of the step's values [n, width] for them.
+# Receives the positions [n] of some tokens, and a copy of the step's output for them [n, width].
 Hook = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 
 
 def call_hook(hook: Hook, step: int, positions: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> None:
-    """Call a hook; its exceptions become CallbackError."""
+    """Call a hook; wrap its exception in CallbackError."""
     try:
         hook(positions, value)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Loading: compile a file to a program for the engine, and size its cache."""
+"""Model loading: compile a file to a program and size its cache."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("woolly.engine")
 
-# Maximum tokens of a text to embed or score.
+# Maximum number of tokens per text in embedding and scoring.
 MAX_TEXT = 8192
 
-# The cache has up to four contexts, if they take at most this share of the available memory.
+# The cache has up to four contexts, within this share of the available memory.
 _MAX_CONTEXTS = 4
 _MEMORY_SHARE = 0.1
 
-# Recurrent snapshots for later requests may take this share of the available memory, within bounds.
+# Recurrent snapshots for later requests take this share of the available memory, within bounds.
 _MIN_SNAPSHOTS, _MAX_SNAPSHOTS = 4, 128
 _SNAPSHOT_SHARE = 0.05
 
-# Default concurrent requests: the minimum, the initial number of a device, and the maximum. An
-# H200 gains up to 256; a CPU with few cores gains nothing beyond 16, one with many cores measures it.
+# Default concurrent requests: minimum, and (initial, maximum) per device type. An H200 gains up to 256. A CPU with few
+# cores gains nothing beyond 16; a CPU with many cores measures its gain.
 _MIN_RUNNING = 16
 _BATCH_SIZES_CPU, _BATCH_SIZES_GPU = (16, 64), (64, 256)
-_ROWS_EACH = 4  # rows of a step per concurrent answer: prompts need the rest
-_PAGES_EACH = 8  # cache tokens per concurrent request: with fewer, requests would evict each other
+_ROWS_EACH = 4  # rows of a step per decoding request; prompts use the rest
+_PAGES_EACH = 8  # cache pages per concurrent request; with fewer, requests would evict each other
 _RUNNING_SHARE = 0.05  # share of the memory left by the cache, for states and windows of requests beyond the minimum
 
 
@@ -65,14 +65,14 @@ class LoadedModel:
     tokenizer: Tokenizer
     program: Program
     adapters: tuple[Adapter, ...] = ()
-    salt: bytes = b""  # of all pages: digest of the control vectors and overridden metadata
-    tower: multimodal.Tower | None = None  # the multimodal encoder
-    source: multimodal.Source | None = None  # the encoder of an encoder-decoder model
-    # Compiles the model with other adapters; None: its state is on a device and usable by one program only.
+    salt: bytes = b""  # salt of all pages: digest of control vectors and overridden metadata
+    tower: multimodal.Tower | None = None  # vision or audio encoder
+    source: multimodal.Source | None = None  # encoder of an encoder-decoder model
+    # Compiles the model with other adapters. None if the state is on a device and tied to one program.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # maximum size of the prepared weights
-    draft_file: GGUFFile | None = None  # with the MTP block or draft head, if not in the model's own file
-    draft_ids: npt.NDArray[np.int64] | None = None  # the model's token of each draft token; None: identical
+    draft_file: GGUFFile | None = None  # file of the MTP block or draft head, unless it is the model file
+    draft_ids: npt.NDArray[np.int64] | None = None  # model token of each draft token; None if they are identical
 
     def check(self) -> None:
         """Raise ModelError if a file has changed since it was opened."""
@@ -85,7 +85,7 @@ class LoadedModel:
             self.tower.file.check()
 
     def close(self) -> None:
-        """Stop the loading of weights, then close the files."""
+        """Stop loading weights, then close the files."""
         self.program.close()
         if self.source is not None:
             self.source.close()
@@ -116,14 +116,14 @@ def load_model(
     needs_projector: bool = True,
     metadata: Mapping[str, Value] | None = None,
 ) -> LoadedModel:
-    """Open a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
+    """Open a GGUF file by path or by its pulled name, and LoRA files by name.
 
-    `trace` explains result, pooling and ctx. With `draft` the plan has the file's MTP block, or it is an error; None
-    uses the block if the file has one. The block of a `draft_file` replaces the file's.
-    `steered` explains the control vectors. With `stages` the program runs on them. `checks_memory`: RequestError for
-    a model that does not fit the available memory. With a `projector` (mmproj file) its tower is opened, too, and the
-    plan takes embeddings; an unusable one is skipped with a log message unless `needs_projector`.
-    `metadata` overrides values of the file.
+    See `trace` for result, pooling and ctx, and `steered` for control vectors. With `draft`, the plan includes the
+    file's MTP block, and a missing block is an error; None uses the block if the file has one. The block of a
+    `draft_file` replaces the file's block. With `stages`, the program runs on pipeline stages. `checks_memory` raises
+    RequestError if the model does not fit the available memory. With a `projector` (mmproj file), its encoders are
+    opened too, and the plan takes embeddings; an unusable projector is skipped with a log message unless
+    `needs_projector`. `metadata` overrides values of the file.
     """
     check_ctx(ctx)
     path = resolve(model)
@@ -138,11 +138,11 @@ def load_model(
         plan = trace(file, result, pooling, ctx)
         if plan.has_source:
             backend = multimodal.source_backend(backend, options)
-        if plan.result != "logits":  # a text must fit one batch; memory is committed when rows are first used
+        if plan.result != "logits":  # a text must fit one batch; memory is allocated when rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
         plan = with_draft(file, plan, ctx, draft, other)
-        if plan.draft is None and other is not None:  # rejected: none of its tensors may reach the model
+        if plan.draft is None and other is not None:  # rejected: the model must not use its tensors
             other.close()
             other = None
         ids = guessed_ids(other, plan)
@@ -153,11 +153,15 @@ def load_model(
         prepared = weight_bytes(file, plan, backend, options)
         if projector is not None:
             if stages is not None:
-                raise RequestError("a model over stages does not support images yet; open it without a projector")
+                raise RequestError(
+                    "a model on pipeline stages does not support images yet; open it without a projector"
+                )
             plan, tower = _with_tower(plan, projector, backend, options, is_needed=needs_projector)
         if plan.has_source:
             if stages is not None or tower is not None:
-                raise RequestError("a decoder that reads an encoder runs over no stages, and does not support images")
+                raise RequestError(
+                    "an encoder-decoder model supports neither pipeline stages nor images; remove stages and projector"
+                )
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
             traced = trace_encoder(file, plan, ctx)
             its, options = _divided(options, traced.plans, plan)
@@ -167,7 +171,7 @@ def load_model(
         salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
             raise RequestError(
-                "control_vector_layers names layers for control vectors, but none is given",
+                "control_vector_layers needs control vectors; add control_vectors or remove control_vector_layers",
                 field="control_vector_layers",
             )
         unchanged = plan
@@ -186,7 +190,7 @@ def load_model(
         salt += steering
         if stages is not None:
             stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
-        # The tokenizer is made while a GPU opens, which takes 0.2 s, and while weights are loaded in the background.
+        # Create the tokenizer while a GPU opens (0.2 s) and while weights load in the background.
         with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
             made = pool.submit(Tokenizer.from_metadata, file.metadata)
             chosen = choose(backend_for(options.device, backend), stages)
@@ -195,7 +199,7 @@ def load_model(
             tokenizer = made.result()
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
         if tokenizer.n_vocab != n_tokens:
-            what = f"computes {n_tokens} logits" if plan.result == "logits" else f"knows {n_tokens}"
+            what = f"computes {n_tokens} logits" if plan.result == "logits" else f"has {n_tokens} tokens"
             raise ModelError(f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model {what}")
 
         def compiled(adapters: Sequence[Adapter | None]) -> Program:
@@ -235,7 +239,7 @@ def load_model(
 def _compiled(
     backend: Backend, plan: Plan, tensors: Mapping[str, Tensor], options: Options, *, needs_draft: bool
 ) -> Program:
-    """Compile the program; skip an optional draft that the devices of the model cannot run."""
+    """Compile the program. Skip an optional draft that the model's devices cannot run."""
     try:
         return backend.compile(plan, tensors, options)
     except UnsupportedError as error:
@@ -249,7 +253,7 @@ def _compiled(
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
 ) -> tuple[Plan, multimodal.Tower | None]:
-    """Return the plan that takes embeddings, and the tower; or the plain plan and None, as `load_model` explains."""
+    """Return the plan that takes embeddings, and the tower. Return the plain plan and None for a skipped projector."""
     tower: multimodal.Tower | None = None
     try:
         tower = multimodal.open_tower(projector, backend, options)
@@ -264,7 +268,7 @@ def _with_tower(
 
 
 def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[Options, Options]:
-    """Return the options of encoder and decoder: weight memory is divided in proportion to their weights."""
+    """Return the options of encoder and decoder, with weight memory divided in proportion to their weights."""
     if options.weight_memory is None:
         return options, options
     own, other = (
@@ -275,19 +279,22 @@ def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[
 
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
-    """Return the options with the cache size that a GPU must have room for: the requested one, or the minimum."""
+    """Return the options with the cache size to reserve on a GPU: the requested size or the minimum."""
     least = min(MIN_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
-    # Each running request reads a slot and writes another; so does `logits`.
+    # Each running request reads one slot and writes another; so does `logits`.
     n_slots = 2 * options.max_running + 2 + _MIN_SNAPSHOTS if plan.slots else 0
     return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
 
 
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
-    """Return `kv_tokens`, at least one context; None: up to four contexts, if they fit 10 % of the free memory."""
+    """Return `kv_tokens`, or by default up to four contexts within 10 % of the free memory.
+
+    RequestError if less than ctx.
+    """
     if kv_tokens is not None:
         if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:
             raise RequestError(
-                f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected", field="kv_tokens"
+                f"kv_tokens is {kv_tokens!r}; expected an integer of at least ctx, {ctx}", field="kv_tokens"
             )
         return kv_tokens
     most = _MAX_CONTEXTS * ctx
@@ -297,9 +304,8 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
 
 
 def _token_bytes(program: Program) -> float:
-    """Return the cache bytes per token of a program, with its own draft block."""
-    # A state without slots: one per sequence, regardless of its length.
-    # Sliding-window entries take the same memory for every context.
+    """Return the cache bytes per token of a program, including its draft block."""
+    # The memory of sliding windows does not grow with the context, so only the growing share counts.
     growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
     own = program.plan.draft
     drafted = 0 if program.draft is None or (own and own.borrows) else program.draft.new_state(1).page_bytes
@@ -312,7 +318,7 @@ def _memory(program: Program) -> int:
 
 
 def default_snapshots(program: Program) -> int:
-    """Return the number of recurrent snapshots to keep: 4 to 128, if they fit 5 % of the free memory."""
+    """Return the number of recurrent snapshots to store: 4 to 128, within 5 % of the free memory."""
     size = program.plan.bytes_per_sequence
     if not size:
         return 0
@@ -323,8 +329,8 @@ def default_snapshots(program: Program) -> int:
 def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> AdaptiveBatchSize:
     """Return the default number of concurrent requests: at least 16, up to the gain of the device and memory.
 
-    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance, too. Rows of an image
-    with bidirectional attention must fit into a step with all answers, so vision models have 16.
+    Decoding requests take at most a quarter of the `chunk` rows of a step, so that prompts advance as well. Vision
+    models run 16 requests: rows of an image with bidirectional attention must fit a step with all decoding requests.
     """
     first, most = _BATCH_SIZES_GPU if program.about.device else _BATCH_SIZES_CPU
     n_rows = min(chunk or program.max_rows, program.max_rows)

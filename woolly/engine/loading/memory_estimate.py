@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime import Gpu
 
-# Allowance for activations, tables and the interpreter itself.
+# Allowance for activations, tables and the interpreter.
 _WORKING = 100_000_000
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of a loaded model, in bytes, without pages of the mapped file, which the system can drop."""
+    """Memory of a loaded model in bytes, without mapped file pages, which the system can reclaim."""
 
     weights: int
     cache: int
     n_ctx: int
-    gpus: tuple[Gpu, ...] = ()  # that hold the model; empty: system memory
+    gpus: tuple[Gpu, ...] = ()  # GPUs of the model; empty for system memory
     may_split: bool = False  # weights that do not fit the GPUs may go to system memory
-    tower: int = 0  # the multimodal encoder: weights and working memory
+    tower: int = 0  # multimodal encoder: weights and working memory
 
     @property
     def total(self) -> int:
-        """Return the sum, with an allowance for working memory."""
+        """Return the total memory, with an allowance for working memory."""
         return self.weights + self.cache + self.tower + (0 if self.gpus else _WORKING)
 
     def times(self, n: int) -> MemoryEstimate:
@@ -60,7 +60,7 @@ def estimate(
 ) -> MemoryEstimate:
     """Return the minimum memory of a model, with the draft of its plan and a cache of `kv_tokens` or one context.
 
-    With a `projector` its tower is included, at its peak for the largest image, unless the model is on GPUs.
+    The estimate includes the encoders of a `projector` at their largest input, unless the model is on GPUs.
     """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
     weights = _all_weights(file, plan, backend)
@@ -86,7 +86,7 @@ def weight_bytes(file: GGUFFile, plan: Plan, backend: str, options: Options) -> 
 
 
 def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
-    """Return the bytes of all weights, with the draft file."""
+    """Return the bytes of all weights, including the draft file."""
     weights = plan.weights if plan.draft is None else {**plan.weights, **plan.draft.weights}
     others = [weight for weight in weights.values() if weight.tensor not in file.tensors]
     if backend == "reference":
@@ -96,7 +96,7 @@ def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
 
 
 def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that a model would be opened on, with their free memory."""
+    """Return the GPUs that would run a model, with their free memory."""
     backend = backend_for(options.device, backend)
     if not (backend == "auto" or is_gpu_backend(backend)) or options.gpu_layers == 0:
         return ()
@@ -106,34 +106,34 @@ def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
     except DeviceError:
         if is_gpu_backend(backend):
             raise
-        return ()  # then it runs on the CPU
+        return ()  # the model runs on the CPU
 
 
 def check_memory(name: str, needed: MemoryEstimate) -> None:
     """RequestError if the available memory cannot hold the model."""
     if reason := shortage(name, needed):
         raise RequestError(
-            f"{reason}: lower ctx or weight_memory, or choose a smaller model",
+            f"{reason}; lower ctx or weight_memory, or choose a smaller model",
             code="insufficient_memory",
             names=("ctx", "weight_memory"),
         )
 
 
 def check_memory_for_second_copy(name: str, weights: int) -> None:
-    """RequestError if the available memory cannot hold the prepared weights of a loaded model a second time."""
+    """RequestError if the available memory cannot hold a second copy of a model's prepared weights."""
     if weights > (available := available_memory()):
         raise RequestError(
-            f"other adapters for {name} take about {_gb(weights)} while its weights are prepared a second time, but"
-            f" {_gb(available)} are available: lower weight_memory, or open the model with its adapters",
+            f"changing the adapters of {name} needs about {_gb(weights)} for a second copy of its weights, but only"
+            f" {_gb(available)} are available; lower weight_memory, or load the model with these adapters",
             code="insufficient_memory",
             names=("weight_memory",),
         )
 
 
 def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
-    """Return a sentence about the shortage if the available memory plus `freed` bytes cannot hold the model.
+    """Return a message if the available memory plus `freed` bytes cannot hold the model, otherwise None.
 
-    Checks GPU memory if the model is on GPUs; system memory takes the rest only if `may_split`.
+    Checks GPU memory if the model is on GPUs; only with `may_split`, system memory may hold the rest.
     """
     available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
     if needed.may_split:
@@ -142,10 +142,10 @@ def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
         return None
     tower = f", {_gb(needed.tower)} for images" if needed.tower else ""
     where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""
-    where += " and here" * needed.may_split
+    where += " and in system memory" * needed.may_split
     return (
-        f"{name} takes about {_gb(needed.total)} ({_gb(needed.weights)} of weights, {_gb(needed.cache)} of cache for"
-        f" {needed.n_ctx} tokens{tower}), but {_gb(available)} are available{where}"
+        f"{name} needs about {_gb(needed.total)} ({_gb(needed.weights)} of weights, {_gb(needed.cache)} of cache for"
+        f" {needed.n_ctx} tokens{tower}), but only {_gb(available)} are available{where}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Names of steps: addresses of a model's values for hooks and `LLM.hidden`."""
+"""Names of steps, for hooks and `LLM.hidden`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def find_step(program: Program, name: str | int) -> int:
-    """Return the running plan's index of a step, by number, weight ("blk.3.ffn_norm") or layer ("blk.3").
+    """Return the index of a step in the running plan, by index, weight ("blk.3.ffn_norm") or layer ("blk.3").
 
-    A number is an index of the running plan. A weight names the output of the model's own step with it, a layer
-    its last value, on every backend: RequestError if this backend fused that value away.
+    An index refers to the running plan. A weight names the output of the step that uses it in the model's plan; a layer
+    names its last output. RequestError if the backend fused this output away.
     """
     running = program.running_plan
     if isinstance(name, int) and not isinstance(name, bool):
@@ -35,14 +35,14 @@ def find_step(program: Program, name: str | int) -> int:
 
 
 def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
-    """Return the step that makes the input of a norm that the running plan fused away, and the norm; else None."""
+    """Return the step that computes the input of a fused norm, and the norm; None if the norm is not fused."""
     if isinstance(name, int):
         return None
     norm = program.plan.steps[_index(program.plan, name)]
     steps = program.running_plan.steps
     if norm.op != "rms_norm" or any(step.outputs == norm.outputs for step in steps):
         return None
-    # If rows are selected earlier than in the model's plan, the norm reads the value before the selection.
+    # If the running plan selects output rows earlier, the norm reads the value before the selection.
     picks = [step for step in program.plan.steps if step.op == "output_rows" and step.outputs == norm.inputs]
     values = program.running_plan.values
     inputs = [norm.inputs, *(step.inputs for step in picks if values[step.inputs[0]].rows == "output")]
@@ -50,18 +50,18 @@ def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
 
 
 def has_all_rows(program: Program, step: int) -> bool:
-    """Return True if the model's own plan computes a step of the running plan for every token.
+    """Return True if the model's plan computes the output of a step of the running plan for every token.
 
-    A backend may skip rows that no request reads; it computes them if the batch wants logits of all rows.
+    A backend may skip rows that no request reads, unless the batch requests logits of all rows.
     """
     value, values = program.running_plan.steps[step].outputs[-1], program.plan.values
     return value < len(values) and values[value].rows == "batch"
 
 
 def _index(plan: Plan, name: object) -> int:
-    """Return the index of a step of the model's own plan."""
+    """Return the index of a step in the model's plan."""
     if not isinstance(name, str):
-        raise RequestError(f"a step is named by {name!r}; a number, a weight or a layer such as 'blk.3' was expected")
+        raise RequestError(f"the step name is {name!r}; expected an index, a weight or a layer such as 'blk.3'")
     names: dict[str, int] = {}
     for index, layer in enumerate(plan.layers):
         if layer:
@@ -72,15 +72,17 @@ def _index(plan: Plan, name: object) -> int:
     found = names.get(name.removesuffix(".weight"))
     if found is None:
         near = difflib.get_close_matches(name, names, n=5, cutoff=0.4) or list(names)[:5]
-        raise RequestError(f"no step is named {name!r}; near it are {', '.join(near)} (`woolly plan` prints all)")
+        raise RequestError(
+            f"unknown step {name!r}; did you mean one of {', '.join(near)}? (`woolly plan` prints all steps)"
+        )
     return found
 
 
 def _fused(plan: Plan, index: int, what: str) -> RequestError:
     step = plan.steps[index]
-    makes = f"makes {len(step.outputs)} values at once" if len(step.outputs) > 1 else "makes only the value after it"
+    makes = f"has {len(step.outputs)} outputs" if len(step.outputs) > 1 else "only computes a later value"
     weights = " ".join(weight.name for weight in step.weights)
     return RequestError(
-        f"{what} cannot be read alone here: step {index} ({step.op} {weights}) {makes}; name a layer, or use"
-        " backend='reference', where each value has a step of its own"
+        f"{what} is fused on this backend: step {index} ({step.op} {weights}) {makes}; name a layer, or use"
+        " backend='reference', which does not fuse steps"
     )

@@ -1,4 +1,4 @@
-"""Text and audio encoders of encoder-decoder models: encoder rows precede the decoder's prompt, as image rows do."""
+"""Text and audio encoders of encoder-decoder models; encoder rows precede the decoder's prompt."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """Text encoder of an open model. Belongs to the engine's thread, except `read`."""
+    """Text encoder of an encoder-decoder model. Only the engine thread may call it, except for `read`."""
 
     def __init__(self, program: Program, start: int) -> None:
-        """`start` is the first token of the decoder."""
+        """`start` is the decoder's start token."""
         self.program = program
         self.width = program.plan.width
         self._start = start
         self._stage = RunningStage(program)
-        self.n_runs = 0  # runs started
+        self.n_runs = 0  # number of started runs
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
-        """Return the prompt of the decoder: encoder rows, then the start token."""
+        """Return the decoder prompt: encoder rows, then the start token."""
         _check_params(params)
         if has_placeholders(given):
-            raise RequestError("this model supports neither images nor audio: its encoder reads text")
+            raise RequestError("this model supports neither images nor audio; its encoder takes text")
         ids = [int(one) for one in given if not isinstance(one, Placeholder)]
         if len(ids) > self.program.max_rows:
             raise RequestError(
@@ -56,7 +56,7 @@ class TextEncoder:
         return prompt, inputs
 
     def n_rows(self, encoder_input: EncoderInput, _kind: object = None) -> int:
-        """Encoder rows of a text: one per token."""
+        """Return the number of encoder rows of a text: one per token."""
         return len(encoder_input.values)
 
     def start_batch(self, inputs: Sequence[EncoderInput], _kind: object = None) -> EncoderRun:
@@ -70,7 +70,7 @@ class TextEncoder:
         return EncoderRun([self._stage], layouts, self.program.plan.width)
 
     def batch_work(self, inputs: Sequence[EncoderInput], _kind: object = None) -> float:
-        """Multiply-adds of all rows of a batch; infinite if the texts do not fit one batch."""
+        """Return the multiply-adds of a batch, or infinity if the texts do not fit one batch."""
         lengths = [len(encoder_input.values) for encoder_input in inputs]
         if sum(lengths) > self.program.max_rows:
             return math.inf
@@ -82,7 +82,7 @@ class TextEncoder:
 
     @property
     def slice_work(self) -> float:
-        """Return the multiply-adds of one step's slice."""
+        """Multiply-adds of a slice per engine step."""
         return SLICE * self.program.about.threads
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class TextEncoder:
 
 
 class AudioEncoder(Tower):
-    """Audio encoder of a speech-to-text model, in the model's own file."""
+    """Audio encoder of a speech-to-text model, stored in the model file."""
 
     def __init__(
         self, file: GGUFFile, traced: TracedTower, programs: list[Program], decoder: TransducerDecoder | None = None
@@ -108,11 +108,11 @@ class AudioEncoder(Tower):
 
     @property
     def identity(self) -> bytes:
-        """Empty: a cache belongs to one model, whose file contains the encoder."""
+        """Empty: the encoder is part of the model, so the model identifies its output."""
         return b""
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
-        """Return the prompt of the decoder: encoder rows of an audio clip, then tokens."""
+        """Return the decoder prompt: encoder rows of an audio clip, then tokens."""
         _check_params(params)
         if not has_placeholders(given) or len(given) < 2 or any(isinstance(part, Placeholder) for part in given[1:]):
             raise RequestError(
@@ -137,18 +137,17 @@ def _check_params(params: SamplingParams) -> None:
     if params.context_shift or params.prompt_logprobs is not None:
         option = "context_shift" if params.context_shift else "prompt_logprobs"
         raise RequestError(
-            f"{option} cannot be used with this model: an encoder reads its prompts, and answers do not go on from"
-            " them",
+            f"{option} is not supported by encoder-decoder models, whose answers do not continue the prompt; remove it",
             field=option,
         )
 
 
 def source_backend(backend: str, options: Options) -> str:
-    """Return the backend of an encoder model: CPU or reference. UnsupportedError if a GPU is requested."""
+    """Return the backend of an encoder-decoder model: CPU or reference. UnsupportedError if a GPU is requested."""
     name = backend_for(options.device, backend)
     if is_gpu_backend(name) or options.wants_gpu:
         raise UnsupportedError(
-            "a GPU computes no decoder that reads an encoder yet (Whisper, Parakeet, T5): leave out the device, or give"
+            "GPUs do not support encoder-decoder models yet (Whisper, Parakeet, T5); remove the device option, or use"
             " backend='cpu'"
         )
     return "cpu" if name == "auto" else name
@@ -157,7 +156,7 @@ def source_backend(backend: str, options: Options) -> str:
 def open_encoder(
     file: GGUFFile, traced: TracedEncoder | TracedTower, backend: str, options: Options, max_rows: int
 ) -> Source:
-    """Open the encoder of a model's file; a text encoder for prompts of up to `max_rows` tokens."""
+    """Open the encoder in a model's file. A text encoder takes prompts of up to `max_rows` tokens."""
     if isinstance(traced, TracedEncoder):
         its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=max_rows)
         program = choose(backend).compile(traced.plan, file.tensors, its)
@@ -178,5 +177,5 @@ def open_encoder(
         for program in programs:
             program.close()
         if isinstance(error, (ArithmeticError, LookupError, TypeError, ValueError)):
-            raise ModelError(f"{file.path}: the encoder cannot be built from these keys: {error}") from error
+            raise ModelError(f"{file.path}: invalid encoder metadata: {error}") from error
         raise

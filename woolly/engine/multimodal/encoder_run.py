@@ -1,4 +1,4 @@
-"""Run of an encoder over a batch of pieces, stage by stage."""
+"""Resumable run of an encoder over a batch of inputs, stage by stage."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 _NOTHING = np.zeros((0, 0), np.float32)
-_MAX_WORKS = 16  # batch lengths whose work is cached
-_MIN_ROWS = 128  # per part of a step: fewer rows would reload the same weight panels too often
+_MAX_WORKS = 16  # number of input length combinations with cached work
+_MIN_ROWS = 128  # minimum rows of a partial step; fewer rows would reload the same weight panels too often
 
 Float32 = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.int32)
 
 
 class RunningStage:
-    """Program of a stage, with the state shared by its runs."""
+    """Program of an encoder stage, with the state shared by its runs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self._state: State | None = None
-        self._works: dict[tuple[int, ...], Sequence[float]] = {}  # by the lengths of the inputs
+        self._works: dict[tuple[int, ...], Sequence[float]] = {}  # keyed by the lengths of the inputs
 
     def state(self, n_pages: int) -> State:
-        """Return a state with at least this many pages."""
+        """Return a state with at least `n_pages` pages."""
         if self._state is None or self._state.n_pages < n_pages:
             self._state = self.program.new_state(n_pages)
         return self._state
 
     def work(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return the multiply-adds per row of each step's result. Cached by the lengths of the inputs."""
+        """Return the multiply-adds per output row of each step, cached by the lengths of the inputs."""
         if tuple(lengths) not in self._works:
             if len(self._works) >= _MAX_WORKS:
                 self._works.clear()
@@ -49,7 +49,7 @@ class RunningStage:
 
 
 class EncoderRun:
-    """Resumable run of an encoder. It pauses between two steps of a plan, or within a long step."""
+    """Run of an encoder that can pause between two steps of a plan, or within a long step."""
 
     def __init__(
         self,
@@ -58,35 +58,36 @@ class EncoderRun:
         width: int,
         constants: Float32 | None = None,
     ) -> None:
-        """`inputs` has the layout of each stage and the patches. Several inputs must fit the rows of each stage.
+        """Each input has a layout per stage, and patches. Several inputs must fit the rows of each stage together.
 
-        Rows narrower than `width` are zero-padded: wider ones contain the rows of several layers (DeepStack).
-        `constants` are rows appended to the rows of each input.
+        Rows narrower than `width` are zero-padded; wider rows contain several layers (DeepStack). `constants` are rows
+        appended to the rows of each input.
         """
         self._width = width
         self._constants = constants
         self._stages = stages
         self._layouts = [own for own, _ in inputs]
-        self._values = [values for _, values in inputs]  # patches, or results of the previous stage
+        self._values = [values for _, values in inputs]  # patches, or outputs of the previous stage
         self._stage = self._row = self._step = 0
         self._batch: Batch | None = None  # current batch
-        self._work: Sequence[float] = ()  # multiply-adds per row of each step's result, for that batch
-        self._cut = 0  # first row of the next step's result that is not computed yet
+        self._work: Sequence[float] = ()  # multiply-adds per output row of each step, for the current batch
+        self._cut = 0  # first output row of the next step that is not computed yet
         self._made: list[Float32] = []
 
     def advance(self, work: float) -> Float32 | None:
-        """Compute about `work` multiply-adds, at least some rows of a step; return the result when complete, else None.
+        """Compute about `work` multiply-adds. Return the result when the run is complete, otherwise None.
 
-        The result is the concatenated rows of all inputs. A row does not depend on where the run pauses, nor on the
-        other inputs of the batch.
+        The result has the concatenated rows of all inputs. Its values depend neither on the pauses nor on the other
+        inputs of the batch. Each call computes at least some rows of a step.
         """
         left = work
         while True:
             try:
                 rows, done = self._go_on(max(left, 0.0))
             except CancelledRun:
-                # Steps overwrite values that no later step reads, so a part of a step cannot run twice. The first step
-                # reads the batch only; results of earlier batches and stages are not in the program's memory.
+                # Steps overwrite values that later steps do not read, so a partial step cannot be repeated. Restart at
+                # the first step, which reads only the batch: results of earlier batches and stages are stored outside
+                # the program.
                 self._step, self._cut, self._batch = 0, 0, None
                 return None
             if rows is not None:
@@ -96,7 +97,7 @@ class EncoderRun:
                 return None
 
     def _go_on(self, work: float) -> tuple[Float32 | None, float]:
-        """Run the next steps that fit into the work, or some rows of one step; return the result and the work done."""
+        """Run the steps that fit `work`, or part of a step; return the result and the work done."""
         stage, layouts = self._stages[self._stage], [own[self._stage] for own in self._layouts]
         program, n_rows = stage.program, sum(len(own.order) for own in layouts)
         last = min(self._row + program.max_rows, n_rows)
@@ -124,7 +125,7 @@ class EncoderRun:
         return np.pad(made, ((0, 0), (0, self._width - made.shape[1]))), done
 
     def _run(self, program: Program, batch: Batch, state: State, work: float) -> tuple[Float32, float]:
-        """Run the steps that fit into the work, at least one step or some rows; return the value and the work."""
+        """Run the steps that fit `work`, at least one step or part of it; return its output and the work done."""
         plan, step = program.running_plan, self._step
         each, n_rows = self._work[step], _rows_of(plan, step, batch)
         can_cut = isinstance(program, CutsRows) and plan.steps[step].kind.cuts_rows
@@ -148,19 +149,19 @@ class EncoderRun:
 
 
 def _mean_work(plan: Plan, lengths: Sequence[int]) -> Sequence[float]:
-    """Multiply-adds per row of each step's result, averaged over the inputs; attention stays within an input."""
+    """Return the multiply-adds per output row of each step, averaged over the inputs."""
     works = [[n * each / sum(lengths) for each in row_work(plan, n)] for n in lengths]
     return [sum(own) for own in zip(*works, strict=True)]
 
 
 def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
-    """Number of rows of a step's result."""
+    """Return the number of output rows of a step."""
     is_output = plan.values[plan.steps[step].outputs[-1]].rows == "output"
     return len(batch.output_rows) if is_output else batch.n_rows
 
 
 def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: int, last: int) -> Batch:
-    """Return a batch: rows of one input's stage (all rows if the stage has attention), or several complete inputs."""
+    """Return a batch of several complete inputs, or of rows of one input (all rows if the stage has attention)."""
     if len(layouts) == 1:
         (own,) = layouts
         n = last - first
@@ -189,6 +190,6 @@ def _batch_of(layouts: Sequence[PatchLayout], values: Sequence[Float32], first: 
 
 
 def _joined(arrays: Sequence[npt.NDArray[Number] | None], axis: int = 0) -> npt.NDArray[Number] | None:
-    """Concatenate an optional array of all inputs of an encoder; either all inputs have it or none has."""
+    """Concatenate an optional array over all inputs; either all inputs have it or no input has it."""
     there = [array for array in arrays if array is not None]
     return np.concatenate(there, axis=axis) if len(there) > 1 else there[0] if there else None

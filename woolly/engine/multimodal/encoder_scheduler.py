@@ -1,4 +1,4 @@
-"""Run the vision or audio encoder for running requests, a slice per step, and cache its output."""
+"""EncoderScheduler: runs the vision or audio encoder a slice per engine step, and caches its output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# Cached rows for later requests: about 100 images of 256 rows and 2,560 columns.
+# Bytes of cached rows: about 100 images of 256 rows and 2,560 columns.
 _MAX_BYTES = 256 << 20
 
 
 class EncoderRequest(Protocol):
-    """Request as seen by the encoder scheduler."""
+    """Interface of a request for the encoder scheduler."""
 
     @property
     def multimodal(self) -> MultimodalInput | None:
@@ -31,15 +31,15 @@ class EncoderRequest(Protocol):
 
     @property
     def n_computed(self) -> int:
-        """Positions that are computed and need no more encoder rows."""
+        """Number of computed positions, which need no more encoder rows."""
 
     @property
     def is_unwanted(self) -> bool:
-        """True if the caller has cancelled the request."""
+        """True if the client cancelled the request."""
 
 
 class EncoderScheduler:
-    """Encoder of an engine, its pending inputs and a cache of its output. Belongs to the engine's thread."""
+    """Encoder of an engine, with pending inputs and an output cache. Only the engine thread may call it."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class EncoderScheduler:
         max_bytes: int = _MAX_BYTES,
         work: float | None = None,
     ) -> None:
-        """`work` is the multiply-adds of an encoder slice per engine step; None: about the time of a prefill step."""
+        """`work` is the multiply-adds of a slice per engine step; by default about as long as a prefill step."""
         self.tower = tower
         self._check_file = check_file
         self._max_bytes = max_bytes
         self._work = tower.slice_work if work is None else work
-        self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
+        self._kept: OrderedDict[Key, Float32] = OrderedDict()  # in LRU order
         self._n_bytes = 0
-        self._run: tuple[dict[Key, int], EncoderRun] | None = None  # and the rows of each input
+        self._run: tuple[dict[Key, int], EncoderRun] | None = None  # row count of each input, and its run
         self._waiting: tuple[EncoderRequest, ...] = ()  # requests whose next input is in the current run
         self._is_aborted = False
 
@@ -76,9 +76,9 @@ class EncoderScheduler:
                 inputs.embeddings[place.key] = rows
 
     def step(self, requests: Iterable[EncoderRequest]) -> None:
-        """Advance the first pending input, batched with others that fit its slice.
+        """Advance the first pending input, together with inputs that fit the same slice.
 
-        Inputs without a waiting request are dropped.
+        Inputs that no request needs are dropped.
         """
         running = tuple(requests)
         wanted = self._pending(running)
@@ -101,11 +101,11 @@ class EncoderScheduler:
         if rows is not None:
             self._run = None
             parts = np.split(rows, np.cumsum(list(keys.values()))[:-1])
-            for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first input is evicted last
+            for key, part in reversed(list(zip(keys, parts, strict=True))):  # evict the first input last
                 self._keep(key, part.copy() if len(keys) > 1 else part)
 
     def _start(self, wanted: dict[Key, PlaceholderRange]) -> tuple[dict[Key, int], EncoderRun]:
-        """Start the first input, batched with others while their total work fits one slice."""
+        """Start a run of the first input, batched with others while the total work fits one slice."""
         (first, place), *others = wanted.items()
         kind, inputs = place.placeholder.source.kind, {first: _piece_of(place)}
         for key, other in others:
@@ -119,21 +119,21 @@ class EncoderScheduler:
         return counts, self.tower.start_batch(list(inputs.values()), kind)
 
     def abandon(self) -> None:
-        """Stop the current step if all requests that wait for it are cancelled. Thread-safe.
+        """Stop the current slice if all requests that wait for it are cancelled. Thread-safe.
 
-        A step of a large image takes seconds on a small machine.
+        A slice of a large image can take seconds on a small machine.
         """
         waiting = self._waiting
         if waiting and all(request.is_unwanted for request in waiting):
             self.tower.cancel()
 
     def abort(self) -> None:
-        """Stop the current run and prevent later ones. Thread-safe."""
+        """Stop the current run and prevent later runs. Thread-safe."""
         self._is_aborted = True
         self.tower.cancel()
 
     def _pending(self, requests: Iterable[EncoderRequest]) -> dict[Key, PlaceholderRange]:
-        """Return the inputs without rows: the inputs that requests need next, then the later ones."""
+        """Return the inputs to encode: first the next input of each request, then later inputs."""
         views = ((request.multimodal, request.n_computed) for request in requests)
         missing = [inputs.missing(first) for inputs, first in views if inputs is not None]
         places = [*(own[0] for own in missing if own), *(place for own in missing for place in own[1:])]
@@ -153,7 +153,7 @@ class EncoderScheduler:
 
 
 def _is_next(request: EncoderRequest, keys: Container[Key]) -> bool:
-    """True if a request needs rows of these inputs next."""
+    """True if the next input of a request is among these inputs."""
     place = None if request.multimodal is None else request.multimodal.next_missing(request.n_computed)
     return place is not None and place.key in keys
 

@@ -14,10 +14,10 @@ _FLOAT = 4
 
 
 def tower_bytes(projector: Path, min_rows: int = 0) -> int:
-    """Return the memory of a projector's encoders at their largest inputs; 0 if none can be used.
+    """Return the memory of a projector's encoders at their largest inputs; 0 if the projector is unusable.
 
-    Weights, activations, keys and values of one layer, prepared inputs, and the input itself.
-    Programs allocate at least `min_rows` rows.
+    The estimate covers weights, activations, K and V of a layer, and inputs. Programs allocate at least `min_rows`
+    rows.
     """
     try:
         with open_gguf(projector) as file:
@@ -33,7 +33,7 @@ def traced_bytes(traced: TracedTower, min_rows: int = 0) -> int:
         plan, n_rows = fuse(stage.plan), max(stage.max_rows, min_rows)
         weights = sum(weight.n_bytes for weight in plan.weights.values())
         kept = plan.bytes_per_token(_FLOAT) * n_rows
-        # The widest input of a product, in floats; and the input, in its original order and in the order of rows.
+        # Widest matmul input, in floats, and the encoder input in original and in row order.
         widest = max((weight.shape[-1] for step in plan.steps for weight in step.matrices), default=0)
         brought = max(traced.params.patch, plan.values[plan.steps[0].output].width)
         total += weights + plan_memory(plan, n_rows).n_bytes + kept + _FLOAT * n_rows * (widest + 2 * brought)

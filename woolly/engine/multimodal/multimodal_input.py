@@ -16,14 +16,14 @@ from woolly.multimodal import Placeholder, Prompt
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
-Key = tuple[bytes, int]  # an image's digest, and the index of its input
+Key = tuple[bytes, int]  # digest of an image or audio clip, and index of its encoder input
 
 FILLER = 0  # token id at placeholder positions
 
 
 @dataclass(frozen=True, eq=False)
 class PlaceholderRange:
-    """Rows of one encoder input, starting at a position of the prompt."""
+    """Rows of an encoder input, starting at a prompt position."""
 
     first: int
     placeholder: Placeholder
@@ -41,16 +41,16 @@ class PlaceholderRange:
 
 @dataclass(eq=False)
 class MultimodalInput:
-    """Multimodal input of one request. `embeddings` are computed encoder outputs, until they are used."""
+    """Multimodal input of a request. `embeddings` holds computed encoder outputs until they are used."""
 
     n_prompt: int
     placeholders: tuple[PlaceholderRange, ...]
-    # [n_axes, n_prompt]: M-RoPE positions; None: equal to token positions. Axes are frame, line and column (M-RoPE),
-    # or position, column, line and image number (XD-RoPE).
+    # M-RoPE positions [n_axes, n_prompt]; None if equal to token positions. Axes: frame, line, column (M-RoPE), or
+    # position, column, line, image number (XD-RoPE).
     mrope_positions: Int32 | None
-    identity: bytes  # of the encoder
-    n_source: int = 0  # leading encoder rows, which the decoder reads by cross-attention
-    source_ids: tuple[int, ...] = ()  # tokens read by the encoder
+    identity: bytes  # digest of the encoder
+    n_source: int = 0  # number of leading encoder rows, which the decoder reads by cross-attention
+    source_ids: tuple[int, ...] = ()  # tokens of the encoder prompt
     embeddings: dict[Key, Float32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,26 +58,26 @@ class MultimodalInput:
 
     @property
     def mrope_delta(self) -> int:
-        """Offset of M-RoPE positions after the prompt: an image spans fewer positions than rows."""
+        """Offset of M-RoPE positions after the prompt, where an image spans fewer positions than rows."""
         return 0 if self.mrope_positions is None else int(self.mrope_positions[:, -1].max()) + 1 - self.n_prompt
 
     def overlapping(self, first: int, last: int) -> tuple[PlaceholderRange, ...]:
-        """Return the placeholder ranges that overlap these positions."""
+        """Return the placeholder ranges that overlap positions `first` to `last`."""
         begin = max(0, bisect_right(self._firsts, first) - 1)
         return tuple(place for place in self.placeholders[begin:] if place.first < last and place.last > first)
 
     def next_missing(self, first: int) -> PlaceholderRange | None:
-        """Return the first placeholder range at or after a position without embeddings."""
+        """Return the next placeholder range without embeddings from position `first`, or None."""
         return next(iter(self.missing(first)), None)
 
     def missing(self, first: int) -> list[PlaceholderRange]:
-        """Return all placeholder ranges at or after a position without embeddings."""
+        """Return the placeholder ranges without embeddings from position `first`."""
         return [place for place in self.overlapping(first, self.n_prompt) if place.key not in self.embeddings]
 
     def computable_end(self, first: int, last: int) -> int:
-        """Return the end of the positions from `first` that can be computed in one step, at most `last`.
+        """Return the end of the positions that one step can compute from `first`, at most `last`.
 
-        Stops at rows without embeddings; rows with bidirectional attention are not split.
+        The range stops before missing embeddings and never splits rows with bidirectional attention.
         """
         for place in self.overlapping(first, last):
             is_cut = place.placeholder.is_bidirectional and place.last > last
@@ -86,12 +86,12 @@ class MultimodalInput:
         return last
 
     def bidirectional_end(self, first: int) -> int:
-        """Return the end of the bidirectional range that contains `first`; `first` if there is none."""
+        """Return the end of the bidirectional range at `first`, or `first` if there is none."""
         found = [p for p in self.overlapping(first, first + 1) if p.placeholder.is_bidirectional]
         return found[0].last if found else first
 
     def embeddings_in(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
-        """Return the positions with embeddings, relative to `first`, and their embeddings."""
+        """Return the positions with embeddings, relative to `first`, and the embeddings."""
         at: list[int] = []
         rows: list[Float32] = []
         for place in self.overlapping(first, last):
@@ -102,7 +102,7 @@ class MultimodalInput:
         return at, rows
 
     def visual_mask(self, first: int, last: int) -> Int32:
-        """[last - first]: 1 for rows of the visual expert's weights, else 0."""
+        """Return an array [last - first] with 1 for rows that use the visual expert's weights, otherwise 0."""
         out = np.zeros(last - first, np.int32)
         for place in self.overlapping(first, last):
             if place.placeholder.uses_visual_expert:
@@ -110,7 +110,7 @@ class MultimodalInput:
         return out
 
     def rope_positions(self, first: int, last: int) -> Int32:
-        """[n_axes, last - first]: M-RoPE positions, also of generated tokens."""
+        """Return the M-RoPE positions [n_axes, last - first], including generated tokens."""
         after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.mrope_delta
         if self.mrope_positions is None or first >= self.n_prompt:
             own = after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32)
@@ -123,7 +123,7 @@ class MultimodalInput:
         return 3 if self.mrope_positions is None else len(self.mrope_positions)
 
     def attention_ranges(self, first: int, last: int) -> Int32 | None:
-        """[last - first, 2]: attention ranges besides causal attention; None if all rows are causal."""
+        """Return the attention ranges [last - first, 2], or None if all rows are causal."""
         if self.n_source:
             positions = np.arange(first, last, dtype=np.int32)
             return np.stack([np.minimum(positions, self.n_source), positions + 1], axis=1)
@@ -137,9 +137,9 @@ class MultimodalInput:
         return out
 
     def cache_tokens(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
-        """Return tokens from a position with fillers replaced by numbers, and the bytes that identify their rows.
+        """Return the tokens with fillers replaced by numbers, and bytes that identify the embedding rows.
 
-        The numbers are for reports and may collide. The digest of a page covers the bytes.
+        The numbers are for reports and may collide. Page digests cover the bytes.
         """
         out, extra = list(tokens), b""
         for place in self.overlapping(first, first + len(out)):
@@ -152,22 +152,25 @@ class MultimodalInput:
         return out, extra
 
     def _digest(self, place: PlaceholderRange) -> bytes:
-        """Digest of the image, the input and the encoder."""
+        """Return the digest of an encoder input and the encoder."""
         digest, index = place.key
         return hashlib.blake2b(digest + struct.pack("<I", index) + self.identity, digest_size=20).digest()
 
 
 def has_placeholders(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
-    """True if the tokens include placeholders."""
+    """True if the prompt has placeholders."""
     return any(isinstance(part, Placeholder) for part in prompt)
 
 
 def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> tuple[list[int], MultimodalInput]:
-    """Return the tokens of a prompt, with fillers, and its input; `is_source`: the first rows are an encoder's."""
+    """Return the tokens of a prompt, with fillers, and its multimodal input.
+
+    `is_source`: the prompt begins with encoder rows.
+    """
     tokens: list[int] = []
     places: list[PlaceholderRange] = []
     rope_positions: list[Int32] = []
-    at = begun = 0  # M-RoPE position of the next token, and that of the latest image's first row
+    at = begun = 0  # M-RoPE position of the next token, and of the first row of the latest image
     n_axes = 4 if any(isinstance(part, Placeholder) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Placeholder):
@@ -194,7 +197,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
 
 
 def _cells(rows: Placeholder, at: int) -> Int32:
-    """[4, n]: position, column, line and image number of each row."""
+    """Return position, column, line and image number of each row, [4, n]."""
     assert rows.cell is not None
     (line, column, image), ones = rows.cell, np.ones(rows.n, np.int32)
     along = np.arange(rows.n, dtype=np.int32)
@@ -202,7 +205,7 @@ def _cells(rows: Placeholder, at: int) -> Int32:
 
 
 def _turns(rows: Placeholder, n_axes: int) -> Int32:
-    """[n_axes, n]: frame, line and column of each row, or its number on each axis; 0 for rows that share a position."""
+    """Return the M-RoPE positions [n_axes, n] of the rows, relative to the image; 0 for rows that share a position."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
     if rows.shares_position:
         return np.zeros((n_axes, rows.n), np.int32)

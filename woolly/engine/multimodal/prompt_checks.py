@@ -16,22 +16,20 @@ if TYPE_CHECKING:
 def read_multimodal_prompt(
     prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int
 ) -> tuple[list[int], MultimodalInput]:
-    """Return a prompt with placeholders as tokens, and its multimodal input; RequestError for unsupported images.
+    """Return the tokens of a prompt with placeholders, and its multimodal input; RequestError for unsupported input.
 
-    `max_rows` is the maximum number of rows of one image with bidirectional attention, which must fit one step.
+    `max_rows` bounds the rows of an image with bidirectional attention, which must fit one step.
     """
     if tower is None:
         raise RequestError(
-            "this model supports neither images nor audio: no projector (mmproj file) is open with it; give one, or"
-            " send text alone",
+            "this model was loaded without a projector (mmproj file) and takes no images or audio; load one, or"
+            " send only text",
             field="prompt",
             names=(),
         )
     if params.context_shift or params.prompt_logprobs is not None:
         option = "context_shift" if params.context_shift else "prompt_logprobs"
-        raise RequestError(
-            f"{option} cannot be used with images or audio: their embeddings are not tokens", field=option
-        )
+        raise RequestError(f"{option} cannot be combined with images or audio; remove one of them", field=option)
     tokens, inputs = read_prompt(prompt, tower.identity)
     for place in inputs.placeholders:
         rows = place.placeholder
@@ -39,10 +37,12 @@ def read_multimodal_prompt(
         tower.check(encoder_input, rows.source.kind)
         n_rows = tower.n_rows(encoder_input, rows.source.kind)
         if not 0 <= rows.first < rows.first + rows.n <= n_rows:
-            raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
+            raise RequestError(
+                f"an encoder input has {n_rows} rows, but the placeholder ends at row {rows.first + rows.n}"
+            )
         if rows.is_bidirectional and rows.n > max_rows:
             raise RequestError(
-                f"an image has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
+                f"an image has {rows.n} rows with bidirectional attention, but a step takes {max_rows}; raise chunk",
                 names=("chunk",),
             )
     return tokens, inputs

@@ -1,4 +1,4 @@
-"""Tower: the vision and audio encoders of a projector (mmproj) file, ready to run."""
+"""Tower: the vision and audio encoders of a projector (mmproj) file."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("woolly.engine")
 
-# The maximum share of free GPU memory for an encoder: layers of the text model benefit more from it.
+# Maximum share of free GPU memory for an encoder; layers of the text model benefit more from it.
 _GPU_SHARE = 0.25
-# Rows of a batch of several images on a GPU: seven of CLIP at 336 pixels.
+# Maximum rows of a batch of images on a GPU: seven images of CLIP at 336 pixels.
 _GPU_ROWS = 4096
 
 Float32 = npt.NDArray[np.float32]
 
 
 class _Encoder:
-    """One encoder of the file: its trace, and the programs of its stages."""
+    """Traced encoder and the programs of its stages."""
 
     def __init__(self, traced: TracedTower, programs: list[Program]) -> None:
         self.traced = traced
@@ -54,9 +54,9 @@ class _Encoder:
 
 
 class Tower:
-    """Vision encoder, audio encoder or both, with their open file. Belongs to the engine's thread.
+    """Vision encoder, audio encoder or both, with their open file. Only the engine thread may call it.
 
-    `kind` selects the encoder of an input; None: the first encoder of the file.
+    `kind` selects the encoder; None selects the first encoder of the file.
     """
 
     def __init__(self, file: GGUFFile, towers: list[tuple[TracedTower, list[Program]]]) -> None:
@@ -65,33 +65,33 @@ class Tower:
             traced.settings.kind: _Encoder(traced, own) for traced, own in towers
         }
         self._identity: bytes | None = None
-        self.n_runs = 0  # runs started
+        self.n_runs = 0  # number of started runs
 
     @property
     def settings(self) -> VisionSettings | AudioSettings:
-        """Vision settings of the file; audio settings without a vision encoder."""
+        """Vision settings of the file, or audio settings if there is no vision encoder."""
         return self._encoder(None).traced.settings
 
     @property
     def vision(self) -> VisionSettings | None:
-        """Vision settings of the file; None without a vision encoder."""
+        """Vision settings of the file; None if there is no vision encoder."""
         settings = self._encoders["image"].traced.settings if "image" in self._encoders else None
         return settings if isinstance(settings, VisionSettings) else None
 
     @property
     def audio(self) -> AudioSettings | None:
-        """Audio settings of the tower; None without an audio encoder."""
+        """Audio settings of the file; None if there is no audio encoder."""
         settings = self._encoders["audio"].traced.settings if "audio" in self._encoders else None
         return settings if isinstance(settings, AudioSettings) else None
 
     @property
     def width(self) -> int:
-        """Columns of a row: the width of the wider encoder if there are two."""
+        """Columns of a row: the width of the widest encoder."""
         return max(encoder.traced.width for encoder in self._encoders.values())
 
     @property
     def identity(self) -> bytes:
-        """Digest of the file and of the GPU: equal inputs have equal rows if it is equal."""
+        """Digest of the file and the GPU: with equal identities, equal inputs have bit-identical rows."""
         if self._identity is None:
             self._identity = bytes.fromhex(digest_of(self.file.paths))
             if self.bits not in ("cpu", "reference"):
@@ -100,7 +100,7 @@ class Tower:
 
     @property
     def bits(self) -> str:
-        """Hardware that affects the bits of rows, as `About.bits`: "cpu", or "cuda sm_90"."""
+        """Hardware that affects the bits of rows, as in `About.bits`: "cpu", or "cuda sm_90"."""
         return " ".join(dict.fromkeys(program.about.bits for program in self.programs))
 
     @property
@@ -109,39 +109,42 @@ class Tower:
         return " and ".join(dict.fromkeys(program.about.place for program in self.programs))
 
     def check(self, encoder_input: EncoderInput, kind: Modality | None = None) -> None:
-        """Raise RequestError for an input that the encoder cannot read."""
+        """RequestError for an input that the encoder cannot process."""
         encoder = self._encoder(kind)
         settings, patch = encoder.traced.settings, encoder.traced.params.patch
         what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
         if encoder_input.values.shape[1] != patch:
-            raise RequestError(f"a {part} has {encoder_input.values.shape[1]} numbers, but the tower reads {patch}")
+            raise RequestError(f"a {part} has {encoder_input.values.shape[1]} values, but the encoder expects {patch}")
         most = (
             encoder.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, VisionSettings) else 0)
         )
         if isinstance(settings, VisionSettings) and (n := encoder_input.grid_thw[1] * encoder_input.grid_thw[2]) > most:
             raise RequestError(
                 f"the image has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
-                f" but the tower takes {most}; send a smaller one"
+                f" but the encoder takes {most}; send a smaller image"
             )
         try:
             settings.merged_grid(encoder_input.grid_thw)
             encoder.traced.patch_layout(encoder_input.grid_thw)
         except (ArithmeticError, LookupError, ValueError) as error:
-            raise RequestError(f"the {what} does not fit the tower: {error}") from None
+            raise RequestError(f"the {what} does not fit the encoder: {error}") from None
 
     def n_rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> int:
-        """Rows of an input, with the constant rows of the file."""
+        """Return the rows of an input, including the constant rows of the file."""
         traced = self._encoder(kind).traced
         return math.prod(traced.settings.merged_grid(encoder_input.grid_thw)) + (
             0 if traced.constants is None else len(traced.constants)
         )
 
     def start_run(self, encoder_input: EncoderInput, kind: Modality | None = None) -> EncoderRun:
-        """Start a run of one input. The previous run must be finished or dropped: programs share their buffers."""
+        """Start a run of one input.
+
+        The previous run must be finished or dropped because programs share their buffers.
+        """
         return self.start_batch([encoder_input], kind)
 
     def start_batch(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> EncoderRun:
-        """Start a run of several inputs, which `batch_work` has checked."""
+        """Start a run of several inputs that fit one batch (see `batch_work`)."""
         encoder = self._encoder(kind)
         self.n_runs += len(inputs)
         layouts = [
@@ -150,7 +153,7 @@ class Tower:
         return EncoderRun(encoder.stages, layouts, self.width, encoder.traced.constants)
 
     def batch_work(self, inputs: Sequence[EncoderInput], kind: Modality | None = None) -> float:
-        """Multiply-adds of all rows of some inputs; infinite if they do not fit one batch."""
+        """Return the multiply-adds of a batch of inputs, or infinity if they do not fit one batch."""
         encoder = self._encoder(kind)
         layouts = [encoder.traced.patch_layout(encoder_input.grid_thw) for encoder_input in inputs]
         work = 0.0
@@ -162,7 +165,7 @@ class Tower:
         return work
 
     def rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> Float32:
-        """Compute all rows of an input, [n, width], line by line."""
+        """Compute all rows of an input, [n, width]."""
         run = self.start_run(encoder_input, kind)
         while (rows := run.advance(math.inf)) is None:
             pass
@@ -181,7 +184,7 @@ class Tower:
 
     @property
     def slice_work(self) -> float:
-        """Multiply-adds of a slice: about the time of a prefill step."""
+        """Multiply-adds of a slice, about the time of a prefill step."""
         abouts = [program.about for program in self.programs]
         on_gpu = any(is_gpu_backend(about.backend) for about in abouts)
         return GPU_SLICE if on_gpu else SLICE * max(about.threads for about in abouts)
@@ -196,14 +199,14 @@ class Tower:
             return next(iter(self._encoders.values()))
         if kind not in self._encoders:
             can = "does not support audio" if kind == "audio" else "does not support images"
-            raise RequestError(f"this model {can}: its projector (mmproj file) has no tower for them")
+            raise RequestError(f"this model {can}: its projector (mmproj file) has no such encoder")
         return self._encoders[kind]
 
 
 def open_tower(path: Path, backend: str, options: Options) -> Tower:
-    """Open the encoders of a projector's file, each on the first GPU of the text model, or on the CPU if there is none.
+    """Open the encoders of a projector file on the text model's first GPU, or on the CPU.
 
-    An encoder without GPU kernels or enough GPU memory runs on the CPU, with a log message.
+    An encoder without GPU kernels or without enough GPU memory runs on the CPU, with a log message.
     """
     file = open_gguf(path)
     programs: list[Program] = []
@@ -225,7 +228,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
                 program.load_weights()
             towers.append((traced, own))
         if reason := read_projector(file.metadata).reason:
-            log.warning("one of the two towers of %s is not used: %s", path.name, reason)
+            log.warning("one of the two encoders of %s is not used: %s", path.name, reason)
         return Tower(file, towers)
     except BaseException:
         for program in programs:
@@ -235,17 +238,17 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
 
 
 def _find_gpu(backend: str, path: Path) -> GpuBackend | None:
-    """Return the text model's GPU if its backend supports encoders; else None, with a log message."""
+    """Return the text model's GPU, or None with a log message if its backend does not support encoders."""
     gpu = find_gpu_backend(backend)
     kind = gpu.name if gpu is not None else backend
     if is_gpu_backend(kind) and kind not in TOWER_KINDS:
-        log.warning("the tower of %s runs on the CPU: the %s backend has no towers yet", path.name, kind)
+        log.warning("the encoder of %s runs on the CPU: the %s backend does not support encoders yet", path.name, kind)
         return None
     return gpu
 
 
 def tower_backend(path: Path) -> str:
-    """Return the backend that `auto` selects for the encoders of a projector's file: a GPU backend, or "cpu"."""
+    """Return the backend that `auto` selects for the encoders of a projector file: a GPU backend or "cpu"."""
     gpu = find_gpu_backend("auto")
     if gpu is None or gpu.name not in TOWER_KINDS:
         return "cpu"
@@ -253,10 +256,9 @@ def tower_backend(path: Path) -> str:
 
 
 def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) -> list[Program]:
-    """Compile the stages for a GPU; empty, with a log message, if the GPU does not support them.
+    """Compile the stages for a GPU; return an empty list, with a log message, if the GPU does not support them.
 
-    The stages share one driver context. Keys and values belong to one run: f16, or f32 as on the CPU if the GPU
-    backend is bit-exact.
+    The stages share a driver context. K and V are f16, or f32 as on the CPU if the GPU backend is bit-exact.
     """
     programs: list[Program] = []
     try:
@@ -268,7 +270,9 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
         finally:
             device.close()
         if needed > free * _GPU_SHARE:
-            raise RequestError(f"it takes {needed / 1e9:.1f} GB, and the GPU has {free / 1e9:.1f} GB free")
+            raise RequestError(
+                f"it needs {needed / 1e9:.1f} GB, more than a quarter of the {free / 1e9:.1f} GB of free GPU memory"
+            )
         for stage in traced.stages:
             its = Options(threads=options.threads, kv_type=kv_type, max_rows=max(stage.max_rows, _GPU_ROWS))
             programs.append(gpu.compile_on(gpu.open(number), stage.plan, traced.tensors, its))
@@ -276,12 +280,12 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
     except (DeviceError, RequestError, UnsupportedError) as error:
         for program in programs:
             program.close()
-        log.warning("the tower of %s runs on the CPU: %s", path.name, error)
+        log.warning("the encoder of %s runs on the CPU: %s", path.name, error)
         return []
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         for program in programs:
             program.close()
-        raise ModelError(f"{path}: the tower cannot be built from these keys: {error}") from error
+        raise ModelError(f"{path}: invalid encoder metadata: {error}") from error
 
 
 def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:
@@ -289,4 +293,4 @@ def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, p
     try:
         return choose(backend).compile(plan, traced.tensors, options)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: the tower cannot be built from these keys: {error}") from error
+        raise ModelError(f"{path}: invalid encoder metadata: {error}") from error

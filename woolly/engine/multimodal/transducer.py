@@ -1,4 +1,4 @@
-"""TransducerDecoder: programs of a CTC head, or of the joint and prediction networks of RNN-T and TDT."""
+"""TransducerDecoder: a CTC head, or the joint and prediction networks of RNN-T and TDT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = 256  # frames per run of the joint network
 
 
 class TransducerDecoder:
-    """Programs of a TracedTransducer. Thread-safe; runs concurrently with engine steps."""
+    """Programs of a traced transducer. Thread-safe; runs concurrently with engine steps."""
 
     def __init__(self, traced: TracedTransducer, joint: Program, predictor: Program | None) -> None:
         self._traced = traced
@@ -35,17 +35,17 @@ class TransducerDecoder:
 
     @property
     def blank(self) -> int:
-        """Blank token, the last of the vocabulary."""
+        """Blank token, the last id of the vocabulary."""
         return self._traced.n_tokens - 1
 
     @property
     def durations(self) -> tuple[int, ...]:
-        """Frames per duration class; empty except for TDT."""
+        """Frames per duration class; empty unless the decoder is TDT."""
         return self._traced.durations
 
     @property
     def max_symbols(self) -> int:
-        """Maximum tokens per frame."""
+        """Maximum number of tokens per frame."""
         return self._traced.max_symbols
 
     def new_state(self) -> Float32:

@@ -1,4 +1,4 @@
-"""Embeddings and scores of texts, computed between the steps of answers."""
+"""Embedding and scoring of texts, in batches between the steps of generating requests."""
 
 from typing import TYPE_CHECKING
 

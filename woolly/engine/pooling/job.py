@@ -1,4 +1,4 @@
-"""PoolingJob: the texts of one call, and the resulting row of each."""
+"""PoolingJob: the texts of a call, and the result row of each text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ Float32 = npt.NDArray[np.float32]
 
 
 class PoolingJob:
-    """Texts to embed or score. The engine's thread fills `rows` and calls the listeners.
+    """Texts to embed or score. The engine thread fills `rows` and calls the listeners.
 
-    Texts are sorted by length, the longest first: a batch then has texts of similar lengths, and the last batches
-    are the small ones.
+    Texts are processed in descending order of length, so that a batch has texts of similar lengths.
     """
 
     def __init__(
@@ -31,23 +30,23 @@ class PoolingJob:
         on_progress: Callable[[int], None] | None = None,
         n_cut: Sequence[int] = (),
     ) -> None:
-        """`on_progress` gets the number of finished texts. `n_cut` is the number of truncated tokens per text.
+        """`on_progress` receives the number of finished texts. `n_cut` is the number of truncated tokens per text.
 
-        A text that was truncated before tokenization lost more.
+        `n_cut` is a lower bound for text that was truncated before tokenization.
         """
         self.texts = [tuple(map(int, text)) for text in texts]
         self.pooler = pooler
         self.rows: Float32 = np.zeros((len(texts), pooler.width), np.float32)
-        self.tables: dict[int, Float32] = {}  # rows of texts without pooling ("none"), by index
+        self.tables: dict[int, Float32] = {}  # rows of texts by index, for pooling "none"
         self.n_cut = tuple(n_cut) or (0,) * len(texts)
         self.n_done = 0
         self.n_batches = 0
         self.error: BaseException | None = None
-        self.is_unwanted = False  # cancelled by its caller
+        self.is_unwanted = False  # cancelled by the client
         self.is_over = False
         self.on_progress = on_progress
-        self.on_end: Callable[[], None] | None = None  # called once, by the engine's thread
-        self.order = sorted(range(len(texts)), key=lambda index: len(self.texts[index]))  # the next is last
+        self.on_end: Callable[[], None] | None = None  # called once by the engine thread
+        self.order = sorted(range(len(texts)), key=lambda index: len(self.texts[index]))  # the last is next
 
     @property
     def n_tokens(self) -> int:
@@ -68,7 +67,7 @@ class PoolingJob:
         return self.rows
 
     def all_rows(self) -> list[Float32]:
-        """Return all rows of each text without pooling, or raise the error of the job."""
+        """Return the unpooled rows of each text, or raise the error of the job."""
         self._check()
         return [self.tables[index] for index in range(len(self.texts))]
 
@@ -76,4 +75,4 @@ class PoolingJob:
         if self.error is not None:
             raise self.error
         if self.n_done < len(self.texts):
-            raise RequestError("the texts were not read to their end: they were cancelled, or the LLM was closed")
+            raise RequestError("the texts were not processed: the call was cancelled, or the LLM was closed")

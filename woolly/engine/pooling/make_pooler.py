@@ -1,4 +1,4 @@
-"""Selection of the pooler, by the plan or the caller."""
+"""Selection of the pooler from the plan or the caller."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CHOICES = ("mean", "cls", "last")
 
 
 def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling | None) -> Pooler | None:
-    """Return the pooler; None if neither the plan nor the caller specifies pooling."""
+    """Return the pooler, or None if neither the plan nor the caller specifies pooling."""
     if pooling is not None and pooling not in (*_CHOICES, "none"):
         raise RequestError(
-            f"pooling is {pooling!r}; {', '.join(_CHOICES[:-1])} or {_CHOICES[-1]} was expected", field="pooling"
+            f"pooling is {pooling!r}; expected {', '.join(_CHOICES[:-1])} or {_CHOICES[-1]}", field="pooling"
         )
     plan = program.plan
     if plan.result == "logits":
@@ -38,19 +38,20 @@ def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Poolin
             return None
         return Pooler(pooling, plan.width, is_whole=not plan.is_causal)
     if pooling not in (None, plan.pooling):
-        raise RequestError(f"pooling is {pooling!r}, but this model pools by {plan.pooling!r}", field="pooling")
-    # The plan pools: its result has one row per text, which must be in one batch unless the pooling is "last".
+        raise RequestError(f"pooling is {pooling!r}, but this model only supports {plan.pooling!r}", field="pooling")
+    # The plan includes pooling, so its result has one row per text. A text needs a single batch unless pooling is
+    # "last".
     is_whole = not plan.is_causal or plan.pooling in ("mean", "cls")
     return Pooler("last", plan.width, plan.result, is_whole=is_whole)
 
 
 def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling) -> Pooler:
-    """Return the pooler of a generative model's final hidden states; no logits are computed."""
+    """Return the pooler for the final hidden states of a generative model, without computing logits."""
     plan = program.running_plan
     if (found := find_norm(program, _NORM)) is None:
         step = find_step(program, _NORM)
         return Pooler(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
-    # The backend fuses the norm into the next step: read its input and normalize it here.
+    # The backend fuses the norm into the next step: read the norm's input and normalize it here.
     step, norm = found
     weight = tensors[norm.weights[0].name].dequantize()
     eps = norm.number("eps")

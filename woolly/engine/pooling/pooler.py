@@ -1,4 +1,4 @@
-"""Pooler: the step of a program that gives the rows of a text, and the pooling type."""
+"""Pooler: the last step to run and the pooling of its rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pooler:
-    """Last step to run, and the pooling of its rows; "none" keeps them all."""
+    """Last step to run, and the pooling type of its rows ("none" returns all rows)."""
 
     pooling: Pooling
     width: int
     kind: Literal["embeddings", "scores"] = "embeddings"
-    last: int | None = None  # steps of the running plan before this one run; None: all of them
-    finish: Callable[[Float32], Float32] | None = None  # remaining work per row, such as a norm that was fused away
-    plan: Plan | None = None  # the plan that `last` refers to
-    is_whole: bool = False  # bidirectional attention: a text is computed in one batch, never in parts
+    last: int | None = None  # number of steps of the running plan to run; None: all
+    finish: Callable[[Float32], Float32] | None = None  # remaining work per row, such as a fused norm
+    plan: Plan | None = None  # plan that `last` refers to
+    is_whole: bool = False  # bidirectional attention: a text must be computed in one batch
 
     def wanted(self, first: int, n: int, is_end: bool) -> Sequence[int]:
-        """Return the needed rows among n rows from position `first`; `is_end` if the text ends with them."""
+        """Return the needed rows among n rows from position `first`.
+
+        `is_end` is true if the text ends with these rows.
+        """
         if self.pooling in ("mean", "none"):
             return range(n)
         if self.pooling == "cls":
@@ -37,7 +40,7 @@ class Pooler:
         return (n - 1,) if is_end else ()
 
     def finished(self, rows: Float32) -> Float32:
-        """Return the rows after the model's last norm."""
+        """Return the rows after the model's final norm."""
         return rows if self.finish is None else self.finish(rows)
 
     def pooled(self, sums: Float64, n_tokens: int) -> Float32:
@@ -47,10 +50,10 @@ class Pooler:
 
 
 def add_rows(sums: Float64 | None, rows: Float32) -> Float64:
-    """Return the sum with rows added one by one, so that a text in parts has the bits of a complete one."""
+    """Add rows one by one, so that a text in several parts has a bit-identical sum."""
     wide = rows.astype(np.float64)
     if sums is not None:
         wide = np.concatenate([sums[None], wide])
-    # Along the first axis NumPy adds row after row; only along the last one does it add pairwise.
+    # NumPy adds row by row along the first axis, but pairwise along the last axis.
     total: Float64 = np.add.reduce(wide, axis=0)
     return total

@@ -1,4 +1,4 @@
-"""PoolingRunner: packs texts into batches and runs one batch between two steps of the answers."""
+"""PoolingRunner: packs texts into batches and runs one batch between two engine steps."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages
 if TYPE_CHECKING:
     from woolly.engine.pooling.job import PoolingJob
 
-_MAX_ROWS = 512  # maximum rows of a batch of several texts: more would not be faster, and would delay answers
-_SLOTS = 16  # slots of recurrent state: maximum texts of a batch for recurrent models
-_MIN_PAGES = 128  # pages of the runner's own cache: short texts take a page each
+_MAX_ROWS = 512  # maximum rows of a batch of texts; more rows would not be faster and would delay generation
+_SLOTS = 16  # recurrent state slots: maximum texts per batch for recurrent models
+_MIN_PAGES = 128  # minimum pages of the runner's cache; each short text takes one page
 
 
 @dataclass
 class _Part:
-    """Rows of one text in a batch."""
+    """Rows of a text in a batch."""
 
-    index: int  # of the text
+    index: int  # index of the text
     first: int
     n: int
 
 
 class PoolingRunner:
-    """Runs jobs round-robin, one batch at a time. Belongs to the engine's thread.
+    """Runs jobs round-robin, one batch at a time. Only the engine thread may call it.
 
-    Has its own cache, allocated for the first job: answers keep their pages and prefixes however many
-    texts there are. A batch has at most `max_rows` rows, as a step of the answers. A longer text takes several
-    batches of its own, or one if attention is bidirectional.
+    The runner has a separate cache, allocated for the first job, so that texts do not evict pages of generating
+    requests. A batch has at most `max_rows` rows, like an engine step. A longer text takes several batches, or one if
+    attention is bidirectional.
     """
 
     def __init__(self, program: Program, ctx: int, max_rows: int, check_file: Callable[[], None] | None = None) -> None:
@@ -47,9 +47,9 @@ class PoolingRunner:
         self._check_file = check_file
         self._state: State | None = None
         self._waiting: deque[PoolingJob] = deque()
-        self._sums: npt.NDArray[np.float64] | None = None  # of the unfinished text of the last batch
-        self._n_computed = 0  # tokens of that text
-        self._n_parts = 0  # batches that it took so far
+        self._sums: npt.NDArray[np.float64] | None = None  # sum of the rows of the unfinished text
+        self._n_computed = 0  # computed tokens of the unfinished text
+        self._n_parts = 0  # batches of the unfinished text
         self._computing: PoolingJob | None = None
         self._is_aborted = False
         self.n_batches = 0
@@ -64,9 +64,9 @@ class PoolingRunner:
         return not self._waiting
 
     def add(self, job: PoolingJob) -> None:
-        """Queue a job; a job without texts or for an old plan ends immediately."""
+        """Queue a job. A job without texts or for an old plan ends immediately."""
         if job.pooler.plan not in (None, self._program.running_plan):
-            job.end(RequestError("adapters were changed meanwhile: ask again"))
+            job.end(RequestError("the adapters were changed; send the request again"))
         elif job.texts:
             self._waiting.append(job)
         else:
@@ -92,11 +92,11 @@ class PoolingRunner:
             self._program.cancel()
 
     def abort(self) -> None:
-        """Prevent later runs; the engine stops the current one. Any thread may call it."""
+        """Prevent later runs; the engine stops the current run. Any thread may call it."""
         self._is_aborted = True
 
     def turn(self) -> None:
-        """Run one batch of the next job. An error ends only that job."""
+        """Run one batch of the next job. An error ends only this job."""
         if not self._waiting:
             return
         job = self._waiting[0]
@@ -106,14 +106,14 @@ class PoolingRunner:
             self._drop(job)
             job.end(error)
         except BaseException as error:
-            self.end_all(RuntimeError(f"the engine's thread was ended by {error!r}"))
+            self.end_all(RuntimeError(f"the engine thread was ended by {error!r}"))
             raise
         if job.is_over:
             return
         if not job.order or job.is_unwanted:
             self.cancel(job)
         elif self._n_computed == 0:
-            self._waiting.rotate(-1)  # a text computed in parts keeps the turn, because it occupies the cache
+            self._waiting.rotate(-1)  # a text in several parts is finished first, because it occupies the cache
 
     def _read(self, job: PoolingJob) -> None:
         parts = self._pack(job)
@@ -131,7 +131,7 @@ class PoolingRunner:
         batch = Batch.of(sequences, outputs, slots=self._slots(len(parts)))
         try:
             values = self._run(job, batch)
-        except LostState:  # a text whose first parts are lost restarts
+        except LostState:  # restart a text whose first parts are lost
             job.tables.pop(job.order[-1], None)
             self._forget()
             return
@@ -149,7 +149,10 @@ class PoolingRunner:
             job.on_progress(job.n_done)
 
     def _slots(self, n: int) -> list[tuple[int, int]] | None:
-        """Return the slots of n texts. Parts of one text alternate between two: no run writes a slot that it reads."""
+        """Return the slots of n texts.
+
+        Parts of one text alternate between two slots: a run never writes a slot that it reads.
+        """
         if not self._n_slots:
             return None
         if self._n_parts:
@@ -157,7 +160,7 @@ class PoolingRunner:
         return [(-1, slot) for slot in range(n)]
 
     def _pack(self, job: PoolingJob) -> list[_Part]:
-        """Return the parts of the next batch: of one long text, or of as many texts as fit."""
+        """Return the parts of the next batch: a part of one long text, or several complete texts."""
         index = job.order[-1]
         n_left = len(job.texts[index]) - self._n_computed
         if self._n_computed or n_left > self._max_rows:
@@ -175,7 +178,7 @@ class PoolingRunner:
         return parts
 
     def _run(self, job: PoolingJob, batch: Batch) -> npt.NDArray[np.float32] | None:
-        """Return the values of the last step; None if the run was cancelled."""
+        """Return the output of the last step, or None if the run was cancelled."""
         if self._state is None:
             self._state = self._program.new_state(self._n_pages, self._n_slots)
         self._computing = job
@@ -189,13 +192,13 @@ class PoolingRunner:
                         self._check_file()
                     return values
                 except CancelledRun:
-                    pass  # a late cancel() aimed at the previous run: retry
+                    pass  # a late cancel() of the previous run: retry
             return None
         finally:
             self._computing = None
 
     def _take(self, job: PoolingJob, part: _Part, rows: npt.NDArray[np.float32]) -> None:
-        """Add the needed rows of a part, and pool them if the text ends with it."""
+        """Add the needed rows of a part; pool them if it is the last part of the text."""
         if job.pooler.pooling == "none":
             table = job.tables.get(part.index)
             job.tables[part.index] = rows if table is None else np.concatenate([table, rows])
@@ -208,7 +211,7 @@ class PoolingRunner:
             if job.pooler.pooling != "none":
                 assert self._sums is not None
                 job.rows[part.index] = job.pooler.pooled(self._sums, n_tokens)
-            job.order.pop()  # parts are in the order of the texts, the next one last
+            job.order.pop()  # parts are in text order, with the next one last
             job.n_done += 1
             self._forget()
 
@@ -218,5 +221,5 @@ class PoolingRunner:
         self._waiting.remove(job)
 
     def _forget(self) -> None:
-        """Reset the state of a text computed in parts."""
+        """Reset the state of the unfinished text."""
         self._sums, self._n_computed, self._n_parts = None, 0, 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def wait_for_pooling(driver: EngineDriver, job: PoolingJob) -> None:
-    """Run a job to its end; cancelling the task ends the job and stops its batch."""
+    """Run a job to its end. Cancelling the task ends the job and stops its batch."""
     import asyncio  # imported late: most users of the engine have no event loop
 
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""RecurrentSnapshots: slots of recurrent state of each request, and snapshots for prefix reuse.
+"""RecurrentSnapshots: recurrent state slots of requests, and snapshots for prefix reuse.
 
-A run never writes a slot that it reads. A step of a request thus reads one slot and writes another; the first is
-unchanged for rejected drafts, repeated runs, and other requests that continue from it.
+Each step of a request reads one slot and writes another. The slot that was read stays valid for rejected drafts,
+repeated runs, and other requests that continue from it.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.scheduler_output import SchedulerOutput
 
-# A long prompt keeps a state every 2,048 tokens, or at larger intervals, at most 8 per prompt.
+# Token interval between snapshots of a prompt, and maximum snapshots per prompt; a longer prompt has larger intervals.
 _STEP = 2048
 _MAX_STEPS = 8
 
 
 @dataclass
 class _Track:
-    """Slots of one running request."""
+    """Slots of a running request."""
 
     slot: int  # slot with the state after n_state tokens; -1: zeros
     n_state: int
-    ahead: int = -1  # slot that the current step writes; -1: none
+    ahead: int = -1  # slot that the current step writes; -1: no slot
     n_ahead: int = 0  # token count of the state in `ahead`
-    kept: list[tuple[int, int]] = field(default_factory=list)  # (tokens, slot) of states within the step
-    has_run: bool = False  # the step that writes them was computed
-    last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, replaced by the next one
+    kept: list[tuple[int, int]] = field(default_factory=list)  # (tokens, slot) of intermediate states in the step
+    has_run: bool = False  # True if the step that writes these slots has run
+    last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, which the next one replaces
 
 
 class RecurrentSnapshots:
     """Assigns slots to requests, and saves snapshots in the prefix index.
 
-    Snapshots are kept, by page digest, until their slot is needed or their page is evicted:
-
-    - after the last full page of a prompt, and after a page every 2,048 tokens of a long one;
+    A snapshot, keyed by page digest, exists until its slot is needed or its page is evicted. Snapshots are taken:
+    - after the last full page of a prompt, and every 2,048 tokens of a long prompt;
     - after the latest full page of an answer, for the next turn of the chat;
-    - after the page at which a second request diverges from a first, for the third.
+    - after the page at which two requests diverge, for later requests.
     """
 
     def __init__(self, pool: SlotPool, index: PrefixIndex, max_running: int) -> None:
         """The pool needs two slots per running request, and two for `Engine.logits`."""
         self.pool = pool
         self._index = index
-        self._spare = pool.n_slots - 2 * max_running - 2  # maximum slots for pending snapshots
+        self._spare = pool.n_slots - 2 * max_running - 2  # maximum number of slots for pending snapshots
         self._n_keeping = 0
         self._tracks: dict[Request, _Track] = {}
 
@@ -83,15 +82,15 @@ class RecurrentSnapshots:
         return slots
 
     def ran(self, scheduled: SchedulerOutput) -> None:
-        """Mark the step as computed: its written slots are valid."""
+        """Mark the step as computed, which makes its written slots valid."""
         for span in scheduled.spans:
             self._tracks[span.request].has_run = True
 
     def advance(self, request: Request, is_decided: bool) -> None:
         """Advance a request to the state after its step, unless the state includes rejected drafts.
 
-        With rejected drafts the next step recomputes the accepted tokens (`n_replay`). If it is not decided which
-        drafts are accepted, both slots are kept.
+        After rejected drafts, the next step recomputes the accepted tokens (`n_replay`). Until acceptance is decided,
+        both slots are retained.
         """
         track = self._tracks[request]
         if track.has_run and track.n_ahead == request.n_computed:
@@ -103,11 +102,11 @@ class RecurrentSnapshots:
         request.n_replay = request.n_computed - track.n_state
 
     def n_state(self, request: Request) -> int:
-        """Return the number of tokens in a request's state: its next step begins there, or later."""
+        """Return the number of tokens in a request's state."""
         return self._tracks[request].n_state
 
     def save(self, request: Request) -> None:
-        """Save snapshots of indexed pages that are worth a slot."""
+        """Save the wanted snapshots of indexed pages."""
         track = self._tracks[request]
         if track.has_run:
             for n_tokens, slot in track.kept:
@@ -120,7 +119,7 @@ class RecurrentSnapshots:
             self._save(request, track, n_tokens, track.slot)
 
     def end(self, request: Request) -> None:
-        """Free the slots of a request; its snapshots stay."""
+        """Free the slots of a request. Its snapshots remain."""
         track = self._tracks.pop(request)
         self._drop(track)
         if track.slot >= 0:
@@ -128,7 +127,7 @@ class RecurrentSnapshots:
         request.n_replay = 0
 
     def _keep(self, request: Request, track: _Track) -> None:
-        """Allocate slots for states within the rows of a step; the state after the last row always has one."""
+        """Allocate slots for intermediate states of a step; the state after the last row always has a slot."""
         for n_tokens in range((track.n_state // PAGE_SIZE + 1) * PAGE_SIZE, track.n_ahead, PAGE_SIZE):
             if not _is_wanted(request, n_tokens) or self._n_keeping >= self._spare or not self.pool.n_free:
                 continue
@@ -144,12 +143,12 @@ class RecurrentSnapshots:
         if not self._index.save(digest, slot) or n_tokens < request.n_filled:
             return
         before, its_slot = track.last
-        if its_slot >= 0 and self._index.state_after(before) == its_slot:  # else it was evicted and the slot is reused
+        if its_slot >= 0 and self._index.state_after(before) == its_slot:  # else it was evicted
             self.pool.discard(its_slot)
         track.last = digest, slot
 
     def _drop(self, track: _Track) -> None:
-        """Release the slots that a step was to write; saved states stay as snapshots."""
+        """Release the slots allocated for a step; saved states remain as snapshots."""
         if track.ahead >= 0:
             self.pool.give_back(track.ahead)
         for _, slot in track.kept:
@@ -159,6 +158,6 @@ class RecurrentSnapshots:
 
 
 def _is_wanted(request: Request, n_tokens: int) -> bool:
-    """Return True if the state after n_tokens, at a page boundary, is worth a slot."""
+    """Return True if the state after `n_tokens`, at a page boundary, should be saved."""
     step = _STEP * -(-request.n_filled // (_STEP * _MAX_STEPS))
     return n_tokens in request.marks or n_tokens >= request.n_filled or n_tokens % step == 0

@@ -1,3 +1,3 @@
-"""One step of the engine: scheduling, running and output processing."""
+"""Engine step: scheduling, running and output processing."""
 
 __all__: list[str] = []

@@ -1,20 +1,20 @@
-"""AdaptiveBatchSize: the default number of concurrent requests, found by measuring throughput."""
+"""AdaptiveBatchSize: adapts the number of concurrent requests to the measured throughput."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-_GAIN = 1.1  # minimum gain in tokens per second of doubling the batch size
+_GAIN = 1.1  # minimum throughput gain for doubling the batch size
 _STEPS = 24  # steps per measurement
-_PAUSE = 64  # measurements before a rejected size is tried again
-_LATE = 2.0  # seconds in the queue after which a request is admitted beyond the measured size
+_PAUSE = 64  # measurements before a rejected size is retried
+_LATE = 2.0  # seconds in the queue after which a request may exceed the measured size
 
 
 class AdaptiveBatchSize:
     """Doubles the batch size while requests wait and throughput rises, up to the memory limit `most`.
 
-    Latency comes first: after `_LATE` seconds in the queue, requests are admitted up to `most`, except background
+    To bound latency, requests that wait longer than `_LATE` seconds are admitted up to `most`, except background
     requests (priority below 0). Outputs do not depend on the batch size.
     """
 
@@ -22,20 +22,19 @@ class AdaptiveBatchSize:
         self.most = most
         self._clock = clock
         self._limit = min(first, most)
-        self._before: tuple[int, float] | None = None  # previous size and its rate, in tokens per second
+        self._before: tuple[int, float] | None = None  # previous size and its tokens per second
         self._rates: list[float] = []  # tokens per second of consecutive full steps
-        self._last: float | None = None  # time at the end of the last full step
+        self._last: float | None = None  # end time of the last full step
         self._pause = 0
 
     def limit(self, queued: float | None) -> int:
-        """Return the number of requests that may run; `queued` is the queueing time of the first waiting one."""
+        """Return the maximum number of running requests. `queued` is the queueing time of the first waiting request."""
         return self._limit if queued is None or self._clock() - queued < _LATE else self.most
 
     def ran(self, n_running: int, n_rows: int, n_waiting: int) -> None:
         """Record a step. Only full decode steps with one row per request are measured.
 
-        Steps that exceed the size (late requests, or after a reverted doubling) and steps with draft tokens would
-        distort the rate.
+        Larger steps (late requests, or a reverted doubling) and steps with draft tokens would distort the rate.
         """
         now = self._clock()
         is_full = n_waiting > 0 and n_running == n_rows == self._limit
@@ -50,7 +49,7 @@ class AdaptiveBatchSize:
             self._judge(rate)
 
     def _judge(self, rate: float) -> None:
-        """Revert the last doubling if it gained too little, else double again."""
+        """Revert the last doubling if it gained too little, otherwise double again."""
         if self._before is not None and rate < _GAIN * self._before[1]:
             self._limit, self._before, self._pause = self._before[0], None, _PAUSE
         elif self._pause:

@@ -1,8 +1,8 @@
-"""Async scheduling: the device runs the most likely next step while the host settles the current one.
+"""Async scheduling: the device runs the predicted next step while the host samples the current one.
 
-The device samples with the same chain as the host where it can (`AsyncRanks`) and runs the next step immediately. The
-host samples as usual and has the last word: it drops rows of tokens that it did not choose and of requests that ended.
-Outputs are therefore the same as without async scheduling.
+The device predicts the sampled tokens (`AsyncRanks`) and runs the next step immediately. The host then samples as
+usual, and drops rows of mispredicted tokens and of finished requests. Outputs are identical with and without async
+scheduling.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from woolly.engine.step.scheduler_output import SchedulerOutput, Span
     from woolly.sampling.fast_chain import FastChain
 
-# A mispredicted token costs two steps, which about ten correct ones save. Exponential back-off: each miss within _SOON
+# A mispredicted token costs two steps, the gain of about ten correct ones. Exponential back-off: each miss within _SOON
 # tokens of the last one doubles the pause of the request, in tokens.
 _SOON, _MAX_PAUSE = 64, 256
 
@@ -54,9 +54,10 @@ def new_runner(
     draft: Proposer | None,
     check_file: Callable[[], None] | None,
 ) -> Runner:
-    """Return an AsyncRunner if the device supports it, else a Runner.
+    """Return an AsyncRunner if the device supports it, otherwise a Runner.
 
-    Drafts, recurrent state and sliding windows rule it out: their next step depends on more than the last token.
+    Async scheduling supports neither drafts nor recurrent state nor sliding windows, where the next step depends on
+    more than the last token.
     """
     device = as_async_ranks(program)
     if device is None or draft is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded:
@@ -67,15 +68,15 @@ def new_runner(
 
 @dataclass(frozen=True)
 class _QueuedStep:
-    """Step that the device runs in advance."""
+    """Step that is queued on the device."""
 
-    places: Mapping[Request, int]  # row of each request
+    places: Mapping[Request, int]  # row index of each request
     positions: Sequence[int]
     tables: Sequence[npt.NDArray[np.int32]]
     batch: Batch
 
     def row(self, span: Span) -> int | None:
-        """Return the row that computes a span; None if the step does not contain it."""
+        """Return the row that computes a span, or None if the step does not contain it."""
         request = span.request
         if (i := self.places.get(request)) is None or not span.is_complete or span.n_rows != 1:
             return None
@@ -97,29 +98,29 @@ class AsyncRunner(Runner):
         pooling: PoolingRunner,
         ctx: int,
     ) -> None:
-        """`device` is the program. While `pooling` has work, no step is queued: it would be discarded."""
+        """`device` is the program. No step is queued while `pooling` has work, which would discard the step."""
         super().__init__(program, state, scheduler, check_file)
         self._device = device
         self._pooling = pooling
         self._ctx = ctx
-        self._step: _QueuedStep | None = None  # queued on the device
+        self._step: _QueuedStep | None = None  # step queued on the device
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """Run the work like `Runner.run`, or return the rows of a queued step that matches part of it.
+        """Run all spans like `Runner.run`, or return the rows of a queued step that computed some of them.
 
-        The rest of the work is left for the next step.
+        The other spans are left for the next step.
         """
         step, self._step = self._step, None
         if step is not None and self._device.has_queued(step.batch):
             found = {row: span for span in scheduled.spans if (row := step.row(span)) is not None}
             if found:
-                rows = sorted(found)  # the scheduler may give them in another order than the step before
+                rows = sorted(found)  # the scheduler may change the order between steps
                 scheduled.spans = [found[row] for row in rows]
                 return self._run_queued(scheduled, step.batch, rows)
         return super().run(scheduled)
 
     def _run_queued(self, scheduled: SchedulerOutput, batch: Batch, rows: Sequence[int]) -> Rows | None:
-        """Return the rows computed with the right tokens and remove the other spans from the work."""
+        """Return the rows of correctly predicted tokens, and remove the other spans."""
         if self._is_aborted:
             return None
         self._computing = scheduled.requests
@@ -129,7 +130,7 @@ class AsyncRunner(Runner):
             ranking = self._device.rank(batch, self.state, 1, 0, self.meanwhile, next_step)
             self._check()
         except CancelledRun:
-            return None  # the rows of requests that go on are computed anew
+            return None  # the rows of continuing requests are recomputed
         finally:
             self._computing = ()
         tokens = [] if ranking.tokens is None else ranking.tokens.tolist()
@@ -147,9 +148,9 @@ class AsyncRunner(Runner):
         return self._device.rank(batch, self.state, n, first, self.meanwhile, next_step)
 
     def _find_next_step(self, scheduled: SchedulerOutput, rows: Sequence[int]) -> NextStep | None:
-        """Return the next step if the batch cannot change before it, else None."""
+        """Return the next step if the batch cannot change before it, otherwise None."""
         requests, picks = [], []
-        # Running requests outside this step, such as a mispredicted one, must be in the next.
+        # Other running requests, such as mispredicted ones, must run in the next step.
         if len(scheduled.spans) < len(self._scheduler.running) or not self._pooling.is_idle:
             return None
         for span, row in zip(scheduled.spans, rows, strict=True):
@@ -192,7 +193,7 @@ def _pause(request: Request) -> None:
 
 
 def _pick(chain: FastChain | Greedy, row: int) -> tuple[float, float, float, float, int, int, int]:
-    """Return a row of PICK."""
+    """Return a row of type PICK."""
     if isinstance(chain, Greedy):
         return 0.0, 0.0, 0.0, 1.0, 0, 0, row
     return chain.random.peek64(), chain.p, chain.log_p, float(chain.temperature), chain.k, chain.min_keep, row

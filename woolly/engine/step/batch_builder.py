@@ -23,9 +23,9 @@ Int32 = npt.NDArray[np.int32]
 class Slots:
     """Slots of recurrent state that a step reads and writes."""
 
-    read: list[int]  # of each request; -1: zeros
+    read: list[int]  # slot of each request; -1: zeros
     written: list[int]
-    snapshots: list[tuple[int, int]]  # (row, slot): the slot gets the state after the row
+    snapshots: list[tuple[int, int]]  # (row, slot): the slot receives the state after the row
 
     def put_into(self, batch: Batch) -> Batch:
         """Return the batch with these slots."""
@@ -38,9 +38,9 @@ class Slots:
 
 
 def build_batch(scheduled: SchedulerOutput, slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
-    """Return the batch of all spans; `windows` makes the window page tables from the table of all tokens.
+    """Return the batch of all spans. `windows` returns the window page tables for a page table.
 
-    Concatenates lists and converts them once: most steps have one row per request.
+    Lists are concatenated and converted once, because most steps have one row per request.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -98,7 +98,7 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
         rows += its
         gather_rows[begin:end, 0] = inputs.visual_mask(first, last)
         if inputs.mrope_positions is not None:
-            rope_positions[:, begin:end] = inputs.rope_positions(first, last)  # the same for all images of a model
+            rope_positions[:, begin:end] = inputs.rope_positions(first, last)  # identical for all images of a model
             has_rope_positions = True
         if (seen := inputs.attention_ranges(first, last)) is not None:
             attn_ranges[begin:end] = seen
@@ -115,7 +115,7 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
 
 
 def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
-    """Return M-RoPE positions [n_axes, n] of one row per request; None if they equal the positions."""
+    """Return the M-RoPE positions [n_axes, n] with one row per request, or None if they equal the positions."""
     each = [request.multimodal for request in requests]
     if all(inputs is None or inputs.mrope_positions is None for inputs in each):
         return None
@@ -130,7 +130,7 @@ def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) 
 
 
 def page_table(pages: Sequence[Int32]) -> Int32:
-    """Return the page table of a batch: one row per request."""
+    """Return the page table of a batch, with one row per request."""
     if len(pages) == 1:
         only: Int32 = pages[0].reshape(1, -1).copy()
         return only

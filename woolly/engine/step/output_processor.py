@@ -1,4 +1,4 @@
-"""OutputProcessor: samples tokens from the rows of a step and finishes or continues each request."""
+"""OutputProcessor: samples tokens from the rows of a step, and continues or finishes each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OutputProcessor:
-    """Samples tokens and finishes requests. No other class finishes a request."""
+    """Samples tokens and finishes requests. Only this class finishes requests."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, speculation: Speculation, ctx: int) -> None:
         self._scheduler = scheduler
@@ -31,7 +31,7 @@ class OutputProcessor:
         self._ctx = ctx
         self._deferred = DeferredRows()
         self._timeouts = RequestTimeouts()
-        self._changed: list[Request] = []  # in the step under way
+        self._changed: list[Request] = []  # changed in the current step
         self._is_stepping = False
         self._to_cancel: list[Request] = []
 
@@ -40,10 +40,10 @@ class OutputProcessor:
         self._timeouts.add(request)
 
     def begin(self) -> None:
-        """Begin a step: end requests past their deadline and sample from deferred rows."""
+        """Begin a step: end requests past their deadline, and sample from deferred rows."""
         self._is_stepping = True
         if has_deferred := self._deferred.begin_step():
-            self._runner.meanwhile()  # other host work must not wait for slow grammars
+            self._runner.meanwhile()  # slow grammars must not delay other host work
         for request in self._timeouts.passed():
             request.stop_reason = "timeout"
             self._finish(request, "cancelled")
@@ -52,7 +52,7 @@ class OutputProcessor:
             self._settle_deferred()
 
     def end(self) -> list[Request]:
-        """Finish a step: apply cancellations made during it and return all requests that changed."""
+        """Finish a step: apply pending cancellations and return all requests that changed."""
         self._is_stepping = False
         changed, self._changed = self._changed, []
         if self._to_cancel:
@@ -63,7 +63,7 @@ class OutputProcessor:
         return changed
 
     def cancel(self, request: Request) -> None:
-        """Cancel a request and free its pages; deferred to the end of the step if called during one."""
+        """Cancel a request and free its pages. A cancellation during a step takes effect at the end of the step."""
         if self._is_stepping:
             self._to_cancel.append(request)
         elif request.finish_reason is None:
@@ -81,15 +81,15 @@ class OutputProcessor:
             self._changed.append(request)
 
     def settle(self, scheduled: SchedulerOutput, rows: Rows) -> None:
-        """Sample a token for each request whose context is computed, and finish requests that are done."""
+        """Sample a token for each fully computed request, and finish requests that are done."""
         rows.choose(scheduled.samplers())
         end = 0
         for span in scheduled.spans:
             request, is_deferred = span.request, False
-            begin, end = end, end + span.n_outputs  # its rows of output
+            begin, end = end, end + span.n_outputs  # output rows of the span
             try:
                 is_deferred = self._settle_one(span, rows, begin, end)
-            except LostRows:  # computed again, by itself
+            except LostRows:  # recompute the span, without other requests
                 request.n_computed, request.needs_full_logits, is_deferred = span.first, True, True
             except BaseException as error:
                 self._failed(request, error)
@@ -100,7 +100,7 @@ class OutputProcessor:
                 self._changed.append(request)
 
     def _settle_one(self, span: Span, computed: Rows, begin: int, end: int) -> bool:
-        """Settle the rows of a request; True if they are deferred to a later step."""
+        """Settle the rows of a request; return True if they are deferred to a later step."""
         request, drafts = span.request, span.drafts
         first = request.n_computed
         request.n_computed += span.n_tokens
@@ -136,13 +136,13 @@ class OutputProcessor:
             self._changed.append(request)
 
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
-        """Sample tokens and finish the request at a stop token or limit."""
+        """Sample tokens, and finish the request at a stop token or limit."""
         if not drafts:
             end = sample_token(request, rows[0])
         else:
             n_before, is_forced = len(request.context), bool(request.forced_tokens)
             n_accepted, end = accept_drafts(request, rows, drafts)
-            # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
+            # K and V of accepted drafts are in the cache. The last token is computed in the next step.
             request.n_computed += max(0, len(request.context) - n_before - 1)
             if not is_forced:
                 self._speculation.saw(request, len(drafts), n_accepted)
@@ -150,10 +150,10 @@ class OutputProcessor:
             self._finish(request, end.reason, flush=end.flush)
 
     def _failed(self, request: Request, error: BaseException) -> None:
-        """Fail one request, such as after an exception of its callback, without affecting others."""
+        """Fail a request without affecting others, for example after an exception in its callback."""
         if not isinstance(error, Exception):
-            # The state of this request is unknown. Earlier requests are settled, later ones unchanged.
-            self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
+            # The state of this request is unknown. Earlier requests are settled; later requests are unchanged.
+            self.fail(request, RequestError(f"sampling was interrupted by {error!r}"))
             raise error
         self.fail(request, error)
 

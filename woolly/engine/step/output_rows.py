@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_MANY = 8  # maximum tokens that are searched one by one in all rows
+_MANY = 8  # maximum number of tokens to search for one by one
 
 
 class Rows(Protocol):
-    """Output rows of one step, overwritten by the next."""
+    """Output rows of a step, which the next step overwrites."""
 
     def whole(self, first: int, last: int) -> Float32:
-        """Return the full logits of some rows, float32 [last - first, n_vocab]."""
+        """Return the full logits of rows `first` to `last`, float32 [last - first, n_vocab]."""
 
     def row(self, i: int) -> Row:
         """Return row i for a sampler."""
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
-        """Sample in a batch, sampler i from row i; each sampler must take this row next."""
+        """Sample a batch: sampler i from row i, which must be the next row of this sampler."""
 
 
 class WholeRows:
@@ -54,7 +54,7 @@ class WholeRows:
 
 
 class RankedRows:
-    """Top logits of each row. The others stay on the device until requested."""
+    """Top logits of each row. The other logits stay on the device until requested."""
 
     def __init__(self, ranking: Ranking, n_vocab: int) -> None:
         self._ranking = ranking
@@ -68,7 +68,7 @@ class RankedRows:
         return self._ranking.rows(first, last)
 
     def row(self, i: int) -> Row:
-        """Return the sampled token if there is one, else the top logits."""
+        """Return the sampled token if there is one, otherwise the top logits."""
         if (token := self._tokens[i]) is not None:
             return token
         ids, logits = self._ranking.ids[i], self._ranking.logits[i]
@@ -78,7 +78,7 @@ class RankedRows:
         """Sample from all rows in one vectorized pass."""
         ids, is_sound = self._ranking.ids, self._is_sound
         lowered = frozenset().union(*(sampler.lowered for sampler in samplers if sampler is not None))
-        # Most rows have none of these tokens: one comparison of all rows finds out, unless there are many.
+        # Most rows have none of these tokens. Compare all rows with each token, unless there are many tokens.
         is_lowered = [len(lowered) > _MANY] * len(samplers)
         if 0 < len(lowered) <= _MANY:
             is_lowered = np.logical_or.reduce([(ids == token).any(axis=1) for token in lowered]).tolist()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RequestTimeouts:
-    """Open requests with a deadline."""
+    """Unfinished requests with a deadline."""
 
     def __init__(self) -> None:
         self._requests: set[Request] = set()
@@ -21,7 +21,7 @@ class RequestTimeouts:
             self._requests.add(request)
 
     def forget(self, request: Request) -> None:
-        """Drop a request that has ended."""
+        """Stop tracking a finished request."""
         self._requests.discard(request)
 
     def passed(self) -> list[Request]:

@@ -1,4 +1,4 @@
-"""Runner: runs a step on the program, with pauses for hooks, until it is done or cancelled."""
+"""Runner: runs a step on the program and calls hooks in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Runner:
-    """A program and its state.
+    """Program with its state.
 
     Devices that support async scheduling use an `AsyncRunner` (async_runner.py) instead.
     """
@@ -37,18 +37,18 @@ class Runner:
         check_file: Callable[[], None] | None = None,
         draft: MtpProposer | None = None,
     ) -> None:
-        """`check_file` raises if the weights have changed. `draft` reads the hidden states of each step."""
+        """`check_file` raises if the weights have changed. `draft` receives the hidden states of each step."""
         self.program = program
         self.state = state
-        # Other host work: called while a device computes, if there is one, else before a run. A step calls
-        # it at least once, possibly several times.
+        # Other host work, which overlaps with device computation or else runs before it. A step calls this at least
+        # once.
         self.meanwhile: Callable[[], None] = _nothing
         self._scheduler = scheduler
         self._check_file = check_file
         self._draft = draft
         self._ranks = as_ranks(program)
         self._n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
-        self._computing: Sequence[Request] = ()  # requests of the current run
+        self._computing: Sequence[Request] = ()  # requests in the current run
         self._is_aborted = False
 
     def swap(self, program: Program) -> None:
@@ -57,7 +57,7 @@ class Runner:
         self._ranks = as_ranks(program)
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """Return the rows to sample from and to score; None if the run was cancelled."""
+        """Return the rows for sampling and scoring, or None if the run was cancelled."""
         draft, batch = self._draft, self._scheduler.batch(scheduled)
         stops = set() if draft is None else {draft.step}
         for span in scheduled.spans:
@@ -83,18 +83,18 @@ class Runner:
                         return WholeRows(self.compute(batch, first)[wanted])
                     return self._rows(scheduled, batch, first)
                 except CancelledRun:
-                    pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
+                    pass  # a late cancel() of the previous run: retry, but do not repeat hooks
             return None
         finally:
             self._computing = ()
 
     def _is_narrow(self, step: int) -> bool:
-        """Return True if a step computes output rows only: a hook on it requires all rows."""
+        """Return True if a step computes output rows only, so that hooks on it require all rows as output."""
         plan = self.program.running_plan
         return plan.values[plan.steps[step].outputs[-1]].rows == "output"
 
     def _rows(self, scheduled: SchedulerOutput, batch: Batch, first: int) -> Rows:
-        """Run the remaining steps. The program ranks logits, if it can, for samplers that need top logits only."""
+        """Run the remaining steps. The program ranks logits if the samplers need top logits only."""
         n_top_logits = 0
         for span in scheduled.spans:
             if span.is_complete and span.request.sampler.n_top_logits > n_top_logits:
@@ -111,16 +111,16 @@ class Runner:
         return ranks.rank(batch, self.state, n, first, self.meanwhile)
 
     def compute(self, batch: Batch, first: int = 0, last: int | None = None) -> Float32:
-        """Run some steps; return the value of the last one, as `Program.run` does."""
+        """Run steps `first` to `last` and return the output of the last one, like `Program.run`."""
         self._check()
         value = self.program.run(batch, self.state, first, last)
         self._check()
         return value
 
     def read(self, ids: Sequence[int], step: int | None) -> Float32:
-        """Return the value of one step of the running plan (None: the last) for every token, [len(ids), width].
+        """Return the output of a step of the running plan (None: the last) for every token, [len(ids), width].
 
-        Uses free pages; requests may be preempted for them.
+        Uses free pages, and preempts requests if there are too few.
         """
         scheduler, reader = self._scheduler, object()
         pages = scheduler.claim(pages_for(len(ids)))
@@ -146,7 +146,7 @@ class Runner:
 
     def _check(self) -> None:
         if self._check_file is not None:
-            self._check_file()  # before a run it also puts the handler of lost pages in front of one that came later
+            self._check_file()  # before a run, this also reinstalls the fault handler for mapped pages
 
     def abandon(self) -> None:
         """Stop the current run if all of its requests are cancelled. Any thread may call it."""
@@ -155,13 +155,13 @@ class Runner:
             self.program.cancel()
 
     def abort(self) -> None:
-        """Stop the current run and prevent later ones. Any thread may call it."""
+        """Stop the current run and prevent later runs. Any thread may call it."""
         self._is_aborted = True
         self.program.cancel()
 
 
 def _are_unwanted(requests: Sequence[Request]) -> bool:
-    for request in requests:  # noqa: SIM110 - a loop makes no generator in each step
+    for request in requests:  # noqa: SIM110 - avoids a generator per step
         if not request.is_unwanted:
             return False
     return True
@@ -174,7 +174,7 @@ def _nothing() -> None:
 def _call_hooks(scheduled: SchedulerOutput, batch: Batch, step: int, value: Float32) -> None:
     for span, row in zip(scheduled.spans, batch.offsets.tolist(), strict=False):
         request = span.request
-        # Rows recomputed after a preemption were read by the hooks before.
+        # Hooks have already received rows that are recomputed after a preemption.
         skip = max(0, request.n_hooked - span.first)
         positions = np.arange(span.first + skip, span.first + span.n_rows, dtype=np.int32)
         for hook in request.hooks.get(step, ()):

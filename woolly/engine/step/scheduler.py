@@ -1,4 +1,4 @@
-"""Scheduler: selects the requests, and the rows of each, that run in the next step."""
+"""Scheduler: selects the requests of the next step and the rows of each request."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from woolly.engine.step.prefill_shares import share_rows
 from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
-# Tokens that a chat template writes at the end of a prompt and leaves out in the next turn, such as <think>: if they
-# cross the last page boundary, a request may continue at the boundary before it.
+# Maximum length of trailing template tokens, such as <think>, that the next turn omits. If these tokens cross the last
+# page boundary, the next turn branches off at the boundary before it.
 _TAIL = 8
-_LOADING = 0.02  # seconds that a step without work waits for pages from disk, which delays calls from other threads
+_LOADING = 0.02  # seconds that an idle step waits for pages from disk; calls from other threads wait too
 
 
 class Scheduler:
-    """First come, first served, higher priorities before lower ones.
+    """Schedules requests by priority, then first come, first served.
 
-    Requests that generate go first, one row each, so a long prompt delays them by at most one chunk. Half of the
-    remaining rows goes to the prompt that came first, so it always advances; the other half goes to the prompts with
-    the fewest tokens left, so a short prompt need not wait for a long one. A step that completes a short prompt is
-    not filled up with rows of the long one, which would delay the short one's first token.
+    Decoding requests get one row each before prompts, so a long prompt delays them by at most one chunk. Half of the
+    remaining rows goes to the first prompt, so that it always advances. The other half goes to the prompts with the
+    fewest missing tokens, so that short prompts do not wait for long ones. A step that completes a short prompt is not
+    filled with rows of the long prompt, which would delay the first token of the short one.
 
-    Groups, such as the n answers to one prompt, run round-robin. If a group has no running request, it preempts one
-    of a group that has several.
+    Groups, such as the n answers to a prompt, run round-robin. A group without a running request preempts a request of
+    a group with several.
 
-    A request is admitted when the cache has pages for its context, and allocates further pages one by one. If none is
-    free, the last running request is preempted: it frees its pages and is recomputed later. The first request is
-    never preempted and each request fits alone, so every request finishes.
+    A request is admitted when the cache has pages for its context, and then allocates pages one by one. If no page is
+    free, the last running request is preempted: its pages are freed, and it is recomputed later. Every request
+    finishes, because the first request is never preempted and each request fits the cache.
     """
 
     def __init__(
         self, pages: PagePool, slots: SlotPool, visible_pages: VisiblePages, *, chunk: int, max_running: int
     ) -> None:
-        """Take the `slots` of a model with recurrent state (`RecurrentSnapshots` needs some per request), or none."""
+        """`slots` is empty for models without recurrent state; `RecurrentSnapshots` needs several slots per request."""
         self.visible_pages = visible_pages
         self.pages = pages
-        self.chunk = chunk  # maximum rows of a step
-        self.max_running = min(max_running, chunk)  # each request that generates needs a row
+        self.chunk = chunk  # maximum rows per step
+        self.max_running = min(max_running, chunk)  # each decoding request needs a row
         self.slots = slots
         self.snapshots = RecurrentSnapshots(slots, pages.index, self.max_running) if slots.n_slots else None
-        self.waiting: list[Request] = []  # both lists are in order of rank
+        self.waiting: list[Request] = []  # both lists are sorted by rank
         self.running: list[Request] = []
         self.n_preemptions = 0
         self._ranks: dict[Request, tuple[int, int]] = {}
         self._arrivals = itertools.count()
-        self._promised: dict[bytes, Request] = {}  # digests of pages that a running request is about to fill
-        self._awaited: dict[Request, bytes] = {}  # the last such page that a waiting request waits for
+        self._promised: dict[bytes, Request] = {}  # digests of pages that a running request will fill
+        self._awaited: dict[Request, bytes] = {}  # last such page that a waiting request needs
         self.tier: cache.DiskTier | None = None
-        self._asked: set[Request] = set()  # waiting requests for which the tier was asked
+        self._asked: set[Request] = set()  # waiting requests with a query to the disk tier
         self.batch_size = AdaptiveBatchSize(self.max_running, self.max_running)
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Scheduler:
         self._queue(self.waiting, request)
 
     def schedule(self) -> SchedulerOutput:
-        """Return the work of the next step; without spans if there is none."""
+        """Return the work of the next step, which has no spans if there is no work."""
         if self.tier is not None:
             self.tier.settle(len(self.running))
         self._admit()
@@ -90,7 +90,7 @@ class Scheduler:
         for request in tuple(self.running):
             n_missing = len(request.context) - request.n_computed
             if not n_missing or not request.pages:
-                continue  # held by the engine, or preempted in this loop by an earlier request
+                continue  # deferred by the engine, or preempted in this loop by an earlier request
             if n_missing > 1:
                 filling.append(request)
             elif 1 + request.n_replay <= left and request.n_open and self._grow(request):
@@ -102,11 +102,11 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """Return True if a waiting request may be admitted."""
+        """True if a waiting request may be admitted."""
         return bool(self._in_turn())
 
     def rows_for_drafts(self, scheduled: SchedulerOutput) -> int:
-        """Return the free rows of a step, minus one for each running request outside of it."""
+        """Return the free rows of a step; with recurrent state, running requests outside the step reserve rows."""
         computed = {span.request for span in scheduled.spans}
         others = sum(1 + request.n_replay for request in self.running if request not in computed)
         return self.chunk - scheduled.n_rows - (others if self.snapshots is not None else 0)
@@ -126,17 +126,14 @@ class Scheduler:
         self.batch_size.ran(len(self.running), scheduled.n_rows, len(self.waiting))
 
     def wait(self) -> None:
-        """Wait briefly for pages from disk if any are loading: without them there is no work."""
+        """Wait briefly for pages that are loading from disk, if there is no other work."""
         if self.tier is not None and self.tier.is_loading:
             self.tier.wait(_LOADING)
 
     def advance(self, request: Request, is_decided: bool = True) -> None:
-        """After a step: advance the recurrent state and publish full pages.
-
-        `is_decided`: acceptance of the step's drafts is known.
-        """
+        """Advance the recurrent state after a step and publish full pages; `is_decided`: acceptance is known."""
         if self.snapshots is None and not self.visible_pages.is_bounded:
-            if request.n_computed // PAGE_SIZE > request.n_published:  # as most steps of most models do not
+            if request.n_computed // PAGE_SIZE > request.n_published:  # rare: most steps fill no page
                 self.publish(request)
             return
         self._settle(request, is_decided)
@@ -168,17 +165,17 @@ class Scheduler:
         request.n_published = n_full
 
     def room_for(self, request: Request, n_drafts: int) -> bool:
-        """Allocate pages for drafts if enough are free; False if not. Drafts never preempt a request."""
+        """Allocate pages for drafts; return False if too few are free. Drafts never preempt a request."""
         needed = pages_for(request.n_computed + 1 + n_drafts) - len(request.pages)
         if needed > 0:
-            # Each running request may soon need a page.
+            # Reserve a page for each running request.
             if needed > self.pages.n_free - len(self.running):
                 return False
             request.pages += self.pages.take(needed)
         return True
 
     def claim(self, n: int) -> list[int]:
-        """Allocate pages for other uses than a request; preempts the last running requests if needed."""
+        """Allocate pages for other uses than requests; preempt the last running requests if needed."""
         while n > self.pages.n_free and self.running:
             self._preempt(self.running[-1])
         return self.pages.take(n)
@@ -195,21 +192,21 @@ class Scheduler:
         self._vacate(request)
 
     def restart(self, request: Request) -> None:
-        """Put a running request back into the queue and free its pages."""
+        """Return a running request to the queue and free its pages."""
         self.running.remove(request)
         self._vacate(request)
         self._queue(self.waiting, request)
 
     def lose_all(self) -> None:
-        """Drop all pages and slots after a loss of their content. Running requests are recomputed from their tokens."""
+        """Drop all pages and slots after a loss of their content, and recompute running requests from their tokens."""
         for request in tuple(self.running):
             self._preempt(request)
         self.pages.forget(range(self.pages.n_pages))
 
     def forget(self, tokens: Sequence[int], salt: bytes, digests: Sequence[bytes] | None = None) -> int:
-        """Remove the unused pages of a text from the index and from disk; return their number.
+        """Remove the unused pages of a prompt from the index and from disk; return their number.
 
-        Without `digests` they are computed from the tokens, for texts without images.
+        Without `digests`, digests are computed from the tokens, which must not include images.
         """
         if digests is None:
             made: list[bytes] = []
@@ -221,7 +218,7 @@ class Scheduler:
         return self.pages.forget(self.pages.index.known(digests))
 
     def _admit(self) -> None:
-        """Start waiting requests while `max_running` and the free pages allow."""
+        """Start waiting requests while `max_running` and the free pages allow it."""
         for request in self._in_turn():
             limit = max(self._limit(), len(self.running))  # at the limit, a request must preempt another one
             if len(self.running) >= limit and request_to_displace(self.running, request) is None:
@@ -248,15 +245,15 @@ class Scheduler:
                 needed = pages_for(len(request.context)) - len(found)
             self._start(request, found, needed)
             if n_known > len(found):
-                request.marks.add(n_known * PAGE_SIZE)  # other requests diverged here, and more may
+                request.marks.add(n_known * PAGE_SIZE)  # other requests diverged here, so more may follow
 
     def _limit(self) -> int:
-        """Return the maximum of running requests; higher if a new foreground request waits too long."""
+        """Return the maximum number of running requests, which rises while a new foreground request waits too long."""
         queued = (r.queued for r in self.waiting if r.prefix is None and r.priority >= 0)
         return min(self.max_running, self.batch_size.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
-        """Return True if pages of a request are loading from disk; asks the tier once per start, not for prefetches."""
+        """Return True if pages of a request are loading from disk; queries the tier once per start."""
         if self.tier is None or request.is_early:
             return False
         if self.tier.is_fetching(request, digests):
@@ -269,7 +266,7 @@ class Scheduler:
         return self.tier.fetch(request, tokens, digests, request.salt, n_spare, request.n_shared // PAGE_SIZE)
 
     def _has_room(self, found: list[int], needed: int) -> bool:
-        """Return True if the found and the needed pages leave a free page for each running request."""
+        """Return True if the found and needed pages leave a free page for each running request."""
         idle = sum(self.pages.n_users(page) == 0 for page in found)
         return not self.running or needed + idle + len(self.running) <= self.pages.n_free
 
@@ -279,12 +276,12 @@ class Scheduler:
         return requests_in_turn(self.waiting, self.running, is_full=len(self.running) >= self._limit())
 
     def _await(self, request: Request, n_pages: int) -> None:
-        """Make a request wait until another has filled the pages that they share."""
+        """Make a request wait until another request has filled their shared pages."""
         self._awaited[request] = digest = request.digests[n_pages - 1]
         self._promised[digest].marks.add(n_pages * PAGE_SIZE)
 
     def _awaits(self, digest: bytes | None, request: Request) -> bool:
-        """Return True if a running request is about to fill this page, so that waiting is cheaper."""
+        """Return True if a running request will fill this page soon, which is cheaper than recomputing it."""
         other = None if digest is None else self._promised.get(digest)
         return other is not None and other.priority >= request.priority
 
@@ -292,7 +289,7 @@ class Scheduler:
         self._awaited.pop(request, None)
         self._asked.discard(request)
         if self.tier is not None:
-            is_first = request.prefix is None and request.index == 0  # neither preempted nor a further answer
+            is_first = request.prefix is None and request.index == 0  # neither preempted nor one of several answers
             self.tier.want(request.digests_to(len(found)), n_shared=is_first * request.n_shared // PAGE_SIZE)
         if request.prefix is None:
             request.begun = time.monotonic()
@@ -315,7 +312,7 @@ class Scheduler:
         self._queue(self.running, request)
 
     def _grow(self, request: Request) -> bool:
-        """Allocate a page for the next token if the last is full; False if the request itself was preempted."""
+        """Allocate a page for the next token if the last page is full. Return False if the request was preempted."""
         if request.n_computed >= PAGE_SIZE * len(request.pages):
             while self.pages.n_free == 0:
                 last = self.running[-1]
@@ -349,7 +346,7 @@ class Scheduler:
 
 
 def _marks(n_tokens: int, n_shared: int) -> set[int]:
-    """Return the token counts of a prompt at which other requests are likely to continue."""
+    """Return the token counts of a prompt at which other requests are likely to branch off."""
     last = (n_tokens - 1) // PAGE_SIZE * PAGE_SIZE
     marks = {last, last - PAGE_SIZE} if n_tokens - last < _TAIL else {last}
     return {mark for mark in (*marks, n_shared // PAGE_SIZE * PAGE_SIZE) if mark > 0}

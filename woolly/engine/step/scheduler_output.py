@@ -1,4 +1,4 @@
-"""SchedulerOutput: the work of one step, with a Span of rows per request."""
+"""SchedulerOutput: the work of a step, with a span of rows per request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Span:
-    """Rows of one request: tokens of its context, then drafts that may follow them.
+    """Rows of a request: context tokens, then draft tokens.
 
     Tokens to recompute for the recurrent state after rejected drafts come first.
     """
@@ -20,30 +20,30 @@ class Span:
 
     def __init__(self, request: Request, n_tokens: int, drafts: Sequence[int] = ()) -> None:
         self.request = request
-        self.n_tokens = n_tokens  # of the context, from n_computed on
+        self.n_tokens = n_tokens  # context tokens from n_computed on
         self.drafts: Sequence[int] = ()
         self.n_again = request.n_replay
-        self.first = request.n_computed - self.n_again  # the position of the first row
-        # Whether the next token can be chosen after this step.
+        self.first = request.n_computed - self.n_again  # position of the first row
+        # True if the step computes everything needed to sample the next token.
         self.is_complete = n_tokens == len(request.context) - request.n_computed
-        # Rows at the end whose logits are needed.
+        # trailing rows whose logits are needed
         self.n_outputs = n_tokens if request.n_unscored else 1 if self.is_complete else 0
         if drafts:
             self.add(drafts)
 
     def add(self, drafts: Sequence[int]) -> None:
-        """Add drafts to a span that has none."""
+        """Add drafts to a span without drafts."""
         self.drafts = drafts
         self.n_outputs += len(drafts) if self.n_outputs else 0
 
     @property
     def n_rows(self) -> int:
-        """Rows of the batch."""
+        """Number of rows in the batch."""
         return self.n_again + self.n_tokens + len(self.drafts)
 
 
 class SchedulerOutput:
-    """Work of one step: scheduled, extended with drafts, run, and settled by the output processor."""
+    """Work of a step. It is scheduled, extended with drafts, run, and settled by the output processor."""
 
     __slots__ = ("seconds", "spans")
 
@@ -53,16 +53,16 @@ class SchedulerOutput:
 
     @property
     def requests(self) -> list[Request]:
-        """Request of each span."""
+        """Requests of the spans."""
         return [span.request for span in self.spans]
 
     @property
     def n_rows(self) -> int:
-        """Rows of the batch."""
+        """Number of rows in the batch."""
         return sum(span.n_rows for span in self.spans)
 
     def samplers(self) -> list[Sampler | None]:
-        """Return the sampler of each output row that is sampled unconditionally; None for the others."""
+        """Return the sampler of each output row that is always sampled, and None for other rows."""
         samplers: list[Sampler | None] = []
         for span in self.spans:
             if span.n_outputs == 1 and span.is_complete:

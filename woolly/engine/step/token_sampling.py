@@ -1,4 +1,4 @@
-"""Sampling of tokens for one request from the rows of a step."""
+"""Sampling of tokens for a request from the rows of a step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Finish:
-    """Reason why a request ends after a token."""
+    """Reason for finishing a request after a token."""
 
     reason: FinishReason
-    flush: bool = True  # text deferred as a possible stop string belongs to the answer
+    flush: bool = True  # include text that was deferred as a possible stop string
 
 
 def accept_drafts(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[int, Finish | None]:
-    """Sample a token from each row until one differs from its draft or ends the request.
+    """Sample a token from each row until a token differs from its draft or ends the request.
 
-    Return the number of accepted draft tokens, and the finish reason; None if the request continues.
+    Return the number of accepted draft tokens, and the finish reason, or None if the request continues.
     """
     n_accepted = 0
     for row, draft in zip(rows, (*drafts, None), strict=True):
@@ -43,7 +43,7 @@ def accept_drafts(request: Request, rows: Sequence[Row], drafts: Sequence[int]) 
 
 
 def sample_token(request: Request, row: Row) -> Finish | None:
-    """Sample a token; return the finish reason if it ends the request."""
+    """Sample a token; return the finish reason if the token ends the request, otherwise None."""
     if request.max_tokens == 0:
         return Finish("length")
     token, logprob = request.sampler.next(row)
@@ -65,7 +65,7 @@ def sample_token(request: Request, row: Row) -> Finish | None:
 
 
 def score_prompt(request: Request, first: int, rows: Float32) -> None:
-    """Append log-probabilities of prompt tokens: the row of a token scores the next token."""
+    """Append log-probabilities of prompt tokens. The row of a token scores the next token."""
     n_top = request.params.prompt_logprobs or 0
     last = min(first + len(rows), len(request.prompt) - 1)
     for position in range(len(request.prompt_logprobs), last):
@@ -74,12 +74,12 @@ def score_prompt(request: Request, first: int, rows: Float32) -> None:
 
 
 def _check_replayed(request: Request, token: int) -> None:
-    """Raise RequestError if a replayed token differs."""
+    """RequestError if a replayed token differs."""
     at = len(request.output)
     if token != request.replay_tokens[at]:
         raise RequestError(
             f"the answer cannot be resumed: token {at} is {token}, but replay_tokens has {request.replay_tokens[at]};"
-            " give the same prompt, parameters, seed, model and backend",
+            " use the same prompt, parameters, seed, model and backend",
             field="replay_tokens",
             code="not_resumed",
         )

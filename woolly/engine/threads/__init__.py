@@ -1,3 +1,3 @@
-"""Threads of an engine: the thread that steps it, and callers that wait for tokens."""
+"""Threads of an engine: the engine thread, and callers that wait for tokens."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Queues of output chunks from the engine thread to one reader, on a thread or on an event loop."""
+"""Queues of output chunks from the engine thread to a reader on a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.threads.completion import Chunk
 
-_PAUSE_FACTOR = 5.0  # pause per second of reader work: readers take at most a sixth of the interpreter
-_MIN_ROUND, _MAX_PAUSE = 0.001, 0.1  # seconds: shorter rounds need no pause; upper bound of a pause
+_PAUSE_FACTOR = 5.0  # pause per second of reader work, so that readers take at most a sixth of the interpreter time
+_MIN_ROUND, _MAX_PAUSE = 0.001, 0.1  # minimum round that causes a pause, and maximum pause, in seconds
 _ROUNDS = 3  # loop iterations until woken tasks, and tasks that they wake, have run
 
 
 class ChunkQueue:
-    """Unbounded queue of chunks, so that a slow reader delays no other request.
+    """Unbounded queue of chunks, so that a slow reader does not delay other requests.
 
     `wake` carries no data: the reader checks the queue, so lost (Ctrl-C) and spurious wake-ups are harmless. The queue
-    holds no reference to its reader, so a dropped reader is finalized.
+    does not reference its reader, so a dropped reader is finalized.
     """
 
     def __init__(self, n_answers: int, wake: Callable[[], None]) -> None:
-        self.n_open = n_answers  # answers without their final chunk
+        self.n_open = n_answers  # answers without a final chunk
         self._wake = wake
         self._chunks: deque[Chunk] = deque()
 
@@ -47,8 +47,8 @@ class ChunkQueue:
 
     @property
     def is_over(self) -> bool:
-        """True if every chunk has arrived and was taken."""
-        return self.n_open == 0 and not self._chunks  # in this order: `put` adds the last chunk before it counts it
+        """True if every chunk has arrived and has been read."""
+        return self.n_open == 0 and not self._chunks  # `put` appends before it updates n_open
 
 
 class ThreadChunkQueue(ChunkQueue):
@@ -59,7 +59,7 @@ class ThreadChunkQueue(ChunkQueue):
         super().__init__(n_answers, partial(self._wakeups.put, None))
 
     def read(self) -> Chunk | None:
-        """Wait for the next chunk; None after the last one."""
+        """Wait for the next chunk; return None after the last one."""
         while not self.is_over:
             if (chunk := self.take()) is not None:
                 return chunk
@@ -77,19 +77,20 @@ class AsyncChunkQueue(ChunkQueue):
         super().__init__(n_answers, partial(notifier.notify, self._arrived))
 
     async def read(self) -> Chunk | None:
-        """Wait for the next chunk; None after the last one."""
+        """Wait for the next chunk; return None after the last one."""
         while not self.is_over:
-            self._arrived.clear()  # before the look: what arrives after it sets the event again
+            self._arrived.clear()  # cleared before checking, so that a later chunk sets the event again
             if (chunk := self.take()) is not None:
                 return chunk
             await self._arrived.wait()
         return None
 
     async def read_joined(self) -> Chunk | None:
-        """Wait for the next chunk and merge queued text chunks of the same answer into it; None after the last one.
+        """Wait for the next chunk and merge queued text chunks of the same answer into it; return None after the last
+        one.
 
-        A late reader thus pays once for several tokens. Final chunks and chunks with log-probabilities or progress are
-        never merged.
+        A late reader thus handles several tokens at a time. Final chunks and chunks with log-probabilities or progress
+        are never merged.
         """
         chunk = await self.read()
         if chunk is None or not self._chunks or not _is_plain(chunk):
@@ -102,17 +103,17 @@ class AsyncChunkQueue(ChunkQueue):
 
 
 def _is_plain(chunk: Chunk) -> bool:
-    """True if a chunk has text only."""
+    """True if a chunk only has text."""
     is_last = chunk.finish_reason is not None or chunk.error is not None
     return not is_last and not chunk.logprobs and chunk.n_computed is None
 
 
 class LoopNotifier:
-    """Wakes tasks of the running event loop, with one call into the loop per step for all queues that share it.
+    """Wakes tasks of the running event loop, with one call into the loop per step for all queues.
 
-    While many readers have work, the notifier pauses after each round for `_PAUSE_FACTOR` times its duration: the loop
-    and the engine thread share the GIL, and the engine must not wait for readers. Readers merge the tokens that arrive
-    in a pause.
+    While many readers have work, the notifier pauses after each round for `_PAUSE_FACTOR` times the duration of the
+    round. The loop and the engine thread share the GIL, and the engine must not wait for readers. Readers merge the
+    tokens that arrive during a pause.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class LoopNotifier:
                 self._loop.call_soon_threadsafe(self._set_all)
 
     def _set_all(self) -> None:
-        """Wake all readers with new chunks."""
+        """Wake all readers of new chunks."""
         n = 0
         for _ in range(len(self._events)):
             self._events.popleft().set()
@@ -153,7 +154,7 @@ class LoopNotifier:
             self._loop.call_later(min(_MAX_PAUSE, _PAUSE_FACTOR * seconds), self._open)
 
     def _open(self) -> None:
-        self._is_called = False  # first: an event that is added from here on needs another call
+        self._is_called = False  # reset first: later events need another call
         if self._events:
             self._is_called = True
             self._set_all()

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Chunk of a streamed answer; the last one has the finish reason. `str(chunk)` is its text."""
+    """Chunk of a streamed answer. The last chunk has the finish reason. `str(chunk)` is its text."""
 
     text: str
     finish_reason: FinishReason | None = None
     index: int = 0  # index among the n answers
-    logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens since the previous chunk, if params asks for them
+    logprobs: tuple[TokenLogprob, ...] = ()  # log-probabilities of the tokens since the previous chunk, if requested
     stop_reason: str | int | None = None
     error: Exception | None = None
-    n_computed: int | None = None  # tokens of the prompt so far, if the request reports progress; None after the prompt
+    n_computed: int | None = None  # computed prompt tokens, if the request reports progress; None after the prompt
 
     def __str__(self) -> str:
         return self.text
 
     @classmethod
     def take(cls, request: Request) -> Chunk:
-        """Return a chunk of all output since the last chunk."""
+        """Return a chunk with all output since the last chunk."""
         n_output = len(request.output)
         is_progress = request.reports_progress and n_output <= 1 and request.finish_reason is None
         return cls(
@@ -50,7 +50,7 @@ class Chunk:
 class Completion:
     """Complete answer. `str(completion)` is its text.
 
-    If params.n is more than 1, this is the first answer, and `choices` holds all.
+    If params.n is more than 1, this is the first answer, and `choices` has all answers.
     """
 
     text: str
@@ -58,9 +58,9 @@ class Completion:
     finish_reason: FinishReason
     n_prompt_tokens: int
     seed: int  # the same request with this seed gives the same answer
-    stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
-    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token, if params.logprobs asks for them
-    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # one per token; the first has none before it
+    stop_reason: str | int | None = None  # stop string or token that ended the answer; "timeout" after the deadline
+    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token, if params.logprobs is set
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # one per token; None for the first token
     n_cached_tokens: int = 0  # prompt tokens taken from the cache
     error: Exception | None = None  # set if finish_reason is "error"
     # Draft tokens and accepted draft tokens; both depend on concurrent requests.
@@ -68,7 +68,7 @@ class Completion:
     n_accepted_tokens: int = field(default=0, compare=False)
     # Number of steps for which drafting was paused, and the last reason.
     draft_note: str | None = field(default=None, compare=False)
-    # Prefix cache lookup: cached tokens, the reason for the miss, and the text at which the prompt diverged.
+    # Prefix cache lookup: cached tokens, reason for the miss, and text at the divergence.
     cache_note: str | None = field(default=None, compare=False)
     others: tuple[Completion, ...] = ()
 
@@ -77,11 +77,11 @@ class Completion:
 
     @property
     def choices(self) -> tuple[Completion, ...]:
-        """Return all n answers, this one first."""
+        """All n answers, starting with this one."""
         return (self, *self.others)
 
     def checked(self) -> Completion:
-        """Return itself, or raise the error of a failed answer."""
+        """Return the completion, or raise the error of a failed answer."""
         for choice in self.choices:
             if choice.error is not None:
                 raise choice.error
@@ -89,7 +89,7 @@ class Completion:
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Completion:
-        """Return the finished answers to one prompt."""
+        """Return the finished answers to a prompt."""
         first, *others = (cls._of_one(request) for request in requests)
         return replace(first, others=tuple(others))
 
@@ -124,20 +124,20 @@ class Score:
     """Log-probabilities of a text."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float | None, ...]  # natural logarithms, one per token; the first has nothing before it
+    logprobs: tuple[float | None, ...]  # natural logarithms, one per token; None for the first token
 
     @classmethod
     def of(cls, request: Request) -> Score:
-        """Return the score of a finished request with prompt_logprobs; raise its error if it failed."""
+        """Return the score of a finished request with prompt_logprobs, or raise its error."""
         if request.error is not None:
             raise request.error
         if request.finish_reason == "cancelled":
-            raise RequestError("the text was not scored to its end: it was cancelled, or the LLM was closed")
+            raise RequestError("scoring did not finish: the call was cancelled, or the LLM was closed")
         return cls(request.prompt, (None, *(token.logprob for token in request.prompt_logprobs)))
 
     @property
     def total(self) -> float:
-        """Log-probability of all tokens but the first, given the first."""
+        """Log-probability of the text after its first token."""
         return math.fsum(logprob for logprob in self.logprobs if logprob is not None)
 
     @property

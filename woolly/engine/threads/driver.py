@@ -1,4 +1,4 @@
-"""EngineDriver: shares one engine, which has its own thread, between many threads."""
+"""EngineDriver: shares an engine, which runs on a separate thread, between many threads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from woolly.engine.engine import Engine
     from woolly.engine.pooling import PoolingJob
 
-# Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
+# Receives each chunk of a request. Called by the engine thread between steps, so it must be fast.
 Listener = Callable[[Request, Chunk], None]
 
 Result = TypeVar("Result")
 
-_AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that has not started yet clears the flag
+_AGAIN = 0.02  # seconds between calls of cancel() in `close`, because a run clears the flag when it starts
 
 
 class EngineDriver:
-    """Owns the engine until it is closed.
+    """Owns the engine until `close`.
 
     Every call is a task that the engine thread runs between two steps. Callers only wait, so a signal or an exception
     in a caller leaves the engine consistent.
@@ -34,16 +34,16 @@ class EngineDriver:
 
     def __init__(self, engine: Engine) -> None:
         engine.runner.meanwhile = self._deliver_changed
-        self._engine: Engine | None = engine  # only the engine thread sets it to None
+        self._engine: Engine | None = engine  # only the engine thread sets this to None
         self._worker = Worker(self._turn)
-        self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
-        self._changed: list[Request] = []  # by the last step; delivered while the next one runs
-        self.fault: DeviceError | None = None  # set when the device is lost: no request can succeed
-        self.on_fault: Callable[[], None] | None = None  # called once, by the engine thread
+        self._listeners: dict[Request, Listener] = {}  # used only by the engine thread
+        self._changed: list[Request] = []  # changed by the last step; delivered during the next step
+        self.fault: DeviceError | None = None  # set when the device is lost, after which every request fails
+        self.on_fault: Callable[[], None] | None = None  # called once by the engine thread
 
     @property
     def engine(self) -> Engine:
-        """The engine. Outside of `call`, read immutable attributes only; RequestError after `close`."""
+        """Engine of the driver. Outside of `call`, read immutable attributes only. RequestError after `close`."""
         engine = self._engine
         self._check_process()
         if engine is None or self.is_closed:
@@ -52,7 +52,7 @@ class EngineDriver:
 
     @property
     def is_closed(self) -> bool:
-        """True if no further request is accepted."""
+        """True if the driver accepts no more requests."""
         return self._engine is None or self._worker.is_ended
 
     @property
@@ -61,7 +61,7 @@ class EngineDriver:
         return self._worker.is_foreign
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
-        """Queue requests; the listener receives their chunks until they end."""
+        """Queue requests. The listener receives their chunks until they end."""
         added = tuple(requests)
 
         def task(engine: Engine | None) -> None:
@@ -80,10 +80,10 @@ class EngineDriver:
     def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
         """End unfinished requests after the current step; with `wait`, return when they have ended.
 
-        A step without other requests is stopped. Any thread may call it, also a finalizer.
+        A step with only these requests is stopped. Any thread may call this, including finalizers.
         """
         if self.is_foreign:
-            return  # the requests are the parent's
+            return  # the requests belong to the parent process
         for request in requests:
             request.is_unwanted = True
 
@@ -93,7 +93,7 @@ class EngineDriver:
                     engine.cancel(request)
             self._deliver(requests)
 
-        # No lock: an open request keeps the worker running, so it sees the task.
+        # No lock: an unfinished request keeps the worker running, so the worker sees the task.
         self._worker.post_unlocked(lambda: self._do(task))
         if (engine := self._engine) is not None:
             engine.abandon()
@@ -103,13 +103,13 @@ class EngineDriver:
                 done.wait()
 
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
-        """End the reasoning of answers with their next token; return True if any of them was reasoning."""
+        """End the reasoning of answers with their next token; return True if an answer was in its reasoning."""
         return self.call(lambda _: sum(request.sampler.end_reasoning() for request in requests) > 0)
 
     def complete(
         self, groups: Sequence[Sequence[Request]], on_finish: Callable[[Request], None] | None = None
     ) -> list[Completion]:
-        """Run requests to their end. A group is the n answers to one prompt."""
+        """Run requests to their end. Each group has the n answers to a prompt."""
         self.check_outside()
         requests = [request for group in groups for request in group]
         ended: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -141,7 +141,7 @@ class EngineDriver:
             raise
 
     def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
-        """Queue a job. The engine's thread calls `on_end` once, when it has ended."""
+        """Queue a job. The engine thread calls `on_end` once, when the job ends."""
 
         def end() -> None:
             self._notice(job.error)
@@ -175,7 +175,7 @@ class EngineDriver:
             engine.pooling.abandon()
 
     def call(self, function: Callable[[Engine], Result]) -> Result:
-        """Call a function with the engine on the engine thread, between two steps; return its result."""
+        """Call a function with the engine, on the engine thread between two steps, and return its result."""
         self.check_outside()
         answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         is_wanted = True
@@ -191,7 +191,7 @@ class EngineDriver:
                     except CancelledRun:
                         if not is_wanted:
                             raise
-                        # A late cancel() aimed at the previous run: retry.
+                        # A late cancel() of the previous run: retry.
             except BaseException as error:
                 self._notice(error)
                 answer.put((None, error))
@@ -207,10 +207,10 @@ class EngineDriver:
             raise
         if error is not None:
             raise error
-        return result  # type: ignore[return-value]  # None only if the function returned it
+        return result  # type: ignore[return-value]  # None only if returned by the function
 
     def close(self) -> None:
-        """Cancel open requests and release the engine with its program, cache and threads."""
+        """Cancel unfinished requests and release the engine with its program, cache and threads."""
         self.check_outside()
         if self.is_foreign:
             return
@@ -237,9 +237,9 @@ class EngineDriver:
         self._worker.join()
 
     def check_outside(self) -> None:
-        """Raise RequestError on the engine thread, where a call would deadlock."""
+        """RequestError on the engine thread, where a call would deadlock."""
         if self._is_inside():
-            raise RequestError("a callback of a request cannot ask the same LLM, which waits for it; use another one")
+            raise RequestError("a request callback cannot call its LLM, which waits for the callback; use another LLM")
 
     def _is_inside(self) -> bool:
         return self._worker.is_current
@@ -247,7 +247,7 @@ class EngineDriver:
     def _check_process(self) -> None:
         if self.is_foreign:
             raise RequestError(
-                "this LLM belongs to the process that this one was forked from; open the model in each process"
+                "this LLM was opened before a fork and belongs to the parent process; open the model in each process"
             )
 
     def _post(self, task: Callable[[Engine | None], None], *, last: bool = False) -> bool:
@@ -262,7 +262,7 @@ class EngineDriver:
             self._fail_all(error)
 
     def _turn(self) -> bool:
-        """Run a step; False if there is nothing to do."""
+        """Run a step; return False if there is no work."""
         engine = self._engine
         if engine is None or engine.is_idle:
             return False
@@ -273,14 +273,15 @@ class EngineDriver:
             if engine.is_idle or any(request.finish_reason or request.reports_progress for request in changed):
                 self._deliver_changed()
         except BaseException as error:
-            # The engine itself failed (`step` handles errors of one request): fail all, so no caller waits forever.
+            # The engine failed (`step` handles errors of single requests). Fail all requests, so that no caller waits
+            # forever.
             self._fail_all(error)
         return True
 
     def _fail_all(self, error: BaseException) -> None:
-        """End all open requests with an error of the engine, and deliver their last chunks."""
+        """End all unfinished requests with an error of the engine, and deliver their last chunks."""
         engine = self._engine
-        shown = error if isinstance(error, Exception) else RuntimeError(f"the engine's thread was ended by {error!r}")
+        shown = error if isinstance(error, Exception) else RuntimeError(f"the engine thread was ended by {error!r}")
         for request in tuple(self._listeners):
             if request.finish_reason is None:
                 try:
@@ -297,14 +298,14 @@ class EngineDriver:
         self._deliver(tuple(self._listeners))
 
     def _notice(self, error: BaseException | None) -> None:
-        """Report the loss of the device once, before requests fail for it."""
+        """Report the loss of the device once, before requests fail."""
         if isinstance(error, DeviceError) and error.code == "lost" and self.fault is None:
             self.fault = error
             if self.on_fault is not None:
                 self.on_fault()
 
     def _give_up(self) -> None:
-        """Accept no more requests: the engine cannot release its open requests."""
+        """Accept no more requests: the engine cannot release its unfinished requests."""
         self._worker.is_ended = True
         self._engine = None
 
@@ -328,7 +329,7 @@ class EngineDriver:
                 try:
                     listener(request, chunk)
                 except BaseException:
-                    # An exception of a listener cancels its request only.
+                    # An exception in a listener only cancels its request.
                     self._listeners.pop(request, None)
                     if self._engine is not None:
                         self._engine.cancel(request)

@@ -1,4 +1,4 @@
-"""DynamicAdaptersMixin: adds and removes LoRA adapters while a model runs."""
+"""DynamicAdaptersMixin: adds and removes LoRA adapters of a running model."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from woolly.engine.loading.load import LoadedModel
     from woolly.engine.threads.driver import EngineDriver
 
-_PATIENCE, _AGAIN = 10.0, 0.02  # seconds to wait for hooks and pooling jobs to end, and between two attempts
+_PATIENCE, _AGAIN = 10.0, 0.02  # seconds to wait for hooks and pooling jobs to end, and between attempts
 
 
 class DynamicAdaptersMixin:
-    """Adapter methods of LLM; any thread may call them.
+    """Adapter methods of LLM. Any thread may call them.
 
-    The model is compiled with the new adapters while requests run. Between two steps the engine switches to that
-    program, with the same cache: requests that do not use an adapter have the same bits with and without it. Both
-    programs have packed weights meanwhile, which doubles the memory.
+    The model is compiled with the new adapters while requests run. Between two steps, the engine switches to the new
+    program and keeps the cache. Answers of requests that do not use the adapter are bit-identical before and after.
+    While both programs exist, weights take twice the memory.
     """
 
     driver: EngineDriver
@@ -40,28 +40,28 @@ class DynamicAdaptersMixin:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of the LoRA adapters that requests may use, in the order of their numbers."""
+        """Names of the LoRA adapters available to requests, in order of their numbers."""
         return tuple(name for name in self.driver.engine.adapters.names if name is not None)
 
     @property
     def adapter_scales(self) -> dict[str, float]:
-        """Default scale of each adapter, for requests that name no adapters."""
+        """Default scale of each adapter, for requests that do not select adapters."""
         known = self.driver.engine.adapters
         return {name: scale for name, scale in zip(known.names, known.scales, strict=True) if name is not None}
 
     def add_adapter(self, path: str | os.PathLike[str], name: str | None = None, scale: float = 1.0) -> str:
-        """Add a GGUF LoRA file to the running model; return its name, by default the file's.
+        """Add a GGUF LoRA file to the running model and return its name, by default the stem of the file.
 
-        Requests that name no adapters use it with `scale` from then on. RequestError if the name is taken, if a GPU or
-        other processes run the model (open it with its adapters there), or if the available memory cannot hold the
-        prepared weights a second time (`code` is "insufficient_memory").
+        Later requests that do not select adapters use it with `scale`. RequestError if the name is taken, if a GPU or
+        other processes run the model (load the model with its adapters instead), or if memory cannot hold a second copy
+        of the prepared weights (`code` is "insufficient_memory").
         """
         name = Path(path).stem if name is None else name
         _check_scale(name, scale)
         with self._adapting:
             loaded, known = self._changeable()
             if name in known.names:
-                raise RequestError(f"there is an adapter {name!r} already: give another name, or remove it first")
+                raise RequestError(f"adapter {name!r} already exists; use another name, or remove it first")
             adapter = open_adapter(name, path, loaded.program.plan)
             try:
                 left = known.pruned(self.driver.call(Engine.used_adapters))
@@ -72,23 +72,24 @@ class DynamicAdaptersMixin:
         return name
 
     def scale_adapters(self, scales: Mapping[str | int, float]) -> None:
-        """Set the default scale of each adapter, for requests that name no adapters; 0 if not given."""
+        """Set the default scale of each adapter, for requests that do not select adapters; unnamed adapters get 0."""
         with self._adapting:
             known = self.driver.engine.adapters
             given = replace(known, scales=known.scales_of(scales))
             self.driver.call(lambda engine: engine.name_adapters(given))
 
     def remove_adapter(self, name: str) -> None:
-        """Remove an adapter for new requests. Running requests keep it to their end.
+        """Remove an adapter for new requests. Running requests continue to use it.
 
-        Its memory is freed immediately, or, if a request uses it or memory is short, when adapters are changed the next
-        time.
+        Its memory is freed immediately or, if the adapter is in use or memory is short, at the next change of adapters.
         """
         with self._adapting:
             _, known = self._changeable()
             if name not in known.names:
                 names = ", ".join(one for one in known.names if one is not None)
-                raise RequestError(f"there is no adapter {name!r}; there {f'are {names}' if names else 'is none'}")
+                raise RequestError(
+                    f"unknown adapter {name!r}; {f'expected one of {names}' if names else 'no adapter is loaded'}"
+                )
             hidden = known.hiding(name)
             self.driver.call(lambda engine: engine.name_adapters(hidden))
             left = hidden.pruned(self.driver.call(Engine.used_adapters))
@@ -100,11 +101,11 @@ class DynamicAdaptersMixin:
                         raise
 
     def _changeable(self) -> tuple[LoadedModel, AdapterSet]:
-        known = self.driver.engine.adapters  # raises if this was closed
+        known = self.driver.engine.adapters  # raises if the LLM was closed
         loaded = self._loaded[0]
         if loaded.compile is None:
             raise RequestError(
-                "adapters can be changed only while a model runs in one process and on the CPU: open it with them here",
+                "adapters can only be changed on the CPU in a single process; load the model with its adapters instead",
                 field="adapters",
             )
         return loaded, known
@@ -123,13 +124,13 @@ class DynamicAdaptersMixin:
                 program.close()
                 raise
             self._loaded[0] = replace(loaded, program=program, adapters=opened)
-            self._identity = None  # bits of answers depend on the adapters
+            self._identity = None  # the bits of answers depend on the adapters
         loaded.program.close()
         for gone in [one for one in before.adapters if one is not None and one not in opened]:
             gone.close()
 
     def _hand_over(self, swap: Callable[[Engine], None]) -> None:
-        """Wait for requests with hooks and pooling jobs to end, which refer to steps of their plan, then swap."""
+        """Swap after requests with hooks and pooling jobs have ended, because they refer to steps of the old plan."""
         until = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -142,4 +143,4 @@ class DynamicAdaptersMixin:
 
 def _check_scale(name: str, scale: object) -> None:
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not math.isfinite(scale):
-        raise RequestError(f"the scale of adapter {name!r} is {scale!r}; a number was expected", field="adapters")
+        raise RequestError(f"the scale of adapter {name!r} is {scale!r}; expected a number", field="adapters")

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class Stream(Iterator[Chunk]):
-    """Iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.
+    """Iterator over chunks. The request starts at the first read, and ends when the stream is closed or dropped.
 
-    The chunks of n answers to one prompt are interleaved; `Chunk.index` says to which answer a chunk belongs. A read
-    raises the request's error, if there is one. Chunks wait here until they are read.
+    Chunks of n answers to a prompt are interleaved; `Chunk.index` is the index of the answer. If the request fails,
+    reading raises its error. The queue of unread chunks is unbounded.
     """
 
     def __init__(self, driver: EngineDriver, requests: Sequence[Request]) -> None:
-        self.requests = tuple(requests)  # one for each answer
+        self.requests = tuple(requests)  # one per answer
         self._driver = driver
         self._queue = ThreadChunkQueue(len(self.requests))
         self._started = self._closed = False
 
     @property
     def seed(self) -> int:
-        """Seed of the first answer, drawn if none was given."""
+        """Seed of the first answer; random if the request set no seed."""
         return self.requests[0].sampler.seed
 
     @property
     def completion(self) -> Completion:
-        """Complete answer; RequestError before it has ended."""
+        """Complete answer; RequestError while it is unfinished."""
         if any(request.finish_reason is None for request in self.requests):
-            raise RequestError("the answer has not ended; read the stream to its end, or close it")
+            raise RequestError("the answer is unfinished; read the stream to its end, or close it")
         return Completion.of(self.requests)
 
     def __repr__(self) -> str:

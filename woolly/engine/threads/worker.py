@@ -1,4 +1,4 @@
-"""Worker: the thread that runs the engine, so that signals and cancelled tasks only reach waiting callers."""
+"""Worker: runs the engine on a separate thread, so that signals and cancelled tasks only reach callers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ _LAST_WAIT = 10.0  # seconds that interpreter shutdown waits for a step or a cal
 
 
 class Worker:
-    """Runs posted jobs, and calls `turn` while there are none.
+    """Runs posted jobs, and calls `turn` while no jobs are queued.
 
-    Its thread ends when there is no work, so a driver that is dropped without `close` is freed.
+    The thread ends when there is no work, so a driver that is dropped without `close` is freed.
     """
 
     def __init__(self, turn: Callable[[], bool]) -> None:
-        """`turn` does a piece of work and returns True if there was any. Neither `turn` nor a job may raise."""
+        """`turn` does a unit of work and returns True if there was any. Neither `turn` nor a job may raise."""
         self._turn = turn
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._running = threading.Lock()  # held by the thread that works
+        self._running = threading.Lock()  # locked by the working thread
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
-        self.is_ended = False  # no further job is accepted
-        self.is_stopping = False  # the interpreter is shutting down
+        self.is_ended = False  # True if no more jobs are accepted
+        self.is_stopping = False  # True if the interpreter is shutting down
 
     @property
     def is_current(self) -> bool:
-        """True on the worker's thread."""
+        """True on the worker thread."""
         return self._thread is threading.current_thread()
 
     @property
     def is_foreign(self) -> bool:
-        """True in a forked child of the process that made the worker, where its thread does not exist."""
+        """True in a forked child of the process that created the worker, where the thread does not exist."""
         return os.getpid() != self._process
 
     def post(self, job: Job, *, last: bool = False) -> bool:
-        """Append a job; False after a job with `last`, which is the last one."""
+        """Append a job. `last` marks the final job, after which this returns False."""
         with self._lock:
             if self.is_ended:
                 return False
@@ -53,7 +53,7 @@ class Worker:
             try:
                 thread.start()
             except RuntimeError:
-                self._work()  # no thread can start while the interpreter shuts down
+                self._work()  # no thread can start during interpreter shutdown
         return True
 
     def post_unlocked(self, job: Job) -> None:
@@ -70,7 +70,7 @@ class Worker:
         if not self._running.acquire(blocking=False):
             return  # another thread already runs the job
         self._thread = threading.current_thread()
-        # Wait at shutdown: native code cannot be stopped once the interpreter is gone.
+        # Wait at shutdown: native code cannot be stopped after the interpreter is gone.
         atexit.register(self._stop)
         try:
             while not self._is_over():
@@ -78,7 +78,7 @@ class Worker:
                 while not self.is_stopping and self._turn():
                     self._do_jobs()
         except BaseException:
-            self.is_ended = True  # it would fail again
+            self.is_ended = True  # a repeated call would fail again
             self._leave()
             raise
 
